@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator
+from typing import Final
 
 from broker.net.listening.tls import files as tls_files
-from broker.settings import JwtTable, PasswordFileTable, ScramTable, Settings, called
+from broker.settings import Http, JwtTable, PasswordFileTable, ScramTable, Settings, called
+
+PEM: Final = "PEM files of TLS: docs/listeners.md makes some to try it with"
 
 
 def to_be_made(settings: Settings) -> str:
@@ -28,7 +31,7 @@ def _needed(settings: Settings) -> Iterator[tuple[str, str]]:
     for listener in settings.listeners:
         if listener.tls is not None:
             for file in tls_files(listener.tls):
-                yield file, "PEM files of TLS: docs/listeners.md makes some to try it with"
+                yield file, PEM
     for table in settings.authenticator:
         if isinstance(table, PasswordFileTable):
             yield table.path, f"canopy passwd --create {shlex.quote(table.path)} USER"
@@ -38,8 +41,22 @@ def _needed(settings: Settings) -> Iterator[tuple[str, str]]:
             for file in (table.secret_file, table.key_file):
                 if file:
                     yield file, f'the key to the tokens of the authenticator "{called(table)}"'
+    yield from _of_http(settings.http)
     if settings.access.acl_file:
         yield settings.access.acl_file, "access rules as mosquitto's acl_file: docs/rules.md"
+
+
+def _of_http(http: Http) -> Iterator[tuple[str, str]]:
+    if not http.listen:
+        return
+    if http.password_file:
+        yield http.password_file, f"canopy passwd --create {shlex.quote(http.password_file)} USER"
+    for file in (http.viewer_token_file, http.operator_token_file):
+        if file:
+            yield file, "openssl rand -hex 32 makes a token"
+    for file in (http.certificate, http.key):
+        if file:
+            yield file, PEM
 
 
 def _is_absent(file: str) -> bool:

@@ -15,22 +15,36 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from broker.configuration import SettingsError, of_listeners
+from broker.configuration import SettingsError
 from broker.core.hooks import AccessControl, AuthMethod, EventListener
 from broker.core.persistence.journal import SessionRecord
+from broker.draining import Draining
 from broker.exposure import exposed
+from broker.hooks.loading import load
+from broker.hooks.running import RunningHooks
 from broker.ineffective import ineffective
+from broker.inprocess.client import InProcessClient, Subscription
+from broker.inprocess.properties import Properties
 from broker.net.listening.listeners import StartupError
-from broker.net.listening.tls import TlsError
 from broker.net.listening.tls import files as certificate_files
 from broker.net.server import Server
+from broker.observe.alarms.alarms import Alarms
+from broker.observe.alarms.making import alarms
+from broker.observe.explain.watches import Watches
+from broker.observe.figures.sources import Sources
 from broker.observe.presence import Presence
 from broker.observe.systopics import SysTopics
+from broker.observe.top import Top
+from broker.observe.trace.otel import spans
+from broker.observe.trace.traces import Traces
+from broker.process import Process
+from broker.recording import recorder
+from broker.reloading import Reloading
 from broker.securing import Securing
 from broker.security.authenticator import Authenticator
 from broker.security.errors import SecurityError
 from broker.security.rules.kept import KeptRules
-from broker.settings import Settings, flatten
+from broker.settings import Settings
 from broker.store.base import Store
 from broker.storing import StoreWatch, make
 from broker.upstream.filters.suspicious import warnings
@@ -39,6 +53,8 @@ from broker.watching import FileWatcher
 from broker.wording import show
 
 if TYPE_CHECKING:
+    from broker.admin.server import AdminServer
+    from broker.mesh.mesh import Mesh
     from broker.net.client import Client
     from broker.record.recorder import Recorder
 
@@ -56,10 +72,32 @@ class Broker(Server):
     """Who may come in, and what, by the settings; None beside an access control of the program's own."""
     presence: Presence | None = None
     """Who tells which clients are connected, where the settings name a topic; from `start` on."""
+    admin: AdminServer | None = None
+    """Who answers over HTTP, where the settings name an address; from `start` on."""
+    traces: Traces
+    watches: Watches
+    """Who looks at the packets of clients when somebody asks for it; from `start` on."""
+    alarms: Alarms | None = None
+    """Who tells operators what is wrong; from `start` on."""
+    top: Top
+    """Who knows what costs most; from `start` on."""
+    figures: Sources
+    """Where its figures are read (`broker.observe.figures`); from `start` on."""
     store_watch: StoreWatch | None = None
     """Who is told what happens to the store, where there is one."""
+    draining: Draining
+    """Who moves its clients to others, when somebody asks for it."""
+    process: Process
+    """What may be asked of the process that it runs in."""
+    hooks: RunningHooks
+    """The plug-ins."""
+    program: InProcessClient
+    """What the program that it runs in publishes and subscribes to."""
+    mesh: Mesh | None = None
+    """Its part in a mesh of brokers, where the settings name one; while it runs."""
     _watcher: FileWatcher | None = None
-    _reloading: asyncio.Lock | None = None
+    _reloading: Reloading | None = None
+    _serving_since = 0.0
     _broken: asyncio.Future[str]
     _ending: asyncio.Task[None] | None = None
 
@@ -72,18 +110,24 @@ class Broker(Server):
         event_listener: EventListener | None = None,
         auth_methods: dict[str, AuthMethod] | None = None,
         store: Store | None = None,
+        hooks: Sequence[object] = (),
     ) -> None:
         """`authenticators` say who clients are, before those of the settings (`broker.security`); `access_control`
         decides everything about clients in place of both, and of the rules of the settings. `store` keeps what outlives
-        this object, in place of the one that the settings name. The others are those of `Server`.
+        this object, in place of the one that the settings name. `hooks` are plug-ins (`canopy.hooks`); those of the
+        settings come before them. The others are those of `Server`.
 
         Raises:
-            ValueError: both are given.
+            ValueError: authenticators and an access control are given.
+            PluginError: a plug-in has no hook, or one that there is not.
         """
         if authenticators and access_control is not None:
             raise ValueError("authenticators or access_control, not both: the access control admits clients itself")
         settings = Settings() if settings is None else settings
         self._own_store = store is not None
+        self.hooks = RunningHooks([*load(settings.hooks), *hooks])
+        if access_control is not None:
+            access_control = self.hooks.access(access_control)
         super().__init__(
             settings,
             access_control=access_control,
@@ -93,6 +137,9 @@ class Broker(Server):
         )
         if self.store is not None:
             self.store_watch = self.store.listener = StoreWatch(self)
+        self.process = Process()
+        self.program = InProcessClient(self)
+        self.draining = Draining(self)
         self._authenticators = tuple(authenticators)
         self._own_access_control = access_control is not None
         # The program says who clients are.
@@ -103,12 +150,12 @@ class Broker(Server):
 
         Raises StartupError in one line.
         """
-        self._warn(self.settings)
+        self.warn(self.settings)
         # In a thread, here and at a reload: with thousands of rules it takes a while.
-        for line in await asyncio.to_thread(self._suspicious, self.settings):
+        for line in await asyncio.to_thread(self.suspicious, self.settings):
             self.log.warning("suspicious setting", detail=line)
         # Before anything can happen that belongs into a record.
-        self.recorder = self._recorder(self.settings)
+        self.recorder = recorder(self.settings.recorder, self.router, self.log)
         self._broken = asyncio.get_running_loop().create_future()
         if self.recorder is not None:
             await self.recorder.start()
@@ -116,33 +163,60 @@ class Broker(Server):
                 if self.recorder.failure:
                     raise StartupError(f"recorder.required: {self.recorder.failure}")
                 self.recorder.gave_up = self._break
+        self._serving_since = asyncio.get_running_loop().time()
         topic = self.settings.presence.topic
         self.presence = Presence(self, topic) if topic else None
+        self.traces = Traces(self)
+        self.watches = Watches(self.router, self.traces, asyncio.get_running_loop())
+        if self.settings.otel.endpoint:
+            # In a thread: it loads much, and begins a thread of its own.
+            self.traces.tell(await asyncio.to_thread(spans, self.settings.otel, self.router.broker_id, self.log))
+        self.top = Top(self, self.settings.top)
         try:
+            await self.hooks.start(self)
             await self._secure()
             await super().start()
         except BaseException:
+            await self.traces.close()
+            await self.hooks.stop()
             if self.securing is not None:
                 await self.securing.stop()
             if self.recorder is not None:
                 await self.recorder.stop()
             raise
+        self.program.running = True
         try:
-            self._reloading = asyncio.Lock()
+            self._reloading = Reloading(self)
             assert self.links is not None
             self.links.start()
-            self._sys = SysTopics(
-                self,
-                self.settings.sys.interval,
-                self.recorder,
-                self.links,
-                None if self.securing is None else self.securing.counts,
-                self.store_watch,
-            )
+            self.figures = Sources(self, self.recorder, self.links, self.securing, self.store_watch)
+            self.figures.top = self.top
+            self.figures.of_program = lambda: len(self.program.subscriptions)
+            self.figures.traces = self.traces
+            self.top.start()
+            self._sys = SysTopics(self.figures, self.settings.sys.interval)
             self._sys.start()
+            self.hooks.follow(self.links)
+            self.alarms = alarms(self, self.figures, self._sys.tell)
+            self.alarms.start()
             if self.presence is not None:
                 await self.presence.start()
-            await self._watch()
+            if self.settings.mesh.name:
+                # After what is not true any more of clients here has gone: of those of others they tell.
+                # Not before: it takes 10 MB.
+                from broker.mesh.joining import join
+
+                self.mesh = await join(self, self.settings.mesh, KeptRules(), self._break)
+                self.figures.of_nodes = self.mesh.counted
+            if self.settings.http.listen:
+                # Not before: it takes 20 MB.
+                from broker.admin.server import AdminServer
+
+                admin = AdminServer(self, self.settings.http)
+                await admin.start()
+                self.admin = admin
+                self.figures.certificates = admin.certificates
+            await self.watch()
         except BaseException:
             # It listens already, and nobody will stop what did not start.
             await self.stop()
@@ -151,12 +225,14 @@ class Broker(Server):
     def _files(self) -> list[Path]:
         """The files that are read again when they change."""
         named = [] if self.securing is None else list(self.securing.files())
+        if self.admin is not None:
+            named += [Path(name) for name in self.admin.files()]
         for listener in self.settings.listener:
             if listener.tls is not None:
                 named += [Path(name) for name in certificate_files(listener.tls)]
         return named
 
-    async def _watch(self) -> None:
+    async def watch(self) -> None:
         """Have files looked at, where there are any and they are to be."""
         if not self.settings.security.watch_files:
             # It is not the watcher that asks: it goes by the settings in force, and these have changed.
@@ -174,7 +250,8 @@ class Broker(Server):
         """Files have changed: read everything that files say, as with a reload, under the settings in force."""
         self.log.info("files have changed", files=[str(path) for path in changed])
         try:
-            await self._in_turn(None)
+            assert self._reloading is not None
+            await self._reloading.reload(None)
         except SettingsError as error:
             for problem in error.problems:
                 self.log.error("settings not reloaded", detail=problem)
@@ -186,7 +263,7 @@ class Broker(Server):
         """Read what says who may come in, before anybody can. Raises StartupError."""
         if self._own_access_control:
             return
-        self.securing = Securing(self, self._authenticators)
+        self.securing = Securing(self, self._authenticators, self.hooks)
         try:
             await self.securing.start()
         except SecurityError as error:
@@ -199,13 +276,32 @@ class Broker(Server):
 
     async def stop(self) -> None:
         """End in order (see `Server.stop`)."""
+        self.program.stop()
+        if self.alarms is not None:
+            self.alarms.cease()
         if hasattr(self, "_sys"):
             self._sys.stop()
         await self._unwatch()
+        self.process.stop()
+        self.draining.stop()
         try:
             await super().stop()
+            if self.alarms is not None:
+                await self.alarms.stop()
+            if hasattr(self, "top"):
+                self.top.stop()
+            if hasattr(self, "watches"):
+                self.watches.close()
+            if hasattr(self, "traces"):
+                # Whoever reads one along is at its end, and so is the request.
+                await self.traces.close()
+            admin, self.admin = self.admin, None
+            if admin is not None:
+                # Last: until then it says that the broker is not ready.
+                await admin.stop()
             if self.securing is not None:
                 await self.securing.stop()
+            await self.hooks.stop()
         finally:
             if self.store_watch is not None:
                 self.store_watch.stop()
@@ -225,6 +321,8 @@ class Broker(Server):
         return await asyncio.shield(self._broken)
 
     async def _stop(self) -> None:
+        # Also where it was being drained, which ended just now.
+        self.connection_table.closed = True
         if self.presence is not None:
             # While there are links: an upstream broker shall hear of it.
             try:
@@ -235,17 +333,95 @@ class Broker(Server):
 
     async def emptied(self) -> None:
         """The clients are gone, and what they left behind is on its way up: end the links."""
+        mesh, self.mesh = self.mesh, None
+        if mesh is not None:
+            self.figures.of_nodes = lambda: (0, 0)
+            await mesh.stop(self.settings.shutdown.flush_timeout)
         if self.links is not None and self._reloading is not None:
-            async with self._reloading:
+            async with self._reloading.turn:
                 await self.links.stop()
+
+    @property
+    def http(self) -> list[str]:
+        """URLs under which it is looked at and steered, with their real ports."""
+        return [] if self.admin is None else self.admin.urls
+
+    @property
+    def uptime(self) -> float:
+        """Seconds since it began to serve."""
+        return self.loop.time() - self._serving_since
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it ends, and nothing new is to begin."""
+        return self._stopped is not None
+
+    def not_ready(self) -> list[str]:
+        """Why clients should go elsewhere, a line each; nothing while they should come here."""
+        if self.stopping:
+            return ["the broker is stopping"]
+        lines: list[str] = []
+        if self.draining.active:
+            lines.append(f"the broker is being drained; {self.draining.left} connections are left")
+        if self.mesh is not None:
+            lines += self.mesh.not_ready()
+        if self.store_watch is not None and self.store_watch.failing:
+            lines.append(f"the store cannot be written: {self.store_watch.state}")
+        return lines
+
+    # -- the program that it runs in -----------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        topic: str,
+        payload: bytes | str = b"",
+        qos: int = 0,
+        retain: bool = False,
+        properties: Properties | None = None,
+    ) -> int:
+        """Publish a message, by no access rule. To be called on the broker's event loop.
+
+        It returns when the message is routed, and with a store, where it is retained or of QoS 1 or 2, when it is kept.
+        A subscriber that reads and is behind holds the program back as it does clients (`queue.hold_publishers`).
+
+        Returns:
+            How many sessions and shared subscriptions it was for.
+
+        Raises:
+            ValueError: no client could publish that.
+            RefusedError: the store cannot be written, and the settings say to refuse (`store.on_failure`).
+            RuntimeError: the broker does not run.
+        """
+        return await self.program.publish(topic, payload, qos, retain, properties)
+
+    def subscribe(
+        self,
+        topic_filter: str,
+        *,
+        policy: str = "drop-newest",
+        max_messages: int = 10_000,
+        max_bytes: int = 8_388_608,
+        max_age: float = 0.0,
+        retained: bool = True,
+    ) -> Subscription:
+        """Subscribe while a block runs: ``async with broker.subscribe("a/#") as messages``. By no access rule.
+
+        The messages wait in a queue of their own with these bounds (0: unlimited) and one of the policies of
+        `queue.policy`; `max_age` is in seconds (0: any). `retained`: begin with the retained messages. A filter
+        ``$share/name/filter`` takes its part of a shared subscription's messages.
+
+        Raises:
+            ValueError: no topic filter, no policy, or no bound.
+        """
+        return self.program.subscribe(topic_filter, policy, max_messages, max_bytes, max_age, retained)
 
     # -- settings ------------------------------------------------------------------------------------------------------
 
     async def reload(self, new: Settings) -> list[str]:
         """Apply those of these settings that can change while the broker runs, and read again the files that they name.
 
-        Its links, its log (whoever set up logging changes its level first), who may come in and do what, and the
-        certificates of its listeners.
+        Its links, its log, its limits (`broker.changeable` lists them), who may come in and do what, listeners that
+        come and go, and the certificates of those that stay.
 
         Returns:
             One line for each other setting that differs and takes a restart; they are logged as warnings as well.
@@ -255,74 +431,24 @@ class Broker(Server):
             RuntimeError: the broker does not run.
             SettingsError: a file cannot be used; nothing has changed.
         """
-        return await self._in_turn(new)
-
-    async def _in_turn(self, new: Settings | None) -> list[str]:
-        """Reload, one after the other. None: what is in force by then, from the files as they are then."""
-        if self._reloading is None or self._stopped is not None:
+        if self._reloading is None:
             raise RuntimeError("the broker does not run")
-        # Whoever gives up waiting shall not leave it half done.
-        return await asyncio.shield(self.loop.create_task(self._reload(new, self._reloading)))
+        return await self._reloading.reload(new)
 
-    async def _reload(self, new: Settings | None, turn: asyncio.Lock) -> list[str]:
-        async with turn:
-            new = self.settings if new is None else new
-            if self.links is None or self._stopped is not None:
-                raise RuntimeError("the broker does not run")
-            before = flatten(self.settings)
-            wanted = flatten(new)
-            changed = [name for name, value in wanted.items() if value != before[name]]
-            # First what may fail, and changes nothing.
-            try:
-                renewal = await self.listeners.prepare(new)
-            except TlsError as error:
-                raise SettingsError([str(error)]) from error
-            log = new.log.model_copy(update={"format": self.settings.log.format})
-            applied = self.settings.model_copy(
-                update={
-                    "upstream": new.upstream,
-                    "authenticator": new.authenticator,
-                    "rule": new.rule,
-                    "access": new.access,
-                    "security": new.security,
-                    "log": log,
-                    "listener": renewal.settings,
-                }
-            )
-            in_force = flatten(applied)
-            if "upstream" in changed:
-                self._warn(applied)
-            suspected = await asyncio.to_thread(self._suspicious, self.settings)
-            suspicious = await asyncio.to_thread(self._suspicious, applied)
-            securing = self.securing
-            try:
-                prepared = None if securing is None else await securing.prepare(applied)
-            except SecurityError as error:
-                raise SettingsError([str(error)]) from error
-            # Whether they differ or not: what they are made of may stand in other files.
-            await self.links.apply(applied)
-            self.listeners.apply(renewal)
-            self.settings = applied
-            self.log_changed()
-            dismissed = 0
-            if securing is not None and prepared is not None:
-                dismissed = await securing.apply(prepared)
-        lines = [
-            f"{name}: {show(in_force[name])} stays in force; {show(wanted[name])} takes a restart"
-            for name in changed
-            if in_force[name] != wanted[name] and name != "listener"
-        ]
-        lines += of_listeners(applied.listener, new.listener)
-        await self._watch()
-        for line in suspicious:
-            if line not in suspected:
-                self.log.warning("suspicious setting", detail=line)
-        for line in lines:
-            self.log.warning("setting takes a restart", detail=line)
-        self.log.info("settings reloaded", upstream=len(applied.upstream), dismissed=dismissed)
-        return lines
+    async def apply(self, settings: Settings, asked: bool) -> None:
+        """Go by these settings, which others have prepared (`broker.reloading`). `asked`: somebody asked for it."""
+        self.settings = settings
+        self.apply_limits(settings)
+        self._sys.change(settings.sys.interval)
+        self.traces.change(settings.tracing)
+        if self.alarms is not None:
+            await self.alarms.change(settings.alarms)
+        if asked:
+            # Not where a file has changed: an operator may have set another level for a time.
+            self.process.level(settings.log.level)
+        self.log_changed()
 
-    def _suspicious(self, settings: Settings) -> list[str]:
+    def suspicious(self, settings: Settings) -> list[str]:
         """What in settings about clients is hardly meant, a line each."""
         own = self._own_access_control
         embedded = own or self._embedded
@@ -342,7 +468,8 @@ class Broker(Server):
             )
         return lines
 
-    def _warn(self, settings: Settings) -> None:
+    def warn(self, settings: Settings) -> None:
+        """Tell of links that are hardly meant so."""
         for line in warnings(settings):
             self.log.warning("suspicious setting", detail=line)
 
@@ -351,58 +478,25 @@ class Broker(Server):
     @property
     def hears_of_clients(self) -> bool:
         """Whether anybody wants to hear of each client that comes, and of each that goes by itself."""
-        return super().hears_of_clients or self.presence is not None
+        return super().hears_of_clients or self.presence is not None or self.hooks.hears_of_clients
 
     def report_open(self, connection: Client) -> None:
-        """A client was accepted."""
+        """A client was accepted. Of other nodes the mesh tells."""
+        if connection.terms.node:
+            return
         super().report_open(connection)
         if self.presence is not None:
             self.presence.came(connection.protocol.client_id)
+        self.hooks.opened(connection)
 
     def report_end(self, connection: Client) -> None:
         """A connection's protocol is over, for the cause that its protocol names."""
+        if connection.terms.node:
+            return
         super().report_end(connection)
         if self.presence is not None and connection.protocol.accepted:
             self.presence.gone(connection.protocol.client_id)
-
-    def _recorder(self, settings: Settings) -> Recorder | None:
-        """The recorder of the settings, if they ask for one. Raises StartupError without pyarrow."""
-        wanted = settings.recorder
-        if not wanted.directory:
-            return None
-        try:
-            from broker.record.recorder import Options, Recorder
-        except ModuleNotFoundError as error:
-            if error.name != "pyarrow":
-                raise
-            raise StartupError(
-                "recorder.directory needs pyarrow: in a clone of Canopy run `make setup`; elsewhere install Canopy "
-                "with its extra, as in pip install './canopy[record]'"
-            ) from error
-        if wanted.table == "delta":
-            try:
-                import broker.record.delta  # noqa: F401  the recorder's thread needs it
-            except ImportError as error:
-                if (error.name or "").partition(".")[0] != "deltalake":
-                    raise
-                raise StartupError(
-                    'recorder.table = "delta" needs deltalake 1.6 or newer: in a clone of Canopy run `make setup`; '
-                    "elsewhere install Canopy with its extra, as in pip install './canopy[record,delta]'"
-                ) from error
-        options = Options(
-            Path(wanted.directory),
-            tuple(wanted.filters),
-            wanted.payloads,
-            wanted.deliveries,
-            wanted.segment_bytes,
-            wanted.segment_seconds,
-            wanted.queue_events,
-            wanted.queue_bytes,
-            wanted.snapshot_seconds,
-            wanted.draft_seconds,
-            wanted.table,
-        )
-        return Recorder(options, self.router, self.log)
+        self.hooks.ended(connection)
 
     async def __aenter__(self) -> Broker:
         await self.start()

@@ -12,6 +12,7 @@ signal, 128 and the signal's number.
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,18 +24,21 @@ from broker import daemon, logs
 from broker.absent_files import to_be_made
 from broker.acl import app as acl
 from broker.buildinfo import build_info
-from broker.commands import MISUSED, fail
+from broker.commands import HELP, MISUSED, Group, fail
 from broker.configuration import SettingsError, annotated_defaults, changed, ignored, load_settings, of_tables
 from broker.convert import mosquitto
 from broker.convert.source import ConvertError
-from broker.environment import HEALTH_PASSWORD, HEALTH_USER
+from broker.ctl.cli import app as ctl
+from broker.environment import HEALTH_PASSWORD, HEALTH_TARGET, HEALTH_USER
 from broker.exposure import exposed
 from broker.health import UnhealthyError, check, context
+from broker.hooks.loading import unusable as hooks_unusable
 from broker.ineffective import ineffective
+from broker.initial import USES, InitError, next_commands, settings_for, write
 from broker.logwriter import BackgroundWriter
 from broker.net.listening.tls import check as certificates
 from broker.net.listening.unix_sockets import check as socket_files
-from broker.record.cli import app as record
+from broker.record_files import app as record
 from broker.security.building import check as authenticators
 from broker.security.errors import SecurityError
 from broker.security.passwords.hashes import Kind
@@ -42,9 +46,11 @@ from broker.security.passwords.passwd import delete_user, set_password
 from broker.settings import Settings, parse_endpoint
 from broker.store.cli import app as store
 from broker.storing import unusable as store_unusable
+from broker.storing import unwritable
 from broker.upstream.filters.suspicious import warnings
 from broker.upstream.links.choices import unreadable
 from broker.wording import show
+from broker.workers import plan
 from loadtest.load.cli.app import app as load
 from pipeline.cli import app as pipeline
 
@@ -59,16 +65,21 @@ Result = TypeVar("Result")
 app = typer.Typer(
     name="canopy",
     help="An MQTT 3.1.1 and 5.0 broker.",
+    cls=Group,
+    context_settings=HELP,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.add_typer(load, name="load")
-app.add_typer(acl, name="acl")
-app.add_typer(record, name="record")
-app.add_typer(store, name="store")
-app.add_typer(pipeline, name="pipeline")
+for _name, _group in {
+    "load": load,
+    "acl": acl,
+    "ctl": ctl,
+    "record": record,
+    "store": store,
+    "pipeline": pipeline,
+}.items():
+    app.add_typer(_group, name=_name, cls=Group)
 
 
 def main() -> None:
@@ -86,7 +97,9 @@ def _print_version(wanted: bool) -> None:
 def canopy(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print version and build, and end."),
+        typer.Option(
+            "--version", "-V", callback=_print_version, is_eager=True, help="Print version and build, and end."
+        ),
     ] = False,
 ) -> None:
     """An MQTT 3.1.1 and 5.0 broker."""
@@ -94,10 +107,21 @@ def canopy(
 
 @app.command()
 def serve(
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings in TOML.")] = None,
+    config: Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings in TOML.")] = None,
     listen: Annotated[
         list[str] | None,
         typer.Option(metavar="URL", help="Listen on mqtt:// or ws://HOST:PORT in place of `listen`. Repeatable."),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            "-p",
+            metavar="PORT",
+            min=0,
+            max=65_535,
+            help="Short for --listen mqtt://127.0.0.1:PORT: for this machine alone.",
+        ),
     ] = None,
     sets: Annotated[
         list[str] | None,
@@ -107,16 +131,25 @@ def serve(
         str | None,
         typer.Option(metavar="DIR", help="Keep sessions and messages there, over restarts; short for store.path."),
     ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N", help="Processes that share the listeners, or auto: one for each processor; workers.count."
+        ),
+    ] = None,
     log_level: Annotated[
         str | None,
         typer.Option(metavar="LEVEL", help="debug, info, warning or error; short for --set log.level=LEVEL."),
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Short for --log-level debug: every subscription, every connection.")
+    ] = False,
 ) -> None:
     """Run the broker until SIGTERM or Ctrl-C.
 
     Settings come from the defaults, then FILE, then CANOPY_ environment variables, then these flags. On SIGHUP the
-    broker reads FILE again, changes its links to upstream brokers, who may come in and do what, the certificates of
-    its listeners and the [log] section except its format, and names the changed settings that take a restart.
+    broker reads FILE again and takes up all of it or, with a mistake in it, nothing: limits, queues, links to upstream
+    brokers, who may come in and do what, certificates, alarms, the log. It names the settings that take a restart.
     """
     daemon.ignore_hangup()
     changes = list(sets or ())
@@ -126,21 +159,68 @@ def serve(
     if store is not None:
         # In quotes: a folder may be called 1.
         changes.append(f"store.path={json.dumps(store, ensure_ascii=False)}")
-    if log_level is not None:
-        changes.append(f"log.level={log_level}")
-    settings = _load(config, changes, listen or ())
+    if workers is not None:
+        changes.append(f"workers.count={workers}")
+    if verbose and log_level not in (None, "debug"):
+        fail(f"--verbose and --log-level {log_level} exclude each other", MISUSED)
+    if verbose or log_level is not None:
+        changes.append(f"log.level={log_level or 'debug'}")
+    addresses = [*(listen or ()), *([] if port is None else [f"mqtt://127.0.0.1:{port}"])]
+    settings = _load(config, changes, addresses)
     # A log that nobody reads must not hold up the broker.
     writer = BackgroundWriter(sys.stderr)
     logs.configure(settings.log.level, settings.log.format, writer)
     try:
         # Nothing but the file can have changed.
-        _run(
-            settings,
-            daemon.real_broker,
-            None if config is None else lambda: load_settings(config, changes, listen or ()),
-        )
+        read = None if config is None else lambda: load_settings(config, changes, addresses)
+        _run(settings, _maker(settings, read, writer), read)
     finally:
         writer.close()
+
+
+def _maker(
+    settings: Settings, read: Callable[[], Settings] | None, writer: BackgroundWriter
+) -> Callable[[Settings], daemon.Service]:
+    """What makes the broker: one in this process, or workers."""
+    workers = plan.count(settings)
+    if workers == 1:
+        return lambda given: daemon.real_broker(given, read)
+    if lines := plan.unusable(settings):
+        fail("\n".join(lines), MISUSED)
+    from broker.workers.supervisor import Supervisor
+
+    # Until there is somebody who takes it: its default would end the process.
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    people = logs.for_people(settings.log.format, writer)
+    return lambda given: Supervisor(given, workers, people, writer.write, read)
+
+
+@app.command()
+def init(
+    use: Annotated[
+        str, typer.Argument(metavar="[USE]", help="dev, edge, public or recorder.", autocompletion=lambda: list(USES))
+    ] = "dev",
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write; - for standard output.")
+    ] = Path("canopy.toml"),
+) -> None:
+    """Write settings to begin with, with their reasons, and say which commands come next.
+
+    dev: a developer's machine. edge: a small machine, linked to a broker in the cloud. public: TLS, users and rules.
+    recorder: everything is kept for analysis. Keys and passwords are looked for beside FILE; one that is there stays.
+    """
+    if use not in USES:
+        fail(f"{use}: allowed: {', '.join(USES)}", MISUSED)
+    try:
+        if str(output) == "-":
+            typer.echo(settings_for(use), nl=False)
+            return
+        write(use, output)
+    except InitError as error:
+        fail(str(error))
+    typer.echo(f"{output}: {USES[use].about}\n\nnext:")
+    for command in next_commands(use, output):
+        typer.echo(f"    {command}")
 
 
 @app.command("check-config")
@@ -164,7 +244,21 @@ def check_config(
     faults, soon = certificates(settings)
     # Unlike a link, which tries again, these keep the broker from starting.
     unusable, odd = authenticators(settings)
-    broken = [*faults, *socket_files(settings), *unusable, *store_unusable(settings)]
+    broken = [
+        *faults,
+        *socket_files(settings),
+        *unusable,
+        *store_unusable(settings),
+        *_http(settings),
+        *hooks_unusable(settings.hooks),
+        *(plan.unusable(settings) if plan.count(settings) > 1 else ()),
+    ]
+    folders = {"recorder.directory": settings.recorder.directory, "tracing.directory": settings.tracing.directory}
+    # Without these the broker goes on, and says so.
+    missed = [why for name, path in folders.items() if path and (why := unwritable(name, path))]
+    if settings.recorder.required:
+        broken += [line for line in missed if line.startswith("recorder.")]
+        missed = [line for line in missed if line not in broken]
     told = "the broker does not start with these settings" if broken else "OK"
     typer.echo(f"{ENVIRONMENT if file is None else file}: {told}")
     for name, (value, default) in changed(settings).items():
@@ -183,10 +277,19 @@ def check_config(
         *([few] if few else ()),
     ):
         typer.echo(f"  suspicious: {line}")
-    for line in (*broken, *unreadable(settings)):
+    for line in (*broken, *missed, *unreadable(settings)):
         typer.echo(f"  cannot be used: {line}")
     if broken:
         raise typer.Exit(MISUSED)
+
+
+def _http(settings: Settings) -> list[str]:
+    """What is wrong with the files of [http]; aiohttp is loaded only where there is HTTP."""
+    if not settings.http.listen:
+        return []
+    from broker.admin.server import check
+
+    return check(settings.http)
 
 
 def _list_tables(table: str, tables: Any) -> None:
@@ -217,7 +320,9 @@ def convert(
 
 @app.command()
 def health(
-    target: Annotated[str, typer.Option(metavar="URL", help="The broker to ask.")] = "mqtt://127.0.0.1:1883",
+    target: Annotated[
+        str, typer.Option(metavar="URL", envvar=HEALTH_TARGET, help="The broker to ask.")
+    ] = "mqtt://127.0.0.1:1883",
     timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="How long to wait for an answer.")] = 5.0,
     user: Annotated[
         str | None,

@@ -1,7 +1,7 @@
-"""How the commands of `canopy` end when something fails.
+"""What the commands of `canopy` have in common: how they end when something fails, and how help looks.
 
-Owns `fail` and `foreseen`: a foreseen failure is a line for people, never a trace. Stands below `cli` and the
-commands of the rooms (`record.cli`, `store.cli`).
+Owns `fail` and `foreseen`: a foreseen failure is a line for people, never a trace; and `Group`, the help of commands
+that belong together. Stands below `cli` and the commands of the rooms (`record.cli`, `store.cli`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,34 @@ from functools import wraps
 from typing import Any, Final, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 FAILED: Final = 1
 MISUSED: Final = 2
 """Exit codes: something is wrong, or the command line is."""
+
+
+LONGEST_SENTENCE: Final = 1_000
+"""Characters of what a list of commands tells of one: no sentence is longer."""
+
+HELP: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+"""How help is asked for, and how wide it may be on a terminal that is."""
+
+
+class Group(TyperGroup):
+    """Commands whose list tells a whole sentence of each, over several lines where that takes them."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [
+            (name, command.get_short_help_str(LONGEST_SENTENCE))
+            for name, command in commands
+            if command is not None and not command.hidden
+        ]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
 
 
 def fail(text: str, code: int = FAILED) -> NoReturn:

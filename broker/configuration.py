@@ -1,7 +1,7 @@
 """Finds the values of settings: defaults, then a TOML file, then the environment, then flags; the last one wins.
 
 Owns the order, the spelling of environment variables (`load_settings`), and the messages about what is wrong; `wording`
-words values and what is allowed. Promises: every fault is told at once, one line each: where it stands (file,
+words values and what is allowed. Promises: every fault is told at once, one line each: where it stands (line of a file,
 environment variable or flag), which setting, what was found, what is allowed, and for an unknown name the nearest known
 one. No value is converted to another type, and a misspelt `CANOPY_` variable is a fault: a misspelt limit must not be
 no limit. A password is never repeated: not in a message, not in what `changed` and `show` make of it.
@@ -15,6 +15,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, ValidationError
@@ -23,18 +24,23 @@ from pydantic_core import ErrorDetails
 from broker.environment import candidates, nearest_flat, variable
 from broker.settings import Listener, Section, Settings, defaults, flatten, section_models
 from broker.settings.upstream import A_LIST, A_WORD
+from broker.toml_lines import Path as Steps
+from broker.toml_lines import lines, nearest
 from broker.wording import HIDDEN, SECRETS, TABLES, allowed, cut, inner_model, show, to_toml
 
 DEFAULTS: Final = (
-    Path(__file__).resolve().parent / "settings" / "default.toml",
+    Path(__file__).resolve().parent / "settings" / "files" / "default.toml",
     Path(__file__).resolve().parent.parent / "config" / "default.toml",
 )
-"""Where the annotated defaults are: beside the models where Canopy is installed, in `config/` in the source tree."""
+"""Where the annotated defaults are: `files` beside the models where Canopy is installed, `config/` in the tree."""
 
 VARIABLE: Final = "environment variable "
 
 MAY_HIDE: Final = frozenset({"upstream", "authenticator", "listener"})
 """Lists of tables that may hold secrets."""
+
+ADDRESSES: Final = ("listen", "http.listen")
+"""Lists of addresses, which may be separated by commas outside of a file."""
 
 
 class SettingsError(Exception):
@@ -52,6 +58,14 @@ class Entry(NamedTuple):
     value: Any
     origin: str
     """The place a user has to look at: `canopy.toml`, `environment variable CANOPY_…`, `--set …`."""
+    lines: Mapping[Steps, int] = MappingProxyType({})
+    """The lines of a file on which things stand."""
+
+    def where(self, *steps: str | int) -> str:
+        """The place of the value, or of a part of it: the way to that begins with the setting's section and name."""
+        section, dot, key = self.name.partition(".")
+        line = nearest(self.lines, steps or ((section, key) if dot else (section,)))
+        return self.origin if line is None else f"{self.origin}: line {line}"
 
 
 def load_settings(
@@ -186,7 +200,8 @@ def _one_line(text: str) -> str:
 
 def _from_file(path: Path, problems: list[str]) -> list[Entry]:
     try:
-        data = tomllib.loads(path.read_bytes().decode("utf-8"))
+        text = path.read_bytes().decode("utf-8")
+        data = tomllib.loads(text)
     except OSError as error:
         problems.append(f"{path}: cannot be read: {error.strerror or error}")
         return []
@@ -198,13 +213,15 @@ def _from_file(path: Path, problems: list[str]) -> list[Entry]:
         return []
     entries: list[Entry] = []
     sections = section_models()
+    there = lines(text)
     for name, value in data.items():
+        entry = Entry(name, value, str(path), there)
         if isinstance(value, dict) and (name in sections or (value and name not in Settings.model_fields)):
-            entries += [Entry(f"{name}.{key}", item, str(path)) for key, item in value.items()]
+            entries += [Entry(f"{name}.{key}", item, str(path), there) for key, item in value.items()]
         elif name in sections:
-            problems.append(f"{path}: {name}: found {show(value)}; allowed: a section, [{name}]")
+            problems.append(f"{entry.where()}: {name}: found {show(value)}; allowed: a section, [{name}]")
         else:
-            entries.append(Entry(name, value, str(path)))
+            entries.append(entry)
     return entries
 
 
@@ -248,7 +265,7 @@ def _parse(name: str, text: str) -> Any:
         # Anything else (a date, a second line with a second key) was not meant as TOML.
         if len(document) == 1 and isinstance(document["value"], (bool, int, float, str, list, dict)):
             value = document["value"]
-    if name == "listen" and isinstance(value, str):
+    if name in ADDRESSES and isinstance(value, str):
         return [url.strip() for url in value.split(",")]
     return value
 
@@ -271,7 +288,7 @@ def _unknown(entry: Entry, known: Mapping[str, Any]) -> str | None:
     """What is wrong with a name. None: a variable that comes near no setting, and is somebody else's."""
     from_environment = entry.origin.startswith(VARIABLE)
     if entry.name in section_models():
-        return f"{entry.origin}: {entry.name}: a section; name a setting in it, like {_first(entry.name, known)}"
+        return f"{entry.where()}: {entry.name}: a section; name a setting in it, like {_first(entry.name, known)}"
     if from_environment and "." not in entry.name:
         nearest = nearest_flat(entry.name, known)
     else:
@@ -279,10 +296,10 @@ def _unknown(entry: Entry, known: Mapping[str, Any]) -> str | None:
     if nearest is None:
         if from_environment:
             return None
-        return f"{entry.origin}: {entry.name}: no such setting; canopy check-config --defaults lists them all"
+        return f"{entry.where()}: {entry.name}: no such setting; canopy check-config --defaults lists them all"
     if from_environment:
         nearest = variable(nearest)
-    return f"{entry.origin}: {entry.name}: no such setting; the nearest is {nearest}"
+    return f"{entry.where()}: {entry.name}: no such setting; the nearest is {nearest}"
 
 
 def _first(section: str, known: Mapping[str, Any]) -> str:
@@ -312,9 +329,8 @@ def _judgements(error: ValidationError, chosen: Mapping[str, Entry]) -> list[str
             entry = chosen[context["at"].partition("[")[0]]
             other = chosen["listen"].origin
             more = "" if other == entry.origin else f" (listen: {other})"
-            problems.append(
-                f"{entry.origin}: {context['at']}: found {show(context['found'])}; allowed: {fault['msg']}{more}"
-            )
+            where, found = entry.where(*_steps(context["at"])), show(context["found"])
+            problems.append(f"{where}: {context['at']}: found {found}; allowed: {fault['msg']}{more}")
             continue
         types = TABLES.get(str(steps[0]))
         kind = str(steps[2]) if isinstance(types, Mapping) and len(steps) > 2 else ""
@@ -325,16 +341,24 @@ def _judgements(error: ValidationError, chosen: Mapping[str, Entry]) -> list[str
         length = 2 if len(steps) > 1 and isinstance(steps[1], str) else 1
         name = ".".join(str(step) for step in steps[:length])
         entry = chosen[name]
+        # What is said of the tag of a table is said of the table.
+        where = entry.where(*steps, *(("type",) if fault["type"].startswith("union_tag_") else ()))
         if fault["type"] == "listen":
-            problems.append(f"{entry.origin}: {name}: found {fault['msg']}")
+            problems.append(f"{where}: {name}: found {fault['msg']}")
         elif fault["type"] == "rule" and fault["ctx"]["at"]:
-            problems.append(f"{entry.origin}: {_about_part(fault, name, steps[length:], kind)}")
+            where = entry.where(*steps, *_steps(fault["ctx"]["at"]))
+            problems.append(f"{where}: {_about_part(fault, name, steps[length:], kind)}")
         elif length == len(steps) or name == "listen":
             wanted = fault["msg"] if fault["type"] == "rule" else allowed(name)
-            problems.append(f"{entry.origin}: {name}: found {_show_whole(entry)}; allowed: {wanted}")
+            problems.append(f"{where}: {name}: found {_show_whole(entry)}; allowed: {wanted}")
         else:
-            problems.append(f"{entry.origin}: {_about_part(fault, name, steps[length:], kind)}")
+            problems.append(f"{where}: {_about_part(fault, name, steps[length:], kind)}")
     return list(dict.fromkeys(problems))
+
+
+def _steps(part: str) -> Steps:
+    """The way to a part as it is written: `listener[0].tls` → ("listener", 0, "tls")."""
+    return tuple(int(number) if number else name for number, name in re.findall(r"\[(\d+)\]|([^.\[\]]+)", part))
 
 
 def _show_whole(entry: Entry) -> str:

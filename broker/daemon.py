@@ -19,7 +19,8 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any, Final, Protocol, TextIO
 
@@ -28,7 +29,10 @@ import structlog
 from broker import logs
 from broker.buildinfo import BuildInfo, build_info
 from broker.configuration import SettingsError
+from broker.net import sockets
 from broker.net.sockets import OWN_DESCRIPTORS
+from broker.notify import Supervisor
+from broker.process import Process
 from broker.settings import DEFAULT_PORT, Endpoint, Settings, parse_endpoint
 from broker.storing import kept, place
 
@@ -62,6 +66,10 @@ class Service(Protocol):
     def listening(self) -> list[str]:
         """URLs with the real ports, once started."""
 
+    @property
+    def http(self) -> list[str]:
+        """URLs of metrics, API and page, once started; often none."""
+
     async def start(self) -> None:
         """Listen. Raises `DaemonError` or an error of its own kind, in one line."""
 
@@ -80,10 +88,12 @@ def run(
     make: Callable[[Settings], Service],
     stream: TextIO | None = None,
     read: Callable[[], Settings] | None = None,
+    announce: Callable[[Settings, Service, TextIO], None] | None = None,
 ) -> None:
     """Run the broker that `make` builds until a signal ends it. Returns after an orderly stop.
 
     `read` reads the settings again, on SIGHUP, in a thread; it may raise SettingsError. None: there is nothing to read.
+    `announce` says that it has started; None: to people or programs, whoever reads `stream`.
 
     Raises:
         DaemonError: there are too few file descriptors, or the broker stopped by itself.
@@ -91,13 +101,16 @@ def run(
     # Always, not only under a limit: the usual soft limit of 1,024 is what most brokers first run into.
     raise_descriptor_limit(settings.limits.max_connections)
     output = sys.stderr if stream is None else stream
-    hangup = _Hangup(read)
+    if announce is None:
+        announce = partial(announced, build_info())
+    supervisor = Supervisor.of(os.environ)
+    hangup = _Hangup(read, supervisor)
     # No handler of the event loop: those leave the default behind, which ends the process, when the loop is closed.
     before = signal.signal(signal.SIGHUP, hangup.on_signal)
     unraisable, sys.unraisablehook = sys.unraisablehook, _Ignored()
     try:
         with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
-            runner.run(_serve(settings, make, build_info(), output, hangup))
+            runner.run(_serve(settings, make, announce, output, hangup, supervisor))
     finally:
         signal.signal(signal.SIGHUP, before)
         sys.unraisablehook = unraisable
@@ -129,8 +142,9 @@ class _Ignored:
 class _Hangup:
     """What SIGHUP asks for: that settings are read again, once, however often it came meanwhile."""
 
-    def __init__(self, read: Callable[[], Settings] | None) -> None:
+    def __init__(self, read: Callable[[], Settings] | None, supervisor: Supervisor) -> None:
         self._read = read
+        self._supervisor = supervisor
         self._log: Any = structlog.get_logger("canopy")
         self._loop: asyncio.AbstractEventLoop | None = None
         # What came before the broker had started is not lost.
@@ -153,25 +167,36 @@ class _Hangup:
             while True:
                 await self._asked.wait()
                 self._asked.clear()
-                await self._reload(broker)
+                self._supervisor.reloading()
+                outcome = "settings not reloaded"
+                try:
+                    outcome = await self._reload(broker)
+                finally:
+                    self._supervisor.ready(f"{_status(broker)}; {outcome}")
         finally:
             self._loop = None
 
-    async def _reload(self, broker: Service) -> None:
+    async def _reload(self, broker: Service) -> str:
+        """What came of it, in a few words; the log has it whole."""
         if self._read is None:
             self._log.warning("nothing to reload", detail="the broker was started without --config")
-            return
+            return "nothing to reload"
         try:
-            new = await asyncio.to_thread(self._read)
-            # First, so that the broker sees whether anybody hears what it tells at debug level.
-            logs.set_level(new.log.level)
-            await broker.reload(new)
+            lines = await broker.reload(await asyncio.to_thread(self._read))
         except SettingsError as error:
             for problem in error.problems:
                 self._log.error("settings not reloaded", detail=problem)
+            return f"settings not reloaded: {error.problems[0]}"
         except Exception as error:
             # The broker goes on with what it has.
             self._log.error("settings not reloaded", detail=str(error), exc_info=error)
+            return f"settings not reloaded: {error}"
+        return f"settings reloaded, {len(lines)} of them take a restart" if lines else "settings reloaded"
+
+
+def _status(broker: Service) -> str:
+    """What `systemctl status` shows of a broker that serves."""
+    return f"listening on {', '.join(broker.listening)}"
 
 
 def loop_factory(settings: Settings) -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -209,7 +234,7 @@ def raise_descriptor_limit(connections: int) -> int:
     if soft == resource.RLIM_INFINITY:
         return MANY_DESCRIPTORS
     if connections and connections + OWN_DESCRIPTORS > soft:
-        raise DaemonError(_too_few(connections, soft))
+        raise DaemonError(sockets.too_few_descriptors(connections, soft))
     return soft
 
 
@@ -217,18 +242,16 @@ def too_few_descriptors(connections: int) -> str:
     """Why a broker that is started here cannot have so many connections; empty: it can. Changes nothing."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = hard == resource.RLIM_INFINITY or connections + OWN_DESCRIPTORS <= hard
-    return "" if enough or not connections else _too_few(connections, hard)
-
-
-def _too_few(connections: int, most: int) -> str:
-    return (
-        f"limits.max_connections = {connections} needs {connections + OWN_DESCRIPTORS} file descriptors, and this "
-        f"process may have {most}: raise the limit (ulimit -n, LimitNOFILE= of systemd) or lower the setting"
-    )
+    return "" if enough or not connections else sockets.too_few_descriptors(connections, hard)
 
 
 async def _serve(
-    settings: Settings, make: Callable[[Settings], Service], build: BuildInfo, output: TextIO, hangup: _Hangup
+    settings: Settings,
+    make: Callable[[Settings], Service],
+    announce: Callable[[Settings, Service, TextIO], None],
+    output: TextIO,
+    hangup: _Hangup,
+    supervisor: Supervisor,
 ) -> None:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -248,10 +271,8 @@ async def _serve(
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
-    if logs.for_people(settings.log.format, output):
-        print(banner(str(build), broker.listening, kept(settings)), file=output, flush=True)
-    else:
-        _tell_started(build, broker.listening, place(settings))
+    announce(settings, broker, output)
+    supervisor.ready(_status(broker))
     reloading = loop.create_task(hangup.serve(broker))
     asked, broken = loop.create_task(stopping.wait()), loop.create_task(broker.broken())
     try:
@@ -261,12 +282,24 @@ async def _serve(
         for task in beside:
             task.cancel()
         await asyncio.wait(beside)
-        await broker.stop()
+        supervisor.stopping()
+        try:
+            await broker.stop()
+        finally:
+            supervisor.close()
     if not broken.cancelled():
         raise DaemonError(f"stopped: {broken.result()}")
 
 
-def _tell_started(build: BuildInfo, listening: list[str], store: str) -> None:
+def announced(build: BuildInfo, settings: Settings, broker: Service, output: TextIO) -> None:
+    """Say that it has started: lines to people, an event to programs."""
+    if logs.for_people(settings.log.format, output):
+        print(banner(str(build), broker.listening, kept(settings), broker.http), file=output, flush=True)
+    else:
+        _tell_started(build, broker.listening, place(settings), broker.http)
+
+
+def _tell_started(build: BuildInfo, listening: list[str], store: str, http: list[str]) -> None:
     """The same for programs: one event, whatever the level, since nobody else tells them the port of a listener."""
     log = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
     log.info(
@@ -278,13 +311,15 @@ def _tell_started(build: BuildInfo, listening: list[str], store: str) -> None:
         pid=os.getpid(),
         listening=listening,
         store=store,
+        http=http,
     )
 
 
-def banner(build: str, listening: list[str], what_is_kept: str) -> str:
+def banner(build: str, listening: list[str], what_is_kept: str, http: Sequence[str] = ()) -> str:
     """What a person who starts the broker wants to know, in a few plain lines."""
     lines = [build]
     lines += [f"listening on {url}" for url in listening]
+    lines += [f"page, metrics and API at {url}" for url in http]
     lines.append(what_is_kept)
     endpoints = [parse_endpoint(url) for url in listening]
     # mosquitto's clients speak no WebSocket; what takes the fewest options comes first.
@@ -308,8 +343,11 @@ def _client_options(endpoint: Endpoint) -> str:
     return f"-h {host} {port}"
 
 
-def real_broker(settings: Settings) -> Service:
-    """The broker of `broker.net`, loaded only when one is to be run."""
+def real_broker(settings: Settings, read: Callable[[], Settings] | None = None) -> Service:
+    """The broker of `broker.net`, loaded only when one is to be run. `read`: as for `run`."""
     from broker.app import Broker
 
-    return Broker(settings)
+    broker = Broker(settings)
+    broker.process = Process(read, logs.set_level)
+    broker.process.changed = broker.log_changed
+    return broker

@@ -16,11 +16,20 @@ from typing import Final
 
 PREFIX: Final = "CANOPY_"
 
+HEALTH_TARGET: Final = "CANOPY_HEALTH_TARGET"
 HEALTH_USER: Final = "CANOPY_HEALTH_USER"
 HEALTH_PASSWORD: Final = "CANOPY_HEALTH_PASSWORD"
 
 NOT_SETTINGS: Final = frozenset(
-    {"CANOPY_PURE", "CANOPY_REQUIRE_COMPILED", "CANOPY_EXPECT", "CANOPY_NO_SKIP", HEALTH_USER, HEALTH_PASSWORD}
+    {
+        "CANOPY_PURE",
+        "CANOPY_REQUIRE_COMPILED",
+        "CANOPY_EXPECT",
+        "CANOPY_NO_SKIP",
+        HEALTH_TARGET,
+        HEALTH_USER,
+        HEALTH_PASSWORD,
+    }
 )
 """Variables of the build, the test run and `canopy health`. They share the prefix and say nothing about a broker."""
 

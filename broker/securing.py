@@ -17,12 +17,15 @@ from broker.core import guards
 from broker.core.causes import NOT_AUTHORIZED
 from broker.core.codec import reasons
 from broker.core.connection.subscribing import SubscriptionReview
+from broker.core.principal import Principal
 from broker.net.client import Client
 from broker.security.access import Access, Prepared
 from broker.security.authenticator import Authenticator
+from broker.security.rules.rule import PUBLISH, RECEIVE
 from broker.settings import Settings
 
 if TYPE_CHECKING:
+    from broker.hooks.running import RunningHooks
     from broker.net.server import Server
 
 LOOKED_AT: Final = 500
@@ -39,8 +42,9 @@ REVIEW_WORK: Final = 16_384
 class Securing:
     """The access control that settings and embedded authenticators make up, in one broker."""
 
-    def __init__(self, server: Server, authenticators: Sequence[Authenticator]) -> None:
+    def __init__(self, server: Server, authenticators: Sequence[Authenticator], hooks: RunningHooks) -> None:
         self._server = server
+        self._hooks = hooks
         self.access = Access(server.settings, authenticators, server.faults, server.log)
         # The authentication methods that came from authenticators.
         self._methods: set[str] = set()
@@ -76,12 +80,23 @@ class Securing:
         if isinstance(self._server.router.access_control, guards.GuardedAccessControl):
             yield from self.access.counts(time.monotonic())
 
+    def refusals(self) -> dict[str, int]:
+        """How many clients were refused, by the name of the reason code."""
+        return self.access.chain.refusals
+
+    def place(self, principal: Principal, action: str, topic: str, qos: int, retain: bool) -> str:
+        """Where it says whether a client may `publish` so to a topic, or `receive` from it; empty: nobody is asked."""
+        if not isinstance(self._server.router.access_control, guards.GuardedAccessControl):
+            return ""
+        return self.access.place(principal, PUBLISH if action == "publish" else RECEIVE, topic, qos, retain)
+
     def _put(self, prepared: Prepared) -> list[Authenticator]:
         """In force from here on. Who is asked no more."""
         server, router = self._server, self._server.router
         retired = self.access.apply(prepared)
-        if router.access_control is None and self.access.needed(prepared.settings):
-            router.access_control = guards.GuardedAccessControl(self.access, server.faults, time.monotonic)
+        if router.access_control is None and (self.access.needed(prepared.settings) or self._hooks.decides):
+            hooked = self._hooks.access(self.access)
+            router.access_control = guards.GuardedAccessControl(hooked, server.faults, time.monotonic)
             server.faults.watch(guards.ACCESS_CONTROL)
             # It knows more than the settings of the core: what a listener allows.
             router.limits.allow_anonymous = True
@@ -111,7 +126,7 @@ class Securing:
         assert access_control is not None
         ended = 0
         for session in list(router.sessions.values()):
-            if session.uplink or not session.subscriptions:
+            if session.own or not session.subscriptions:
                 continue
             review = SubscriptionReview(session, access_control, router)
             while not session.ended and not review.turn(router.work + REVIEW_WORK):

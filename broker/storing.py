@@ -80,18 +80,22 @@ def unusable(settings: Settings) -> list[str]:
 
     What can be seen of the folder alone; whether the file is a store, and of which version, is for the start to say.
     """
-    if not settings.store.path:
-        return []
-    folder = Path(settings.store.path)
+    why = unwritable("store.path", settings.store.path) if settings.store.path else ""
+    return [why] if why else []
+
+
+def unwritable(name: str, path: str) -> str:
+    """Why the folder that a setting names cannot be made or written to, as far as can be seen; empty: it can."""
+    folder = Path(path)
     try:
         there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     except OSError as error:
-        return [f"store.path: {folder}: {error.strerror}"]
+        return f"{name}: {folder}: {error.strerror}"
     if not there.is_dir():
-        return [f"store.path: {there} is not a directory: name another one"]
+        return f"{name}: {there} is not a directory: name another one"
     if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
-        return [f"store.path: {there} cannot be written to: let the broker's user write there, or name another one"]
-    return []
+        return f"{name}: {there} cannot be written to: let the broker's user write there, or name another one"
+    return ""
 
 
 class StoreWatch(StoreListener):
@@ -113,6 +117,11 @@ class StoreWatch(StoreListener):
     def state(self) -> str:
         """WRITTEN, or why it cannot be."""
         return self._reason or WRITTEN
+
+    @property
+    def failing(self) -> bool:
+        """Whether it cannot be written."""
+        return bool(self._reason)
 
     def failed(self, reason: str) -> None:
         """Tell of it, unless it is known."""

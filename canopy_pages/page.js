@@ -169,7 +169,7 @@
       for (const side of [first, second]) if (side) side.traces = own(side);
       const heat = traces.find((trace) => trace.type === "heatmap");
       const names = first.axis.ticktext ? Math.max(...first.axis.ticktext.map((each) => each.length)) * 6.6 + 12 : 0;
-      const box = { left: Math.max(62, names), right: width - (beside ? 58 : heat && heat.colorbar ? 74 : 18), top: layout.annotations || (heat && heat.colorbar) ? 26 : 12, bottom: height - (this.x.type === "date" ? 40 : this.labels ? 40 : this.x.title ? 42 : 26) };
+      const box = { left: Math.max(72, names), right: width - (beside ? 58 : heat && heat.colorbar ? 74 : 18), top: layout.annotations || (heat && heat.colorbar) ? 26 : 12, bottom: height - (this.x.type === "date" ? 40 : this.labels ? 40 : this.x.title ? 42 : 26) };
       const xs = extent(traces.flatMap((trace) => trace.width && trace.width.length ? trace.x.flatMap((x, n) => [x - trace.width[n] / 2, x + trace.width[n] / 2]) : trace.x), this.x) || [0, 1];
       let range = this.view || (this.x.range ? this.x.range.map((each) => this.x.type === "log" ? 10 ** each : each) : null);
       if (!range) {

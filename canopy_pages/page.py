@@ -28,7 +28,7 @@ _DASH: Final = "–"
 def document(title: str, body: Markup, plots: Sequence[Plot] = ()) -> str:
     """A whole page; `plots` are those that `plotted` has places for in the body."""
     here = files("canopy_pages")
-    style = (here / "page.css").read_text(encoding="utf-8")
+    style = "".join((here / name).read_text(encoding="utf-8") for name in ("look.css", "page.css"))
     drawn = [plot for plot in plots if not plot.absent]
     script = (here / "page.js").read_text(encoding="utf-8") if drawn else ""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -8,7 +8,7 @@ pyspark. `canopy pipeline package` makes one file of it for the executors (docs/
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.errors import MisuseError, PipelineError
@@ -17,7 +17,9 @@ from pipeline.mqtt import register
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["IncompleteError", "MisuseError", "PipelineError", "read_record", "register"]
+    from pipeline.mqtt.executors import Receivers
+
+__all__ = ["IncompleteError", "MisuseError", "PipelineError", "read_record", "receive", "register"]
 
 
 class IncompleteError(PipelineError):
@@ -58,3 +60,17 @@ def read_record(
     if not coverage.complete and not allow_gaps:
         raise IncompleteError("\n".join(coverage.lines()))
     return frame
+
+
+def receive(spark: SparkSession, options: Mapping[str, str]) -> Receivers:
+    """Receive MQTT on executors, for one streaming query with the same options (`receivers_on`: `executors`).
+
+    A job of as many tasks as there are `receivers` holds as many task slots of the cluster, until ``stop`` of what is
+    returned; the query needs others. What ended it before stands in its ``error``.
+
+    Raises:
+        MisuseError: an option is missing, unknown or wrong.
+    """
+    from pipeline.mqtt.executors import Receivers
+
+    return Receivers(spark, options)

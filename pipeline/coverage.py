@@ -132,10 +132,11 @@ class Coverage:
 
     def headline(self) -> str:
         """In a line, whether everything was read."""
+        several = "" if self.segments == 1 else "s"
         read = (
-            f"{self.events:,} events in {self.segments:,} segments read"
+            f"{self.events:,} events in {self.segments:,} segment{several} read"
             if self.events
-            else f"{self.segments:,} files read"
+            else f"{self.segments:,} file{several} read"
         )
         if self.complete:
             text = f"the record is complete: {read}"

@@ -8,21 +8,23 @@ Promises: pages, summaries and exit codes are made by the same code, which does 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pipeline.errors import MisuseError, PipelineError
-from pipeline.session import SETTINGS, spark_session, submitted
+from pipeline.session import REMOTE, SETTINGS, spark_session, submitted
 from pipeline.storage import Local, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import SparkSession, Window
+    from pyspark.sql import DataFrame, SparkSession, Window
     from pyspark.sql import functions as f
+    from pyspark.sql.types import StructType
 
 AUTO: Final = "auto"
 SPARK: Final = "spark"
@@ -32,6 +34,9 @@ ENGINES: Final = (AUTO, SPARK, DUCKDB)
 SMALL: Final = 1 << 30
 """Bytes of segments up to which `auto` takes DuckDB: about 20 million events with small payloads, of which it judges
 all deliveries in a minute of two cores, and in 2 GB. Beyond that Spark's start no longer counts, and its cores may."""
+
+FEW: Final = 64 << 20
+"""Bytes of segments up to which a Spark that is started here is one for small records (`session.SMALL`)."""
 
 _SPARK: Final = ("pyspark.sql.functions", "pyspark.sql.window")
 _DUCKDB: Final = ("pipeline.duck.functions", "pipeline.duck.columns")
@@ -74,10 +79,10 @@ def chosen(engine: str, inputs: Sequence[str], output: str, master: str | None =
         raise MisuseError(f"--engine {engine}: {', '.join(ENGINES)} is wanted")
     there = find_spec("duckdb") is not None
     remote = [path for path in (*inputs, output) if local_path(path) is None]
-    clustered = master is not None or submitted() or bool(SETTINGS.get())
+    clustered = master is not None or submitted() or bool(SETTINGS.get()) or REMOTE.get() is not None
     if engine == DUCKDB:
         if clustered:
-            raise MisuseError("--engine duckdb: --master, --conf and --packages are for Spark; leave them out")
+            raise MisuseError("--engine duckdb: --master, --remote, --conf, --packages are for Spark; leave them out")
         if remote:
             raise MisuseError(f"--engine duckdb: {remote[0]} is not a folder of this machine; --engine spark reads it")
         if not there:
@@ -112,13 +117,30 @@ def session(
     taken = chosen(engine, inputs, output, master)
     say(f"engine: {taken}")
     if taken == SPARK:
-        with spark_session(name, master, memory) as spark:
+        small = all(local_path(path) is not None for path in inputs) and _bytes(inputs) <= FEW
+        with spark_session(name, master, memory, small=small) as spark:
             yield spark
         return
     from pipeline.duck.session import connected
 
     with connected(memory) as made, at_work(DUCKDB):
         yield cast("SparkSession", made)
+
+
+def nothing(spark: SparkSession, schema: StructType) -> DataFrame:
+    """A frame without rows; also in Spark one that needs no Python beside it, which takes a second to start."""
+    if is_duckdb(spark):
+        return spark.createDataFrame([], schema)
+    return spark.range(0).select(*(f.lit(None).cast(each.dataType).alias(each.name) for each in schema.fields))
+
+
+def few(spark: SparkSession, rows: Iterable[Sequence[Any]], schema: StructType) -> DataFrame:
+    """A frame of a few rows of numbers, texts and truth values, likewise."""
+    if is_duckdb(spark):
+        return spark.createDataFrame(rows, schema)
+    told = json.dumps([dict(zip(schema.names, row, strict=True)) for row in rows])
+    each = f.explode(f.from_json(f.lit(told), f"array<{schema.simpleString()}>"))
+    return spark.range(0, 1, 1, 1).select(each.alias("each")).select("each.*")
 
 
 @contextmanager
@@ -131,4 +153,4 @@ def at_work(engine: str) -> Iterator[None]:
         _modules.pop()
 
 
-__all__ = ["AUTO", "DUCKDB", "SPARK", "Window", "at_work", "chosen", "f", "is_duckdb", "session"]
+__all__ = ["AUTO", "DUCKDB", "SPARK", "Window", "at_work", "chosen", "f", "few", "is_duckdb", "nothing", "session"]

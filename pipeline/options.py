@@ -11,6 +11,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
@@ -37,6 +38,13 @@ def existing(param: CallbackParam, value: Any) -> Any:
         local = local_path(path)
         if local is not None and not local.exists():
             fail(f"{param.opts[0]} {path}: no such folder", MISUSED)
+    return value
+
+
+def existing_file(param: CallbackParam, value: str) -> str:
+    """Refuse what is no file of this machine, at once."""
+    if not Path(value).is_file():
+        fail(f"{param.opts[0]} {value}: {'is a folder' if Path(value).is_dir() else 'no such file'}", MISUSED)
     return value
 
 
@@ -73,6 +81,14 @@ ConfOption = Annotated[
         "--conf",
         metavar="KEY=VALUE",
         help="A setting of the Spark that is started here, as spark-submit has it. Repeatable.",
+    ),
+]
+RemoteOption = Annotated[
+    str | None,
+    typer.Option(
+        "--remote",
+        metavar="URL",
+        help="A Spark Connect server in place of a Spark that is started here, as in sc://host:15002.",
     ),
 ]
 PackagesOption = Annotated[
@@ -148,23 +164,32 @@ def spark_settings(conf: Sequence[str], packages: str | None) -> dict[str, str]:
 
 
 def configured(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command with --conf and --packages as well, for the Spark that it starts."""
+    """A command with --conf, --packages and --remote as well, for the Spark that it starts or uses."""
 
     @wraps(command)
-    def run(*arguments: Any, conf: list[str] | None = None, packages: str | None = None, **flags: Any) -> Any:
-        from pipeline.session import SETTINGS
+    def run(
+        *arguments: Any,
+        conf: list[str] | None = None,
+        packages: str | None = None,
+        remote: str | None = None,
+        **flags: Any,
+    ) -> Any:
+        from pipeline.session import REMOTE, SETTINGS
 
         try:
+            if remote is not None and (packages is not None or flags.get("master") is not None):
+                raise MisuseError("--remote: --master and --packages are the server's; leave them out")
             settings = spark_settings(conf or (), packages)
         except MisuseError as error:
             fail(str(error), error.exit_code)
-        token = SETTINGS.set(settings)
+        token, address = SETTINGS.set(settings), REMOTE.set(remote)
         try:
             return command(*arguments, **flags)
         finally:
             SETTINGS.reset(token)
+            REMOTE.reset(address)
 
-    more = {"conf": ConfOption, "packages": PackagesOption}
+    more = {"conf": ConfOption, "packages": PackagesOption, "remote": RemoteOption}
     signature = inspect.signature(command, eval_str=True)
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
@@ -230,6 +255,7 @@ __all__ = [
     "close",
     "configured",
     "existing",
+    "existing_file",
     "fail",
     "seconds",
     "spark_settings",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from pipeline.coverage import Coverage
-from pipeline.engine import f, is_duckdb
+from pipeline.engine import f, is_duckdb, nothing
 from pipeline.errors import DamagedError, GoneError, MisuseError, PipelineError
 from pipeline.manifests import is_merged, manifests
 from pipeline.storage import MANIFESTS, File, Storage, local_path, parquet, storage
@@ -244,7 +244,7 @@ def events(
     )
     if not files:
         # None of them holds an event of that time.
-        return spark.createDataFrame([], wanted)
+        return nothing(spark, wanted)
     reader = spark.read.schema(wanted).options(ignoreCorruptFiles=leave_out, ignoreMissingFiles=leave_out)
     return narrowed(_read(reader, names), choice)
 

@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -24,14 +25,20 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
-from pipeline.errors import PipelineError
+from pipeline.errors import MisuseError, PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SETTINGS: ContextVar[Mapping[str, str]] = ContextVar("settings", default=MappingProxyType({}))
 """What --conf and --packages said, for the session that a command starts."""
+REMOTE: ContextVar[str | None] = ContextVar("remote", default=None)
+"""What --remote said: the address of a Spark Connect server, in which a token may stand."""
+PORT: Final = 15_002
+PATIENCE: Final = 10.0
+"""Seconds for a Spark Connect server to be reached: its own client tries for ten minutes."""
 OLDEST_JAVA: Final = 17
 """What Spark 4 needs."""
 
@@ -42,10 +49,22 @@ LOCAL: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    # Of Spark's own 64 MB, compressed, one core makes a task of many seconds while the others wait.
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
     # Segments have row groups of about 128k rows: several of them make a task.
     "spark.sql.files.maxPartitionBytes": "64m",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
+
+SMALL: Final[Mapping[str, str]] = {
+    # To compile a query takes longer than to interpret it does over so few rows.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""Besides, for a record of some megabytes, where planning and compiling is most of the work."""
+
+SMALL_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
+"""The same for Java's own compiler: what runs for half a minute never earns back what C2 takes."""
 
 MEANING: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
@@ -88,9 +107,15 @@ def submitted() -> bool:
 
 @contextmanager
 def spark_session(
-    name: str, master: str | None = None, driver_memory: str = "2g", settings: Mapping[str, str] | None = None
+    name: str,
+    master: str | None = None,
+    driver_memory: str = "2g",
+    settings: Mapping[str, str] | None = None,
+    small: bool = False,
 ) -> Iterator[SparkSession]:
     """A session for one job, stopped at its end; one that is there already is used and left.
+
+    `small`: what is read are some megabytes, and the session is to be quick with that.
 
     Raises:
         PipelineError: there is no Java, or Spark does not start.
@@ -98,6 +123,11 @@ def spark_session(
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
+    remote = REMOTE.get()
+    if remote is not None:
+        with _connected(name, remote, dict(settings or {}) | dict(SETTINGS.get())) as connected:
+            yield connected
+        return
     active = SparkSession.getActiveSession()
     if active is not None:
         yield active
@@ -117,7 +147,11 @@ def spark_session(
         if own and (master is None or master.startswith("local")):
             chosen |= LOCAL
             chosen["spark.driver.memory"] = driver_memory
-            chosen["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={quiet.as_uri()}"
+            options = f"-Dlog4j2.configurationFile={quiet.as_uri()}"
+            if small:
+                chosen |= SMALL
+                options += f" {SMALL_JAVA}"
+            chosen["spark.driver.extraJavaOptions"] = options
         for key, value in (chosen | dict(settings or {}) | dict(SETTINGS.get())).items():
             builder = builder.config(key, value)
         if master is not None:
@@ -132,6 +166,50 @@ def spark_session(
                 yield session
         finally:
             session.stop()
+
+
+def is_connect(spark: object) -> bool:
+    """Whether a session is one of Spark Connect: without a Java machine in reach."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+@contextmanager
+def _connected(name: str, url: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """A session at a Spark Connect server; nothing of it is left there.
+
+    Raises:
+        MisuseError: that is no address of one.
+        PipelineError: it is not reached, or does not take the session.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    parts = urlsplit(url)
+    try:
+        host, port = parts.hostname, parts.port or PORT
+    except ValueError:
+        host, port = None, PORT
+    if parts.scheme != "sc" or not host:
+        # Not the text itself, in which a token may stand.
+        raise MisuseError("--remote takes the address of a Spark Connect server, as in sc://host:15002")
+    where = f"Spark Connect at {host}:{port}"
+    try:
+        socket.create_connection((host, port), PATIENCE).close()
+    except OSError as error:
+        raise PipelineError(f"{where} is not reached: {error.strerror or error}") from error
+    try:
+        builder = SparkSession.builder.remote(url).appName(name)
+        for key, value in (dict(MEANING) | dict(settings)).items():
+            builder = builder.config(key, value)
+        session = builder.getOrCreate()
+    except (PySparkException, ImportError) as error:
+        missing = isinstance(error, ImportError) or "IMPORT" in type(error).__name__.upper()
+        remedy = "; its client is installed by pip install 'pyspark[connect]'" if missing else ""
+        raise PipelineError(f"{where} cannot be used ({type(error).__name__}){remedy}") from None
+    try:
+        yield session
+    finally:
+        session.stop()
 
 
 @contextmanager

@@ -77,7 +77,10 @@ def _system(spark: SparkSession | None, path: str) -> tuple[Any, str]:
     if scheme.lower() in _S3:
         root = rest.lstrip("/").rstrip("/")
         return _s3(root.partition("/")[0], _s3_settings(spark)), root
-    if spark is not None:
+    from pipeline.session import is_connect
+
+    connect = is_connect(spark)
+    if spark is not None and not connect:
         from pipeline.hadoop import HadoopHandler, parts
 
         address, root = parts(path)
@@ -85,7 +88,8 @@ def _system(spark: SparkSession | None, path: str) -> tuple[Any, str]:
     try:
         system, root = fs.FileSystem.from_uri(path)
     except ValueError as error:
-        raise OSError(f"{path}: nothing here reaches such a place ({error})") from error
+        hint = "; its Hadoop clients are not in reach of Spark Connect" if connect else ""
+        raise OSError(f"{path}: nothing here reaches such a place ({error}){hint}") from error
     return system, root
 
 

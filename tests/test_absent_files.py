@@ -6,7 +6,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from broker.absent_files import to_be_made
+from broker.absent_files import PEM, to_be_made
 from broker.cli import app
 from broker.configuration import load_settings
 from tests.conftest import ROOT
@@ -53,14 +53,23 @@ def test_every_file_that_keeps_a_broker_from_starting_is_told_of_once(tmp_path: 
         secret_file = "{tmp_path}/secret"
         [access]
         acl_file = "{tmp_path}/acl"
+        [http]
+        listen = ["https://127.0.0.1:0"]
+        certificate = "{there}"
+        key = "{tmp_path}/http.key"
+        password_file = "{tmp_path}/http users"
+        viewer_token_file = "{tmp_path}/viewer"
+        operator_token_file = "{tmp_path}/operator"
         """,
         encoding="utf-8",
     )
     told = to_be_made(load_settings(config, environ={}))
     assert told.split("; ") == [
-        f"{FIRST}{tmp_path}/key and {there}/below (PEM files of TLS: docs/listeners.md makes some to try it with)",
+        f"{FIRST}{tmp_path}/key and {there}/below and {tmp_path}/http.key ({PEM})",
         f"{tmp_path}/with space (canopy passwd --scram --create '{tmp_path}/with space' USER)",
         f'{tmp_path}/secret (the key to the tokens of the authenticator "jwt")',
+        f"{tmp_path}/http users (canopy passwd --create '{tmp_path}/http users' USER)",
+        f"{tmp_path}/viewer and {tmp_path}/operator (openssl rand -hex 32 makes a token)",
         f"{tmp_path}/acl (access rules as mosquitto's acl_file: docs/rules.md)",
     ]
 

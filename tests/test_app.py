@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker import Broker, Settings
 from broker.core.hooks import AccessControl
 from broker.core.persistence.journal import SessionRecord
 from broker.health import UnhealthyError, check
 from broker.observe.presence import Presence
-from broker.settings import Address, Endpoint, Federation, Log, Mqtt, Shutdown, Sys, Upstream
+from broker.process import Process
+from broker.settings import Address, Endpoint, Federation, Log, Mqtt, Routing, Shutdown, Sys, Upstream
 from broker.settings import Presence as PresenceSettings
 from broker.store import MemoryStore
 from broker.store.base import StoreError
+from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 
@@ -96,11 +97,11 @@ async def test_links_are_changed_and_the_rest_takes_a_restart(
             upstream=[CLOUD],
             federation=Federation(broker_id="there"),
             mqtt=Mqtt(max_qos=1),
-            listen=("mqtt://127.0.0.1:1",),
+            routing=Routing(trie="compact"),
         )
         expected = [
-            'listen: ["mqtt://127.0.0.1:0"] stays in force; ["mqtt://127.0.0.1:1"] takes a restart',
             "mqtt.max_qos: 2 stays in force; 1 takes a restart",
+            'routing.trie: "nodes" stays in force; "compact" takes a restart',
             'federation.broker_id: "here" stays in force; "there" takes a restart',
         ]
         assert await broker.reload(new) == expected
@@ -128,6 +129,19 @@ async def test_links_that_cannot_be_changed_leave_the_settings_as_they_were(link
         links[0].failure = None
         assert await broker.reload(settings(upstream=[CLOUD])) == []
         assert broker.settings.upstream == (CLOUD,)
+
+
+async def test_the_level_of_the_log_changes_with_the_rest_or_not_at_all(links: list[Links]) -> None:
+    async with Broker(settings()) as broker:
+        levels: list[str] = []
+        broker.process = Process(None, levels.append)
+        links[0].failure = OSError("no such file")
+        with pytest.raises(OSError, match="no such file"):
+            await broker.reload(settings(log={"level": "debug"}))
+        assert levels == []
+        links[0].failure = None
+        assert await broker.reload(settings(log={"level": "debug"})) == []
+        assert levels == ["debug"]
 
 
 async def test_a_broker_that_does_not_run_reloads_nothing(links: list[Links]) -> None:
@@ -255,10 +269,9 @@ async def test_which_listener_takes_a_restart_for_what() -> None:
     async with Broker(listeners({"name": "a", "max_connections": 5}, {"name": "b"})) as broker:
         assert await broker.reload(listeners({"name": "a", "max_connections": 5}, {"name": "b"})) == []
         assert await broker.reload(listeners({"name": "a", "authenticators": []}, {"name": "c"})) == [
-            'listener "b" stays open; to close it takes a restart',
-            'listener "c": to open it takes a restart',
             'listener "a".max_connections: 5 stays in force; 0 takes a restart',
         ]
+        assert [listener.name for listener in broker.listeners.open][1:] == ["a", "c"]
 
 
 async def test_nor_is_one_over_a_unix_socket(told: list[MutableMapping[str, Any]], tmp_path: Path) -> None:

@@ -136,7 +136,8 @@ def test_there_are_no_circles(package: str, least: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "package", ["benchmarks", "broker", "canopy_delta", "canopy_pages", "canopy_spark", "loadtest", "pipeline", "tools"]
+    "package",
+    ["benchmarks", "broker", "canopy", "canopy_delta", "canopy_pages", "canopy_spark", "loadtest", "pipeline", "tools"],
 )
 def test_a_module_begins_with_at_most_eight_lines(package: str) -> None:
     """What it owns and promises, without blank lines; more than that stands with the class that it is about."""

@@ -11,6 +11,7 @@ import pytest
 
 import broker
 from broker import buildinfo
+from canopy import __version__
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_the_state_is_that_of_all_modules(suffixes: list[str], state: str, monke
 
 def test_it_tells_what_is_imported() -> None:
     found = buildinfo.build_info()
-    assert found.version == broker.__version__
+    assert found.version == __version__
     assert found.location == Path(broker.__file__).parent
     assert found.core in (buildinfo.COMPILED, buildinfo.INTERPRETED)
     from broker.core.codec import errors

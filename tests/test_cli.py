@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import resource
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,11 +19,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-import broker
 from broker import cli, configuration, daemon, logs
 from broker.app import Broker, StartupError
 from broker.configuration import SettingsError, load_settings
 from broker.settings import Settings
+from canopy import __version__, build_info
+from tests.support.daemon import environment
 
 
 class StandIn:
@@ -32,7 +34,8 @@ class StandIn:
     made: list[Settings]
     reads: list[Callable[[], Settings] | None]
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, read: object = None) -> None:
+        del read
         self.made.append(settings)
         self.listening = [address.url() for address in settings.addresses]
 
@@ -78,14 +81,68 @@ def canopy(*arguments: str, **environ: str) -> Result:
 def test_version_tells_the_build() -> None:
     result = canopy("--version")
     assert result.exit_code == 0
-    assert result.stdout == f"{broker.build_info()}\n"
-    assert result.stdout.startswith(f"canopy {broker.__version__} (")
+    assert result.stdout == f"{build_info()}\n"
+    assert result.stdout.startswith(f"canopy {__version__} (")
 
 
 def test_without_arguments_it_explains_itself() -> None:
     result = canopy()
     assert "serve" in result.output
     assert "check-config" in result.output
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        (("-V",), ("--version",)),
+        (("-h",), ("--help",)),
+        (("ctl", "retained", "-h"), ("ctl", "retained", "--help")),
+        (("pipeline", "rollup", "-h"), ("pipeline", "rollup", "--help")),
+    ],
+)
+def test_short_flags(short: tuple[str, ...], long: tuple[str, ...]) -> None:
+    assert canopy(*short).exit_code == 0
+    assert canopy(*short).stdout == canopy(*long).stdout
+
+
+@pytest.mark.parametrize(
+    "group", [(), ("ctl",), ("ctl", "retained"), ("load",), ("store",), ("record",), ("pipeline",)]
+)
+def test_lists_of_commands_tell_whole_sentences(group: tuple[str, ...]) -> None:
+    listed = canopy(*group, "--help").stdout.partition("Commands:\n")[2]
+    assert listed
+    assert "..." not in listed
+
+
+def completed(line: str) -> list[str]:
+    """What bash would offer behind this line."""
+    words = {"_CANOPY_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    result = canopy(**words)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout.split()
+
+
+def test_the_shell_completes_commands_options_and_uses() -> None:
+    assert completed("canopy che") == ["check-config"]
+    assert completed("canopy ctl retained g") == ["get"]
+    assert completed("canopy serve --conf") == ["--config"]
+    assert completed("canopy init ed") == ["edge"]
+
+
+def test_completion_installs_itself(tmp_path: Path) -> None:
+    """For bash, which asks `canopy` from then on."""
+    command = f"{shlex.quote(sys.executable)} -P -c 'from broker.cli import main; main()' --install-completion; exit $?"
+    result = subprocess.run(
+        ["bash", "-c", command],
+        capture_output=True,
+        text=True,
+        env={**environment(), "HOME": str(tmp_path)},
+        check=False,
+        timeout=60,
+    )
+    assert result.returncode == 0, result.stderr
+    installed = [file.read_text() for file in tmp_path.rglob("*") if file.is_file()]
+    assert any("_CANOPY_COMPLETE=complete_bash" in text for text in installed)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +180,16 @@ class TestServe:
     def test_a_store(self, stand_in: type[StandIn], folder: str) -> None:
         assert canopy("serve", "--store", folder).exit_code == 0
         assert stand_in.made[0].store.path == folder
+
+    def test_short_flags(self, stand_in: type[StandIn], tmp_path: Path) -> None:
+        config = tmp_path / "canopy.toml"
+        config.write_text("[mqtt]\nmax_qos = 1\n")
+        assert canopy("serve", "-c", str(config), "-p", "1999", "-v").exit_code == 0
+        (settings,) = stand_in.made
+        assert (settings.mqtt.max_qos, settings.listen) == (1, ("mqtt://127.0.0.1:1999",))
+        assert settings.log.level == "debug"
+        result = canopy("serve", "-v", "--log-level", "error")
+        assert (result.exit_code, result.stderr) == (2, "canopy: --verbose and --log-level error exclude each other\n")
 
     def test_a_store_without_a_name_is_no_store_here(self, stand_in: type[StandIn]) -> None:
         result = canopy("serve", "--store", "")
@@ -177,6 +244,18 @@ class TestServe:
         assert len(stand_in.made) == 1
 
 
+def test_one_worker_is_a_broker_in_this_process(stand_in: type[StandIn]) -> None:
+    assert canopy("serve", "--workers", "1").exit_code == 0
+    assert [made.workers.count for made in stand_in.made] == [1]
+
+
+def test_a_number_of_workers_that_cannot_be(stand_in: type[StandIn]) -> None:
+    result = canopy("serve", "--workers", "many")
+    assert result.exit_code == 2
+    assert 'workers.count: found "many"; allowed: an integer from 1 to 64, or "auto"' in result.stderr
+    assert stand_in.made == []
+
+
 class TestCheckConfig:
     def test_good(self, tmp_path: Path) -> None:
         config = tmp_path / "canopy.toml"
@@ -194,6 +273,16 @@ class TestCheckConfig:
         config.write_text("")
         result = canopy("check-config", str(config), CANOPY_SESSION__QUEUE_QOS0="true")
         assert result.stdout.splitlines()[1:] == ["  session.queue_qos0 = true  (default false)"]
+
+    def test_what_several_workers_cannot_share_keeps_them_from_starting(self, tmp_path: Path) -> None:
+        config = tmp_path / "canopy.toml"
+        recorder = f'[recorder]\ndirectory = "{tmp_path}"\n'
+        config.write_text(f"{recorder}[workers]\ncount = 2\n")
+        result = canopy("check-config", str(config))
+        assert result.exit_code == 2
+        assert "  cannot be used: recorder.directory: each worker would record what" in result.stdout
+        config.write_text(f"{recorder}[workers]\ncount = 1\n")
+        assert canopy("check-config", str(config)).exit_code == 0
 
     def test_links_are_listed_key_by_key_without_passwords(self, tmp_path: Path) -> None:
         config = tmp_path / "canopy.toml"
@@ -305,6 +394,32 @@ class TestCheckConfig:
         with pytest.raises(StartupError, match="/dev/null is not a directory"):
             asyncio.run(Broker(load_settings(environ={"CANOPY_STORE__PATH": "/dev/null"})).start())
 
+    @pytest.mark.parametrize("file", ["password_file", "viewer_token_file", "operator_token_file"])
+    def test_a_file_of_http_that_is_not_there(self, tmp_path: Path, file: str) -> None:
+        config = tmp_path / "canopy.toml"
+        config.write_text(f'[http]\nlisten = ["http://127.0.0.1:0"]\n{file} = "/none"\n')
+        result = canopy("check-config", str(config))
+        assert result.exit_code == 2
+        assert "\n  cannot be used: http: /none: " in result.stdout
+        config.write_text(f'[http]\n{file} = "/none"\n')
+        # Nobody listens.
+        assert canopy("check-config", str(config)).exit_code == 0
+
+    def test_a_folder_of_the_recorder_or_of_traces_that_cannot_be(self, tmp_path: Path) -> None:
+        """The broker goes on without a record, unless it must not."""
+        config = tmp_path / "canopy.toml"
+        config.write_text('[recorder]\ndirectory = "/dev/null"\n[tracing]\ndirectory = "/dev/null/x"\n')
+        result = canopy("check-config", str(config))
+        assert result.exit_code == 0
+        told = [line for line in result.stdout.splitlines() if "cannot be used" in line]
+        assert told == [
+            f"  cannot be used: {name}: /dev/null is not a directory: name another one"
+            for name in ("recorder.directory", "tracing.directory")
+        ]
+        result = canopy("check-config", str(config), CANOPY_RECORDER__REQUIRED="true")
+        assert result.exit_code == 2
+        assert result.stdout.count("/dev/null is not a directory") == 2
+
     def test_more_connections_than_a_process_here_may_have(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -387,9 +502,3 @@ def test_importing_the_package_imports_no_event_loop() -> None:
     code = "import broker, sys; print(sorted({'asyncio', 'pydantic', 'structlog', 'uvloop'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-def test_unknown_names_of_the_package_are_no_surprise() -> None:
-    with pytest.raises(AttributeError, match="nonsense"):
-        _ = broker.nonsense
-    assert set(broker.__all__) <= set(dir(broker))

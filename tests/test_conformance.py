@@ -6,29 +6,18 @@ Tags in the trees made here are put together at run time, so that they do not co
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from tests.support.tools import load
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("canopy_conformance_tool", ROOT / "tools" / "conformance.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-tool: Any = _load()
+tool = load("conformance")
 
 
 def tag(ident: str) -> str:
@@ -131,7 +120,7 @@ def test_a_complete_tree_passes(tree: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_table_names_the_places(tree: Path) -> None:
-    text = (tree / "docs/conformance.md").read_text(encoding="utf-8")
+    text = tool.statements(tree)
     rows = {row.split(" | ")[0].removeprefix("| "): row for row in text.splitlines() if row.startswith("| MQTT")}
     assert "[`core/reader.py`](../broker/core/reader.py)" in rows["MQTT-1.5.4-1"]
     assert "[`core/test_reader.py::CASES`](../tests/core/test_reader.py)" in rows["MQTT-1.5.4-1"]
@@ -175,7 +164,7 @@ def test_a_missing_test_is_reported(tree: Path, capsys: pytest.CaptureFixture[st
     replace(tree / "tests/core/test_reader.py", tag("MQTT3-3.1.2-9"), "")
     assert tool.main(["--root", str(tree), "--write"]) == 0
     assert check(tree, capsys) == (1, ["MQTT3-3.1.2-9: no test: Only here."])
-    assert "**missing**" in (tree / "docs/conformance.md").read_text(encoding="utf-8")
+    assert "**missing**" in tool.statements(tree)
 
 
 def test_a_missing_place_in_the_code_is_reported(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,7 +191,7 @@ def test_a_shared_statement_may_have_its_own_tag(tree: Path, capsys: pytest.Capt
 
 
 def test_a_stale_table_is_reported(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    replace(tree / "tests/core/test_reader.py", "test_names", "test_the_names")
+    replace(tree / "docs/conformance.md", "| Five | 3 |", "| Five | 4 |")
     result, lines = check(tree, capsys)
     assert result == 1
     assert len(lines) == 1
@@ -214,6 +203,11 @@ def test_a_table_not_yet_written_is_out_of_date(tree: Path, capsys: pytest.Captu
     result, lines = check(tree, capsys)
     assert result == 1
     assert "out of date" in lines[0]
+
+
+def test_the_table_is_printed(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tool.main(["--root", str(tree), "--table"]) == 0
+    assert capsys.readouterr().out == tool.statements(tree)
 
 
 def test_missing_lists_and_passes(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:

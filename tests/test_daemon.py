@@ -32,6 +32,7 @@ class StandIn:
 
     def __init__(self, settings: Settings, after_start: Callable[[], None], failure: Exception | None = None) -> None:
         self.listening = ["mqtt://127.0.0.1:4711"]
+        self.http: list[str] = []
         self.settings = settings
         self.calls: list[str] = []
         self._after_start = after_start
@@ -182,7 +183,7 @@ from broker import daemon
 from broker.settings import Settings
 
 class Stuck:
-    listening = []
+    listening = http = []
     async def start(self): pass
     async def broken(self): await asyncio.Event().wait()
     async def stop(self):

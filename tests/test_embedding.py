@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 import structlog
 
-import broker
-from broker import Broker, Settings, StartupError
 from broker.core import guards
 from broker.net.log import NAME, Log
 from broker.net.server import Server
+from canopy import Broker, Settings, StartupError
 
 GUIDE = Path(__file__).resolve().parents[1] / "docs" / "embedding.md"
 PROGRAMS = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
@@ -33,14 +32,21 @@ def standard_logging() -> Iterator[None]:
         structlog.configure(**before)
 
 
-SHOWN = [r"listening on \['mqtt://127\.0\.0\.1:\d+'\] ports \[\d+\]", "", "", "", "INFO canopy stopped"]
+SHOWN = [
+    r"listening on \['mqtt://127\.0\.0\.1:\d+'\] ports \[\d+\]",
+    r"site/7/temperature b'21.5' None\nsite/8/temperature b'19.0' text/plain",
+    "",
+    "",
+    "",
+    "INFO canopy stopped",
+]
 """What each of them prints or logs."""
 
 
 @pytest.mark.parametrize(
     ("program", "shown"),
     list(zip(PROGRAMS, SHOWN, strict=True)),
-    ids=["least", "authenticators", "amqtt", "hooks", "logs"],
+    ids=["least", "inprocess", "authenticators", "amqtt", "hooks", "logs"],
 )
 def test_the_programs_of_the_guide_run(program: str, shown: str) -> None:
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=True)
@@ -52,9 +58,8 @@ def test_names_of_the_guide_exist() -> None:
     text = GUIDE.read_text()
     for hook in guards.HOOKS:
         assert f"`{hook}`" in text
-    assert set(broker.__all__) >= {"Broker", "Settings", "StartupError"}
     arguments = set(Broker.__init__.__kwdefaults__ or {})
-    assert arguments == {"authenticators", *(Server.__init__.__kwdefaults__ or {})}
+    assert arguments == {"authenticators", "hooks", *(Server.__init__.__kwdefaults__ or {})}
     for argument in arguments:
         assert f"| `{argument}` |" in text
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from broker.core import causes
+from tests.support.tools import load
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = (ROOT / "docs" / "logs.md").read_text(encoding="utf-8")
-LEVELS = frozenset({"debug", "info", "warning", "error"})
+CODE = load("log_events").events(ROOT / "broker")
+"""What the calls say of each event."""
 
 
 def first_columns(after: str) -> set[str]:
@@ -21,45 +21,8 @@ def first_columns(after: str) -> set[str]:
     return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
 
 
-def texts(node: ast.expr, constants: dict[str, str]) -> Iterator[str]:
-    """The texts that an expression may be."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node.value
-    elif isinstance(node, ast.Name) and node.id in constants:
-        yield constants[node.id]
-    elif isinstance(node, ast.IfExp):
-        yield from texts(node.body, constants)
-        yield from texts(node.orelse, constants)
-
-
-def events(source: Path) -> Iterator[str]:
-    """The first argument of each call of a log's method in a module; it may be a constant of the module."""
-    tree = ast.parse(source.read_text(encoding="utf-8"))
-    constants = {
-        statement.target.id: statement.value.value
-        for statement in tree.body
-        if isinstance(statement, ast.AnnAssign)
-        and isinstance(statement.target, ast.Name)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-    }
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in LEVELS
-            and node.args
-        ):
-            owner = node.func.value
-            if isinstance(owner, ast.Call):  # what answers with the log of the time
-                owner = owner.func
-            name = owner.attr if isinstance(owner, ast.Attribute) else owner.id if isinstance(owner, ast.Name) else ""
-            if name in ("log", "_log"):
-                yield from texts(node.args[0], constants)
-
-
 def logged() -> set[str]:
-    found = {event for source in (ROOT / "broker").rglob("*.py") for event in events(source)}
+    found = set(CODE)
     # What is told by other ways: warnings about clients, exceptions, and the log's own losses.
     from broker.net.connection_log import EVICTION, HANDSHAKE, PROXY, REFUSAL, VIOLATION
 
@@ -71,6 +34,20 @@ def test_every_event_is_explained_and_none_that_there_is_not() -> None:
     listed = first_columns("") - causes_of_an_end()
     assert listed == logged()
     assert len(listed) > 40
+
+
+def test_every_field_is_in_the_row_of_its_event_and_none_that_is_not_logged() -> None:
+    rows = {
+        event: (set(re.findall(r"`(\w+)`", cells[3])), cells[3].strip() == "")
+        for line in GUIDE.splitlines()
+        if line.startswith("| `") and len(cells := line.strip("|").split("|")) == 4
+        for event in re.findall(r"`([^`]+)`", cells[0])
+    }
+    for name, event in CODE.items():
+        fields, empty = rows[name]
+        assert event.open or empty or fields == set(event.fields), name
+        assert not event.open or set(event.fields) <= fields, name
+    assert len([event for event in CODE.values() if not event.open]) > 40
 
 
 def causes_of_an_end() -> set[str]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from broker import StartupError
 from broker.configuration import SettingsError
 from broker.core.codec.properties import SESSION_EXPIRY_INTERVAL
+from canopy import StartupError
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 from tests.test_securing import Brokers

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker import Broker, Settings, StartupError
 from broker.configuration import SettingsError
 from broker.core.hooks import AccessControl, AuthExchange, AuthMethod
 from broker.security import Attempt, Authenticator, Principal, Refusal, Verdict
 from broker.security.passwords.hashes import make
 from broker.security.passwords.password_file import edit
+from canopy import Broker, Settings, StartupError
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 from tests.support.waiting import until
@@ -264,7 +264,7 @@ class TestReload:
         with pytest.raises(
             SettingsError, match='listener "in": authenticators: none is called "staff"; there are: none'
         ):
-            await broker.reload(brokers.settings())
+            await broker.reload(brokers.settings(listener=[{"url": "mqtt://127.0.0.1:0", "name": "in"}]))
         assert await brokers.code(broker, "alice", b"hunter2") == 0
 
     async def test_an_authenticator_goes(self, brokers: Brokers, file: Path) -> None:

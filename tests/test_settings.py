@@ -21,7 +21,8 @@ from broker.core.queues.queue_policy import POLICIES, UNSET
 from broker.core.queues.queue_rules import queue_terms, sub_queue_terms, subscription_rules
 from broker.core.queues.queue_totals import UNLIMITED
 from broker.environment import NOT_SETTINGS
-from broker.net.server import Server, limits
+from broker.net.limits import limits
+from broker.net.server import Server
 from broker.settings import (
     EFFECTS,
     LARGEST_PACKET,
@@ -41,6 +42,7 @@ from broker.settings import (
     section_models,
 )
 from broker.wording import TABLES, allowed, show
+from tests.support.problems import unplaced
 
 CONFIG = Path(__file__).resolve().parent.parent / "config"
 
@@ -67,7 +69,7 @@ def problems(
     with pytest.raises(SettingsError) as caught:
         load(config, sets, listen, environ)
     assert str(caught.value).splitlines() == list(caught.value.problems)
-    return list(caught.value.problems)
+    return unplaced(caught.value.problems)
 
 
 @pytest.fixture
@@ -192,6 +194,15 @@ class TestListen:
 
 
 class TestOrder:
+    @pytest.mark.parametrize(
+        ("name", "text"), [("listen", "mqtt://127.0.0.1:1, ws://127.0.0.1:2"), ("http.listen", "http://127.0.0.1:1")]
+    )
+    def test_addresses_take_no_quotes_outside_of_a_file(self, name: str, text: str) -> None:
+        wanted = tuple(part.strip() for part in text.split(","))
+        assert flatten(load(sets=(f"{name}={text}",)))[name] == wanted
+        variable = "CANOPY_" + name.upper().replace(".", "__")
+        assert flatten(load(environ={variable: text}))[name] == wanted
+
     def test_flags_beat_environment_beats_file_beats_defaults(self, toml: Path) -> None:
         toml.write_text("[mqtt]\nmax_qos = 0\nreceive_maximum = 1\nmax_inflight = 2\n")
         environ = {"CANOPY_MQTT__RECEIVE_MAXIMUM": "10", "CANOPY_MQTT__MAX_INFLIGHT": "20"}
@@ -832,7 +843,7 @@ class TestFiles:
         path = CONFIG / "overload.toml"
         settings = load(path)
         still_open = {name for name, value in flatten(settings).items() if type(value) is not bool and value == 0}
-        assert still_open == {"mqtt.topic_alias_outbound", "mqtt.max_keep_alive"}
+        assert still_open == {"mqtt.topic_alias_outbound", "mqtt.max_keep_alive", "mesh.max_filters"}
         for line in path.read_text(encoding="utf-8").splitlines():
             if "=" in line and not line.startswith("#") and not line.split()[0].endswith("_bytes"):
                 assert "#" in line or line.startswith(("listen", "max_connections ")), line
@@ -851,3 +862,41 @@ class TestFiles:
 def _as_kept(value: Any) -> Any:
     """A value of a file as settings keep it."""
     return tuple(value) if isinstance(value, list) else value
+
+
+class TestLines:
+    """Each message about a file names the line of what it is about, or of the table that lacks it."""
+
+    LATEST = "{client_id = 'a', policy = 'latest'}"
+
+    @pytest.mark.parametrize(
+        ("text", "line", "about"),
+        [
+            ("\n[mqtt]\nmax_qos = 3\n", 3, "mqtt.max_qos"),
+            ("mqtt.max_qos = 3\n", 1, "mqtt.max_qos"),
+            ("mqtt = {max_keep_alive = 1, max_qos = 3}\n", 1, "mqtt.max_qos"),
+            ("[limits]\n\nmax_packet_siz = 1\n", 3, "limits.max_packet_siz"),
+            ("[log]\n[limts]\n", 2, "limts"),
+            ("# x\nlog = 1\n", 2, "log"),
+            ("\nlisten = ['mqtt://x:y']\n", 2, "listen"),
+            (f"[queue]\nrules = [\n  {LATEST},\n  {{policy = 'no'}},\n]\n", 4, "queue.rules[1].policy"),
+            (f"[queue]\nrules = [\n  {LATEST},\n  {{policy = 'latest'}},\n]\n", 4, "queue.rules[1]"),
+            ("[[queue.rules]]\nuser = 'a'\n\n[[queue.rules]]\nuser = ''\n", 5, "queue.rules[1].user"),
+            ("[[upstream]]\nname = 'a'\nurl = 'mqtt://a'\n[[upstream]]\nname = 'b'\n", 4, "upstream[1].url"),
+            ("[[upstream]]\nname = 'a'\nurl = 'mqtt://a'\n" * 2, 5, "upstream[1].name"),
+            ("[[listener]]\nurl = 'mqtts://a'\n[listener.tls]\ncertificate = 'c'\nkey = 1\n", 5, "listener[0].tls.key"),
+            ("[[listener]]\nurl = 'mqtts://a'\n[listener.tls]\n", 3, "listener[0].tls.certificate"),
+            ("[[authenticator]]\ntype = 'jwt'\n[[authenticator]]\ntype = 'jwd'", 4, "authenticator[1].type"),
+            ("listen = ['mqtt://a:1']\n[[listener]]\nurl = 'mqtt://a:1'\n", 3, "listener[0].url"),
+        ],
+    )
+    def test_of_a_file(self, toml: Path, text: str, line: int, about: str) -> None:
+        toml.write_text(text)
+        with pytest.raises(SettingsError) as caught:
+            load(toml)
+        told = [problem for problem in caught.value.problems if problem.startswith(f"{toml}: line {line}: {about}")]
+        assert len(told) == 1, caught.value.problems
+
+    def test_elsewhere_there_are_none(self, toml: Path) -> None:
+        toml.write_text("[mqtt]\nmax_qos = 3\n")
+        assert problems(toml, sets=("mqtt.max_qos=4",))[0].startswith("--set mqtt.max_qos=4: mqtt.max_qos: found 4")

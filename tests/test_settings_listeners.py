@@ -215,7 +215,8 @@ def test_a_table_in_the_place_of_listen(toml: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         load(toml, 'listen = ["mqtt://127.0.0.1"]\n[[listener]]\nurl = "ws://127.0.0.1:1883"\n')
     (line,) = caught.value.problems
-    assert line.startswith(f'{toml}: listener[0].url: found "ws://127.0.0.1:1883"; allowed: an address that is not in')
+    told = 'listener[0].url: found "ws://127.0.0.1:1883"; allowed: an address that is not in'
+    assert line.startswith(f"{toml}: line 3: {told}")
     toml.write_text('[[listener]]\nurl = "mqtt://127.0.0.1"\n')
     with pytest.raises(SettingsError) as caught:
         load_settings(toml, listen=["mqtt://127.0.0.1:1883"], environ={})

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from broker.configuration import SettingsError, changed, load_settings, of_tables
 from broker.settings import NEVER, Federation, Presence, Remote, Settings, Upstream, parse_upstream
 from broker.wording import allowed, show
+from tests.support.problems import unplaced
 
 CONFIG = Path(__file__).resolve().parent.parent / "config"
 
@@ -34,7 +35,7 @@ def problems(
 ) -> list[str]:
     with pytest.raises(SettingsError) as caught:
         load(config, sets, environ)
-    return list(caught.value.problems)
+    return unplaced(caught.value.problems)
 
 
 def problem(links: str) -> str:

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from broker import Broker, Settings, watching
+from broker import watching
 from broker.security.passwords.hashes import make
 from broker.security.passwords.password_file import edit
 from broker.settings import PasswordFileTable, Shutdown
 from broker.watching import FileWatcher
+from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 from tests.support.waiting import until

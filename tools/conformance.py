@@ -2,11 +2,12 @@
 """The conformance table: which normative statement is kept where in the code, and which test proves it.
 
 Owns reading `docs/conformance/*.toml` (the statements), finding the tags `[MQTT-a.b.c-n]` and `[MQTT3-a.b.c-n]` in
-`broker/` and `tests/`, and writing `docs/conformance.md` from the two: the same tree gives the same text. `--check`
-refuses a table that is out of date, a tag that names no statement, and a statement that applies to a server and has no
-place in the code or no test.
+`broker/` and `tests/`, writing into `docs/conformance.md` how many are kept, and the table of all of them, which stands
+in the documentation's site: the same tree gives the same text. `--check` refuses a page that is out of date, a tag that
+names no statement, and a statement that applies to a server and has no place in the code or no test.
 
-    python tools/conformance.py --write|--check|--missing   write the table, hold it against the tree, list what lacks
+    python tools/conformance.py --write|--check|--missing|--table
+                           write the page, hold it against the tree, list what lacks, print the table
 """
 
 from __future__ import annotations
@@ -312,7 +313,7 @@ def _row(item: Coverage) -> str:
 
 _INTRO = """\
 <!-- Written by tools/conformance.py from docs/conformance/*.toml and the tags in broker/ and tests/. Do not edit:
-     change the tags, then run `python tools/conformance.py --write`. -->
+     run `python tools/conformance.py --write`. -->
 # Conformance
 
 Every normative statement of the two MQTT specifications, where the code keeps it, and which test proves it. Code and
@@ -320,6 +321,22 @@ tests name statements by tags: `[MQTT-3.1.2-1]` is a number of MQTT 5.0, `[MQTT3
 document numbers its statements apart. What a statement asks is said here in our words; the linked document is the
 authority. A 3.1.1 statement of the same content as 5.0 statements names them, and their tags count for it.
 """
+
+
+_TABLE = """\
+In the site (`make docs`) the table of all statements stands here; `python tools/conformance.py --table` prints it.
+
+<!-- made at the build: statements -->"""
+
+
+def statements(root: Path) -> str:
+    """The table of the project at `root`.
+
+    Raises:
+        DataError: the statement files contradict themselves.
+    """
+    documents = read_documents(root)
+    return table(documents, coverage(documents, find_tags(root)))
 
 
 def report(documents: Sequence[Document], covered: Mapping[str, Coverage]) -> str:
@@ -334,6 +351,12 @@ def report(documents: Sequence[Document], covered: Mapping[str, Coverage]) -> st
         out.append(
             f"| {document.title} | {len(items)} | {len(apply)} | {in_code} | {tested} | {len(items) - len(apply)} |"
         )
+    return "\n".join([*out, "", _TABLE]) + "\n"
+
+
+def table(documents: Sequence[Document], covered: Mapping[str, Coverage]) -> str:
+    """Every statement, with its places in the code and in the tests, by document and chapter."""
+    out: list[str] = []
     for document in documents:
         out += ["", f"## {document.title}", "", f"{document.date}: <{document.url}>"]
         for chapter, title in document.chapters.items():
@@ -362,6 +385,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     what.add_argument("--write", action="store_true", help=f"write {REPORT}")
     what.add_argument("--check", action="store_true", help="exit 1 when the table is stale or something is missing")
     what.add_argument("--missing", action="store_true", help="list the statements that lack code or test")
+    what.add_argument("--table", action="store_true", help="print every statement with its places")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent, help="the project's root")
     options = parser.parse_args(argv)
     root: Path = options.root
@@ -372,6 +396,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             covered = coverage(documents, find_tags(root))
             lines = missing(covered) if options.missing else []
+            if options.table:
+                lines = table(documents, covered).splitlines()
             if options.write:
                 (root / REPORT).write_text(report(documents, covered), encoding="utf-8")
     except (DataError, SyntaxError) as error:

@@ -30,9 +30,36 @@ EXPIRED: Final = "credentials-expired"
 """The time has come at which what it logged in with, a token, say, ends."""
 NOT_AUTHORIZED: Final = "not-authorized"
 """A reload has taken away what its client had been admitted by."""
+ADMINISTRATIVE_ACTION: Final = "administrative-action"
+"""An operator ended it."""
+MOVED: Final = "moved"
+"""The broker is being drained, and its client was told to use another one."""
 SHUTDOWN: Final = "shutdown"
 INTERNAL_ERROR: Final = "internal-error"
 """A fault of the broker while it served this connection; the log has more."""
+
+ALL: Final = (
+    CLIENT_DISCONNECT,
+    CLIENT_DISCONNECT_WITH_WILL,
+    CONNECTION_LOST,
+    WRITE_FAILED,
+    STALLED,
+    KEEP_ALIVE,
+    QUEUE_FULL,
+    CONNECT_TIMEOUT,
+    PARTIAL_PACKETS,
+    PACKET_TIMEOUT,
+    TAKEN_OVER,
+    PROTOCOL_ERROR,
+    REFUSED,
+    NOT_ALLOWED,
+    EXPIRED,
+    NOT_AUTHORIZED,
+    ADMINISTRATIVE_ACTION,
+    MOVED,
+    SHUTDOWN,
+    INTERNAL_ERROR,
+)
 
 EVICTIONS: Final = frozenset(
     {
@@ -45,6 +72,8 @@ EVICTIONS: Final = frozenset(
         PROTOCOL_ERROR,
         NOT_ALLOWED,
         NOT_AUTHORIZED,
+        ADMINISTRATIVE_ACTION,
+        MOVED,
         EXPIRED,
         INTERNAL_ERROR,
     }

@@ -59,8 +59,22 @@ class Counters:
         self.bytes_received: i64 = 0
         self.bytes_sent: i64 = 0
         self.packets_received: i64 = 0
+        # Those of QoS 1 and 2 apart; the rest of `messages_*` is QoS 0.
         self.messages_received: i64 = 0
+        self.received_qos1: i64 = 0
+        self.received_qos2: i64 = 0
         self.messages_sent: i64 = 0
+        self.sent_qos1: i64 = 0
+        self.sent_qos2: i64 = 0
+        # Whole PUBLISH packets, headers included.
+        self.publish_bytes_received: i64 = 0
+        self.publish_bytes_sent: i64 = 0
+        # Packets that are no PUBLISH, as they are queued.
+        self.control_sent: i64 = 0
+        # CONNECT packets, accepted or not.
+        self.connects: i64 = 0
+        # Sessions that ended since nobody came back to them in time.
+        self.sessions_expired: i64 = 0
         self.dropped: list[int] = [0] * len(DROP_CAUSES)
         self.retained_refused: i64 = 0
         # Publishes that had been here before, or had come over too many links: they went nowhere.

@@ -68,7 +68,7 @@ class GuardedAccessControl(AccessControl):
         self._calls: i64 = 0
 
     def source(self) -> AccessControl:
-        return self._hook
+        return self._hook.source()
 
     def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
         began = self._began()

@@ -14,6 +14,7 @@ from mypy_extensions import mypyc_attr
 from broker.core.addresses import network
 from broker.core.codec.packets import Connect
 from broker.core.principal import Principal
+from broker.core.queues.message import Message
 
 LATER: Final = -1
 """Answer of `AccessControl.admit`: the decision comes later, by `Ticket.answer`."""
@@ -71,6 +72,8 @@ class Origin:
         self.certificate = certificate
         # Bytes of the largest packet that the listener takes from a client; 0: what `Limits` has for all.
         self.max_packet_size = 0
+        # The node of the mesh that has come, over a pipe; "": a client.
+        self.node = ""
         # The mount of the listener, with placeholders (`connection.mounting`); empty: none.
         self.mount = ""
 
@@ -161,6 +164,63 @@ class AccessControl:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
+class OwnerClaim:
+    """A connection that waits for the session of its client identifier, or is about to open it."""
+
+    def over(self) -> None:
+        """The session is open, or the connection has ended: it is not told any more."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Owner:
+    """Who sees to it that a client identifier has one session among several brokers (`broker.mesh.ownership`).
+
+    Asked for each client that was admitted with an identifier of its own, before its session is opened.
+    """
+
+    def claim(
+        self, client_id: str, user_name: str | None, clean_start: bool, told: Callable[[int], None]
+    ) -> OwnerClaim | None:
+        """None: the client may have its session now. Else `told` is called in a later turn of the event loop.
+
+        With 0: what other brokers had of it is here; with a reason code of 0x80 and above the client is refused. The
+        caller calls `OwnerClaim.over`, whatever becomes of it.
+        """
+        del client_id, user_name, clean_start, told
+        return None
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class MessageHook:
+    """Who is asked about each message of a client before it is routed, and told of retained ones. Must not raise.
+
+    While there is one, no message takes the hot path.
+    """
+
+    def publish(self, principal: Principal, message: Message, will: bool) -> Message | None:
+        """What is routed in its place, or the message itself; None: it goes nowhere, for `reason_code`."""
+        del principal, will
+        return message
+
+    reason_code: int = 0x83
+    """With which the last message was refused that `publish` has refused."""
+
+    def retained(self, message: Message) -> None:
+        """A retained message was stored, or its topic cleared: then its payload is empty."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class RetainedListener:
+    """Who is told of each change of the retained messages, but for the broker's own (`$SYS`). Must not raise."""
+
+    def written(self, topic: str) -> None:
+        """A topic's retained message was kept, replaced or cleared, or one was refused in whose place there is none."""
+
+    def expired(self, topic: str) -> None:
+        """The message expiry interval of a topic's retained message has passed: it is kept no longer."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class EventListener:
     """Who is told what happened. The default ignores it."""
 
@@ -183,6 +243,34 @@ class SubscriptionListener:
 
     def unwanted(self, topic_filter: str) -> None:
         """A subscription at a topic filter has ended: taken back, or with its session."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class NodeListener:
+    """Who is told which topic filters are asked for at this node of a mesh, by whomever but other nodes."""
+
+    def wanted(self, topic_filter: str, share: str) -> None:
+        """One more subscription has been made at a topic filter; `share`: by a member of that share group."""
+
+    def unwanted(self, topic_filter: str, share: str) -> None:
+        """A subscription has ended: taken back, or with its session."""
+
+
+class Confirmed:
+    """What leaves when the other nodes of a mesh have confirmed what is asked for here."""
+
+    def confirmed(self) -> None:
+        """They have, or it waits no longer. Called once, never from within `Confirmer.wait`."""
+        raise NotImplementedError
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Confirmer:
+    """Who knows what other nodes have confirmed."""
+
+    def wait(self, waiting: Confirmed) -> bool:
+        """Have it be told when all that was asked for here so far is confirmed. False: there is nothing to wait for."""
+        raise NotImplementedError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -41,6 +41,8 @@ class Limits:
         self.topic_alias_maximum = 64
         self.topic_alias_outbound = 0
         self.max_keep_alive = 0
+        # What clients are told that have to use another server (section 4.11); empty: nothing.
+        self.server_reference = ""
         self.versions: tuple[int, ...] = (V31, V311, V5)
         self.auto_id_prefix = "canopy-"
         self.control_characters = False
@@ -70,6 +72,8 @@ class Limits:
         self.total_bytes = 0
         self.tell_publisher = False
         self.tell_loss = True
+        # Seconds that a publisher may be held back for subscribers that are behind; 0.0: not at all.
+        self.hold_publishers = 0.0
         # Policies that a 5.0 subscriber may choose.
         self.subscriber_policies: tuple[int, ...] = (0, 1, 2, 3)
         self.rules: tuple[QueueRule, ...] = ()

@@ -8,6 +8,7 @@ any more are closed at once, without a word. Callers pass `now` in seconds of th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from broker.core.addresses import network
@@ -37,6 +38,13 @@ class AddressCounts:
         self._most = most
         self.by_address: dict[str, int] = {}
 
+    def change(self, most: int, hosts: Iterable[str]) -> None:
+        """Another limit; `hosts`: where the connections that count come from."""
+        self._most = most
+        self.by_address.clear()
+        for host in hosts:
+            self.add(host)
+
     def has_place(self, host: str) -> bool:
         """Whether one more from this address is within the limit."""
         return self._most == 0 or not host or self.by_address.get(network(host), 0) < self._most
@@ -64,7 +72,7 @@ class Admission:
     def __init__(self, most: int, most_of_one: int, rate: float) -> None:
         """`most` connections in all, `most_of_one` from one address, `rate` new ones a second."""
         self._most = most + HALF_OPEN_ROOM if most > 0 else 0
-        self._rate = TokenBucket(rate, max(rate, 1.0)) if rate > 0.0 else None
+        self._rate = _bucket(rate)
         # Connections that arrived and whose protocol is not over, the refused among them.
         self.open = 0
         # Connections that were refused and have a socket still.
@@ -74,6 +82,12 @@ class Admission:
         # Connections of an address that count; where addresses are limited.
         self._addresses = AddressCounts(most_of_one)
         self.by_address = self._addresses.by_address
+
+    def change(self, most: int, most_of_one: int, rate: float, hosts: Iterable[str]) -> None:
+        """Other limits. `hosts`: where the connections come from that count now; those over a limit stay."""
+        self._most = most + HALF_OPEN_ROOM if most > 0 else 0
+        self._rate = _bucket(rate)
+        self._addresses.change(most_of_one, hosts)
 
     @property
     def full(self) -> bool:
@@ -174,6 +188,10 @@ class ListenerAdmission:
             bucket = TokenBucket(self._rate_of_one, max(self._rate_of_one, 1.0))
         rates[address] = bucket
         return bucket
+
+
+def _bucket(rate: float) -> TokenBucket | None:
+    return TokenBucket(rate, max(rate, 1.0)) if rate > 0.0 else None
 
 
 def admission(most: int, most_of_one: int, rate: float, listeners: bool = False) -> Admission | None:

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mypy_extensions import mypyc_attr
+
+from broker.core import causes
 from broker.core.causes import CONNECTION_LOST
 from broker.core.codec import reasons
 from broker.net.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission
@@ -17,6 +20,19 @@ from broker.net.client import Client
 from broker.net.connection_log import OF_THE_CLIENT
 from broker.net.hub import FlushScheduler
 from broker.net.log import Faults
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Onlooker:
+    """Who is told of every connection, from its first moment to its last. Must not raise."""
+
+    def joined(self, connection: Client) -> None:
+        """A connection was made; nothing was read of it."""
+        raise NotImplementedError
+
+    def left(self, connection: Client) -> None:
+        """A connection's socket is gone."""
+        raise NotImplementedError
 
 
 class ConnectionTable:
@@ -40,15 +56,19 @@ class ConnectionTable:
         """
         self.faults = faults
         self.tune = tune
-        self._most = most
+        self.most = most
         self._admission = admission
         self._report_open = opened
         self._report_end = ended
         self.connections: set[Client] = set()
+        # How many connections ended, by cause (`core.causes`).
+        self.ends: dict[str, int] = dict.fromkeys(causes.ALL, 0)
         # From the server's start on.
         self.hub: FlushScheduler
         # Whether anybody hears of clients that come, and of those that go by themselves. The shell's to change.
         self.reporting = True
+        # While a trace runs.
+        self.onlooker: Onlooker | None = None
         # Nobody may join any more; and who is told when the last one has left.
         self.closed = False
         self.emptied: Callable[[], None] | None = None
@@ -56,6 +76,10 @@ class ConnectionTable:
         self._half_open: dict[Client, None] = {}
         # Connections whose protocol is over and whose sockets are not closed, the oldest first; where they are limited.
         self._closing: dict[Client, None] = {}
+
+    def counted(self) -> list[str]:
+        """Where the connections come from that count against the limits now."""
+        return [each.host for each in self.connections if each.stream.closing_at == 0.0 and not each.protocol.refused]
 
     def joined(self, connection: Client) -> bool:
         """A connection was made. Its CONNECT decides whether it may stay; one of far too many is to be closed at once.
@@ -67,6 +91,8 @@ class ConnectionTable:
             self.connections.add(connection)
             return False
         self.connections.add(connection)
+        if self.onlooker is not None:
+            self.onlooker.joined(connection)
         return True
 
     def _admit(self, connection: Client, admission: Admission) -> bool:
@@ -97,7 +123,7 @@ class ConnectionTable:
         Then who has been silent for longest since it connected: a client sends its CONNECT at once, and so connections
         that say nothing keep nobody out.
         """
-        if self._closing and 0 < self._most <= len(self.connections) - HALF_OPEN_ROOM:
+        if self._closing and 0 < self.most <= len(self.connections) - HALF_OPEN_ROOM:
             oldest = next(iter(self._closing))
             del self._closing[oldest]
             oldest.stream.abort()
@@ -131,6 +157,8 @@ class ConnectionTable:
     def ended(self, connection: Client) -> None:
         """A connection's protocol is over; its socket may take a while. Called once for each that joined."""
         protocol = connection.protocol
+        cause = protocol.close_cause
+        self.ends[cause] = self.ends.get(cause, 0) + 1
         admission = self._admission
         if admission is not None:
             self._half_open.pop(connection, None)
@@ -152,6 +180,8 @@ class ConnectionTable:
     def left(self, connection: Client) -> None:
         """A connection's socket is gone."""
         self.connections.discard(connection)
+        if self.onlooker is not None:
+            self.onlooker.left(connection)
         admission = self._admission
         if admission is not None:
             self._closing.pop(connection, None)

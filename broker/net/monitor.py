@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from broker.core.counters import DROP_CAUSES
+from broker.core.histogram import Histogram
 from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.queue_totals import Losses, QueueTotals
@@ -82,9 +83,7 @@ class Monitor:
         self._load: QueueTotals = router.counters.load
         self._log = log
         self._admission = admission
-        self._slow_after = settings.queue.slow_after
-        self._interval = settings.queue.report_interval
-        self._listed = settings.sys.slow_clients
+        self.change(settings)
         self._slow: dict[str, SlowClient] = {}
         self._reported_at = now
         self._report_at = now + self._interval
@@ -94,8 +93,16 @@ class Monitor:
         self._entered: list[SlowClient] = []
         # The slowest, in this order.
         self.slowest: list[SlowClient] = []
+        # Connections that were turned away and that a line has told of.
+        self.turned_away = 0
         # Ledgers that were reported, for whoever set this to a set and empties it; None: nobody asks.
         self.changed: set[Ledger] | None = None
+
+    def change(self, settings: Settings) -> None:
+        """Go by these settings from now on."""
+        self._slow_after = settings.queue.slow_after
+        self._interval = settings.queue.report_interval
+        self._listed = settings.sys.slow_clients
 
     @property
     def slow_count(self) -> int:
@@ -145,6 +152,7 @@ class Monitor:
         admission = self._admission
         if admission is not None and admission.turned_away and self._interval > 0.0:
             self._log.warning("connections turned away", total=admission.turned_away, interval=seconds)
+            self.turned_away += admission.turned_away
             admission.turned_away = 0
 
     def _fold(self, seconds: float) -> None:
@@ -265,7 +273,7 @@ class LagMonitor:
         self._load = load
         self._look = look
         self._look_at = 0.0
-        self._worst = 0.0
+        self.lags = Histogram()
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -284,9 +292,7 @@ class LagMonitor:
 
     def take_worst(self, now: float) -> float:
         """The worst lag in seconds since this was last called, the present one included."""
-        worst = max(self._worst, self._load.lag_at(now))
-        self._worst = 0.0
-        return worst
+        return max(self.lags.take_worst(), self._load.lag_at(now))
 
     def _arm(self, now: float) -> None:
         self._load.tick_due = now + TICK
@@ -297,7 +303,7 @@ class LagMonitor:
         # A timer may come a little early.
         lag = max(0.0, now - self._load.tick_due)
         self._load.lag = lag
-        self._worst = max(self._worst, lag)
+        self.lags.add(lag)
         self._arm(now)
         if now >= self._look_at:
             # First: a look that raises is not the last.

@@ -2,7 +2,7 @@
 
 Owns the event loop's side of a broker: where it listens (`listeners`), its connections (`connection_table`), the wheel
 of their timers, the one timer for what falls due in the router, and the one that looks after the queues (`monitor`). A
-program embeds `broker.Broker`, which adds what is told about the broker.
+program embeds `canopy.Broker`, which adds what is told about the broker.
 
 Promises: constructible without a running loop; `start` either listens on every address or on none, and says in one
 line why not; `stop` accepts nobody more, lets queues drain within `shutdown.flush_timeout`, tells 5.0 clients 0x8B,
@@ -22,12 +22,9 @@ from typing import Any, Final
 from broker.core import guards
 from broker.core.causes import SHUTDOWN
 from broker.core.codec import reasons
-from broker.core.codec.packets import NEVER, V5, V31, V311
 from broker.core.hooks import AccessControl, AuthMethod, EventListener
-from broker.core.limits import Limits
 from broker.core.persistence.journal import SessionRecord
 from broker.core.persistence.restore import restore
-from broker.core.queues.queue_policy import POLICIES, UNSET, QueueRule
 from broker.core.routing.router import Router
 from broker.net import sockets
 from broker.net.admission import admission
@@ -35,22 +32,18 @@ from broker.net.client import Client
 from broker.net.connection_log import ConnectionLog
 from broker.net.connection_table import ConnectionTable
 from broker.net.hub import FlushScheduler
+from broker.net.limits import change, limits
+from broker.net.listening.handed import HandedSockets
 from broker.net.listening.handshakes import Handshakes
 from broker.net.listening.listeners import Listeners, StartupError
 from broker.net.log import Faults, Log
 from broker.net.monitor import LagMonitor, Monitor
 from broker.net.stream import LINGER
-from broker.settings import LARGEST_PACKET, QueueRuleSettings, Settings
+from broker.settings import Settings
 from broker.store.base import Store, StoreError
-
-VERSIONS: Final = {"3.1": V31, "3.1.1": V311, "5.0": V5}
-"""The protocol levels of the versions of MQTT (section 3.1.2.2)."""
 
 STOP_TURN: Final = 128
 """Connections that are ended in one turn when the broker stops: some milliseconds."""
-
-LARGEST_WINDOW: Final = 65_535
-"""Unacknowledged publishes that the protocol allows in one direction (MQTT 5.0, section 3.1.2.11.3)."""
 
 
 class _Subscriptions(EventListener):
@@ -72,6 +65,9 @@ class _Subscriptions(EventListener):
 class Server:
     """Listeners and connections of one broker."""
 
+    handed: HandedSockets | None = None
+    """The sockets of its listeners, where another process has made them; to be set before `start`."""
+
     def __init__(
         self,
         settings: Settings | None = None,
@@ -92,7 +88,6 @@ class Server:
         self._most = self.settings.limits.max_connections or sockets.connections_that_fit()
         self.router.limits.max_connections = self._most
         self.router.broker_id = self.settings.federation.broker_id or secrets.token_hex(4)
-        _shorten_runs(self.router)
         self.log: Any = Log()
         self.faults = Faults(self._current_log)
         self.connection_log = ConnectionLog(self._current_log, self.settings.log)
@@ -329,16 +324,32 @@ class Server:
         self.router.tick(self.loop.time())
 
     def _hub(self) -> FlushScheduler:
-        settings = self.settings
         hub = FlushScheduler(self.router, self.loop, self._tick, self.faults.broke)
-        hub.connect_timeout = settings.limits.connect_timeout
-        hub.packet_timeout = settings.limits.packet_timeout
-        hub.partial.limit = settings.limits.max_partial_bytes
-        hub.stall_timeout = settings.queue.stall_timeout
-        hub.live_messages = settings.queue.live_messages
-        hub.live_bytes = settings.queue.live_bytes
-        hub.write_batch_bytes = settings.queue.write_batch_bytes
+        _bound(hub, self.settings)
         return hub
+
+    def apply_limits(self, settings: Settings) -> None:
+        """Have these limits hold, of a broker that runs. Clients that are connected keep to what they were told.
+
+        Of `limits`, `mqtt`, `session`, `queue`, `retained` and `federation`; what was made at the start and cannot be
+        changed must be as it was (`broker.changeable`).
+        """
+        bounds = settings.limits
+        change(self.router, settings)
+        self._most = bounds.max_connections or sockets.connections_that_fit()
+        self.router.limits.max_connections = self.connection_table.most = self._most
+        if self.admission is not None:
+            self.admission.change(
+                self._most,
+                bounds.max_connections_per_address,
+                bounds.max_connect_rate,
+                self.connection_table.counted(),
+            )
+        self.handshakes.limit = bounds.max_handshakes
+        self.monitor.change(settings)
+        _bound(self.hub, settings)
+        for listener in self.listeners.open:
+            listener.limit(settings)
 
     # -- log -----------------------------------------------------------------------------------------------------------
 
@@ -374,73 +385,12 @@ def _drained(connection: Client) -> bool:
     return outbox.empty and outbox.receive_window.held_bytes == 0
 
 
-def limits(settings: Settings) -> Limits:
-    """The settings as the core knows them. A 0 that the core has no word for becomes the most that is possible."""
-    made = Limits()
-    for section in (settings.limits, settings.mqtt):
-        for name, value in section:
-            if hasattr(made, name):
-                setattr(made, name, value)
-    made.max_packet_size = settings.limits.max_packet_size or LARGEST_PACKET
-    made.receive_maximum = settings.mqtt.receive_maximum or LARGEST_WINDOW
-    made.max_inflight = settings.mqtt.max_inflight or LARGEST_WINDOW
-    made.max_session_expiry = settings.session.max_expiry or NEVER
-    made.persistent = settings.session.persistent
-    made.store_refuses = settings.store.on_failure == "refuse"
-    made.versions = tuple(VERSIONS[version] for version in settings.mqtt.versions)
-    made.hop_limit = settings.federation.hop_limit
-    made.link_users = tuple(settings.federation.link_users)
-    made.link_client_ids = tuple(settings.federation.link_client_ids)
-    made.answer_timeout = settings.federation.answer_timeout
-    made.presence_topic = settings.presence.topic.encode()
-    made.queue_qos0 = settings.session.queue_qos0
-    made.max_sessions = settings.session.max_sessions
-    made.max_session_bytes = settings.session.max_bytes
-    made.max_empty_sessions = settings.session.max_empty
-    made.any_user_takes_over = settings.session.takeover == "any-user"
-    queue = settings.queue
-    made.queue_policy = POLICIES.index(queue.policy)
-    made.queue_max_age = queue.max_age
-    made.live_messages = queue.live_messages
-    made.live_bytes = queue.live_bytes
-    made.session_messages = queue.session_messages
-    made.session_bytes = queue.session_bytes
-    made.total_messages = queue.total_messages
-    made.total_bytes = queue.total_bytes
-    made.tell_publisher = queue.on_full == "tell-publisher"
-    made.tell_loss = queue.tell_loss
-    made.subscriber_policies = tuple(POLICIES.index(policy) for policy in queue.subscriber_policies)
-    made.rules = tuple(_rule(rule) for rule in queue.rules)
-    made.max_retained_messages = settings.retained.max_messages
-    made.max_retained_bytes = settings.retained.max_bytes
-    made.max_client_bytes = settings.limits.max_client_bytes
-    made.max_retained_bytes_per_client = settings.retained.max_bytes_per_client
-    return made
-
-
-def _rule(rule: QueueRuleSettings) -> QueueRule:
-    return QueueRule(
-        client_id=rule.client_id or "",
-        user=rule.user or "",
-        topic_filter=rule.topic_filter or "",
-        policy=UNSET if rule.policy is None else POLICIES.index(rule.policy),
-        max_age=float(UNSET) if rule.max_age is None else rule.max_age,
-        depth=_or_unset(rule.depth),
-        live_messages=_or_unset(rule.live_messages),
-        live_bytes=_or_unset(rule.live_bytes),
-        session_messages=_or_unset(rule.session_messages),
-        session_bytes=_or_unset(rule.session_bytes),
-    )
-
-
-def _or_unset(value: int | None) -> int:
-    return UNSET if value is None else value
-
-
-def _shorten_runs(router: Router) -> None:
-    """Have no run of publishes be longer than the burst that a client may publish: a run is taken whole."""
-    limits, runs = router.limits, router.runs
-    if limits.max_publish_rate > 0.0:
-        runs.most = min(runs.most, max(1, int(limits.max_publish_rate)))
-    if limits.max_publish_bytes > 0:
-        runs.most_bytes = min(runs.most_bytes, limits.max_publish_bytes)
+def _bound(hub: FlushScheduler, settings: Settings) -> None:
+    """Have the shell of connections keep to the settings."""
+    hub.connect_timeout = settings.limits.connect_timeout
+    hub.packet_timeout = settings.limits.packet_timeout
+    hub.partial.limit = settings.limits.max_partial_bytes
+    hub.stall_timeout = settings.queue.stall_timeout
+    hub.live_messages = settings.queue.live_messages
+    hub.live_bytes = settings.queue.live_bytes
+    hub.write_batch_bytes = settings.queue.write_batch_bytes

@@ -56,6 +56,22 @@ def connections_that_fit() -> int:
     return max(soft - OWN_DESCRIPTORS, soft // 2, 1)
 
 
+def too_many(connections: int) -> str:
+    """Why a process that runs cannot have so many connections; empty: it can, or 0, no number, is wanted."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if not connections or soft == resource.RLIM_INFINITY or connections + OWN_DESCRIPTORS <= soft:
+        return ""
+    return too_few_descriptors(connections, soft)
+
+
+def too_few_descriptors(connections: int, most: int) -> str:
+    """What is told of a limit on connections for which a process, which may have `most`, lacks file descriptors."""
+    return (
+        f"limits.max_connections = {connections} needs {connections + OWN_DESCRIPTORS} file descriptors, and this "
+        f"process may have {most}: raise the limit (ulimit -n, LimitNOFILE= of systemd) or lower the setting"
+    )
+
+
 def tune(sock: Any, settings: Settings) -> None:
     """Have the system send small packets at once, and look after a peer that says nothing: it may be gone.
 
@@ -68,9 +84,9 @@ def tune(sock: Any, settings: Settings) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     options = [("TCP_KEEPIDLE", PROBE_AFTER), ("TCP_KEEPINTVL", PROBE_EVERY), ("TCP_KEEPCNT", PROBES)]
     stall_timeout = settings.queue.stall_timeout
-    if stall_timeout > 0:
-        # Without one the system's own time-out holds, about a quarter of an hour.
-        options.append(("TCP_USER_TIMEOUT", max(1, min(int(stall_timeout * 1000), LONGEST_USER_TIMEOUT))))
+    # Without one (0) the system's own time-out holds, about a quarter of an hour.
+    milliseconds = max(1, min(int(stall_timeout * 1000), LONGEST_USER_TIMEOUT)) if stall_timeout > 0 else 0
+    options.append(("TCP_USER_TIMEOUT", milliseconds))
     for name, value in options:
         option = getattr(socket, name, None)
         if option is not None:

@@ -70,6 +70,10 @@ class Stream:
         self._counters.bytes_sent += len(data)
         self._send(data)
 
+    def send_by(self, send: Callable[[bytes], None]) -> None:
+        """Have what is written handed to `send`: to somebody who looks on and hands it to the transport, or to that."""
+        self._send = send
+
     def filled(self) -> None:
         """The transport has said that it is full (`pause_writing`)."""
         self.full = True

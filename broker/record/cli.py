@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial, wraps
 from itertools import islice
 from pathlib import Path
@@ -31,7 +30,7 @@ app = typer.Typer(
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The recorder's folder (recorder.directory).")]
 
 
-def _told(command: Callable[..., Any]) -> Callable[..., Any]:
+def told(command: Callable[..., Any]) -> Callable[..., Any]:
     """Foreseen failures of a command as lines for people."""
 
     @wraps(command)
@@ -51,7 +50,7 @@ def _told(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @app.command()
-@_told
+@told
 def ls(directory: Directory) -> None:
     """The segments, with their numbers, times and sizes, and the gaps between them."""
     from broker.record.reading import listing
@@ -71,7 +70,7 @@ def ls(directory: Directory) -> None:
 
 
 @app.command()
-@_told
+@told
 def stats(
     directory: Directory, as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False
 ) -> None:
@@ -108,7 +107,7 @@ def stats(
 
 
 @app.command()
-@_told
+@told
 def verify(directory: Directory) -> None:
     """Check every segment against its manifest, and that no number is missing without being named.
 
@@ -135,7 +134,7 @@ def verify(directory: Directory) -> None:
 
 
 @app.command()
-@_told
+@told
 def recover(directory: Directory) -> None:
     """Make segments of what a killed recorder left unfinished. Its next start does that by itself."""
     from broker.record.folder import STATE, Folder, noted
@@ -157,7 +156,7 @@ def recover(directory: Directory) -> None:
 
 
 @app.command()
-@_told
+@told
 def cat(
     directory: Directory,
     kind: Annotated[
@@ -187,47 +186,6 @@ def cat(
     for event in islice(events(directory, frozenset(kind or ()), chosen), limit):
         sys.stdout.write(json.dumps(plain(event), ensure_ascii=False) + "\n")
     sys.stdout.flush()
-
-
-@app.command()
-@_told
-def files(
-    directory: Directory,
-    since: Annotated[
-        str | None,
-        typer.Option("--since", metavar="TIME", help="Files with events from this time on: ISO 8601; UTC by default."),
-    ] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="With events before this time.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="A JSON object on each line: the path, and what its manifest says.")
-    ] = False,
-) -> None:
-    """The Parquet files that count, one on each line: each event is in one of them, also while segments are merged.
-
-    The exit code is 1 where a segment is missing that a manifest tells of; the others are printed all the same.
-    """
-    from broker.record import in_force
-    from broker.record.reading import check_folder
-
-    begin, end = _moment(since, "--since"), _moment(until, "--until")
-    check_folder(directory)
-    for file in in_force.files(directory, begin, end):
-        line = json.dumps({"path": str(file.path), **file.about}, ensure_ascii=False) if as_json else str(file.path)
-        sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-    lacking = in_force.missing(directory)
-    if lacking:
-        fail("\n".join(f"{directory / place}: its manifest is there, and it is not" for place in lacking))
-
-
-def _moment(text: str | None, option: str) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        fail(f"{option} {text}: a time is wanted, as in 2026-11-21T16:00 or 2026-11-21", MISUSED)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _counted(count: int, what: str) -> str:

@@ -165,7 +165,7 @@ class Access(AccessControl):
         yield "hashing/waiting", pool.waiting
         yield "hashing/refused", pool.refused
         yield "bans/total", chain.guessing.bans
-        yield "bans/current", len(chain.guessing.current(now))
+        yield "bans/current", chain.guessing.count(now)
         yield "bans/refused", chain.guessing.refused
 
     def _unavailable(self, line: str) -> None:
@@ -194,6 +194,13 @@ class Access(AccessControl):
 
     def receive_qos(self, principal: Principal, topic: str) -> int:
         return 2 if self._book is None else self._book.receive_qos(principal, topic)
+
+    def place(self, principal: Principal, action: int, topic: str, qos: int, retain: bool) -> str:
+        """Which rule says whether a client may publish so to a topic, or be sent its messages; nothing is remembered.
+
+        `action`: of `rules.rule`, PUBLISH or RECEIVE.
+        """
+        return "" if self._book is None else self._book.about(principal, action, topic, qos, retain).place
 
     def bars(self, connect: Connect, origin: Origin) -> int:
         return self.chain.bars(connect, origin)

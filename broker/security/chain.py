@@ -31,6 +31,9 @@ INTERVAL: Final = 10.0
 """Lines about bans, and about authenticators that are not available, in so many seconds at most: neither who attacks
 from very many addresses nor who has a service fail fills the disk."""
 
+MOST_REASONS: Final = 32
+"""Reason codes whose refusals are counted apart: there are not so many that a CONNACK can have."""
+
 HOOK: Final = "authenticator"
 """What exceptions of authenticators are counted as."""
 
@@ -92,6 +95,8 @@ class Chain:
         self._delayed: dict[Ticket, asyncio.TimerHandle] = {}
         self.admitted = 0
         self.refused = 0
+        # By the name of the reason code that the client is told.
+        self.refusals: dict[str, int] = {}
         self.change(settings, default, by_listener)
 
     def change(self, settings: Security, default: ListenerAuth, by_listener: Mapping[str, ListenerAuth]) -> None:
@@ -229,6 +234,9 @@ class Chain:
                 self.admitted += 1
                 return reasons.SUCCESS
         self.refused += 1
+        reason = reasons.name(verdict.reason_code)
+        if reason in self.refusals or len(self.refusals) < MOST_REASONS:
+            self.refusals[reason] = self.refusals.get(reason, 0) + 1
         ticket.detail = verdict.text
         if verdict.reason_code != reasons.BAD_USER_NAME_OR_PASSWORD:
             return verdict.reason_code

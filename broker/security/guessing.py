@@ -73,6 +73,23 @@ class Guessing:
         mark = hashlib.blake2b(b"%d:%b%b" % (len(name), name, secret), digest_size=8, key=self._key).digest()
         return [key for key in self._keys(host, client_id) if self._note(key, int.from_bytes(mark), now)]
 
+    def count(self, now: float) -> int:
+        """How many bans hold. Walks over those that have ended since the last call alone, and forgets them.
+
+        After a reload that made bans shorter, it counts one that has ended until those before it have, too.
+        """
+        banned = self._banned
+        while banned:
+            oldest = next(iter(banned))
+            if banned[oldest] > now:
+                break
+            del banned[oldest]
+        return len(banned)
+
+    def lift(self, address: bool, who: str) -> bool:
+        """End the ban of an address, or of a client identifier. Whether there was one."""
+        return self._banned.pop((ADDRESS + network(who)) if address else CLIENT_ID + who, None) is not None
+
     def current(self, now: float) -> list[tuple[str, float]]:
         """The bans that hold, and the seconds that each has left."""
         return [(key, until - now) for key, until in self._banned.items() if until > now]

@@ -10,6 +10,7 @@ where 0 switches something off, its text says so. Sizes are bytes, times are sec
 
 from __future__ import annotations
 
+from broker.settings.alarms import Alarms
 from broker.settings.authenticator_table import AuthenticatorTable
 from broker.settings.authenticators import (
     AnonymousTable,
@@ -17,7 +18,10 @@ from broker.settings.authenticators import (
     PasswordFileTable,
     called,
 )
+from broker.settings.http import Http, is_loopback, parse_http
 from broker.settings.listeners import Certificate, Endpoint, Listener, Tls, parse_endpoint
+from broker.settings.mesh import Mesh
+from broker.settings.otel import Otel
 from broker.settings.root import Settings, defaults, flatten, section_models
 from broker.settings.rules import Access, Rule
 from broker.settings.sections import (
@@ -35,6 +39,8 @@ from broker.settings.sections import (
     Shutdown,
     Store,
     Sys,
+    Top,
+    Tracing,
 )
 from broker.settings.security import Security
 from broker.settings.tokens import HttpTable, JwtTable, ScramTable
@@ -50,6 +56,7 @@ from broker.settings.values import (
     Section,
     parse_listen,
 )
+from broker.settings.workers import Workers
 
 __all__ = [
     "DEFAULT_PORT",
@@ -60,18 +67,22 @@ __all__ = [
     "NEVER",
     "Access",
     "Address",
+    "Alarms",
     "AnonymousTable",
     "AuthenticatorTable",
     "Certificate",
     "CertificateTable",
     "Endpoint",
     "Federation",
+    "Http",
     "HttpTable",
     "JwtTable",
     "Limits",
     "Listener",
     "Log",
+    "Mesh",
     "Mqtt",
+    "Otel",
     "PasswordFileTable",
     "Policy",
     "Presence",
@@ -92,11 +103,16 @@ __all__ = [
     "Store",
     "Sys",
     "Tls",
+    "Top",
+    "Tracing",
     "Upstream",
+    "Workers",
     "called",
     "defaults",
     "flatten",
+    "is_loopback",
     "parse_endpoint",
+    "parse_http",
     "parse_listen",
     "parse_upstream",
     "section_models",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
@@ -63,6 +63,16 @@ class Endpoint(NamedTuple):
         return f"{self.scheme}://{host}:{self.port}"
 
 
+def socket_path(parts: SplitResult) -> str:
+    """The path of the Unix socket that a URL names. Raises ValueError, as `parse_endpoint`."""
+    path = parts.path
+    if parts.netloc or not path.startswith("/") or path.endswith("/") or "\0" in path:
+        raise ValueError(f"{parts.scheme}:///PATH, with the whole path of the socket's file")
+    if len(path.encode()) > LONGEST_SOCKET_PATH:
+        raise ValueError(f"a path of at most {LONGEST_SOCKET_PATH} bytes, as the system has it for Unix sockets")
+    return path
+
+
 def parse_endpoint(url: str) -> Endpoint:
     """Read the URL of a listener; an IPv6 address stands in brackets.
 
@@ -77,12 +87,7 @@ def parse_endpoint(url: str) -> Endpoint:
     if parts.query or parts.fragment or "@" in parts.netloc:
         raise ValueError(f"{FORMS}, without user, query and fragment")
     if parts.scheme == "mqtt+unix":
-        path = parts.path
-        if parts.netloc or not path.startswith("/") or path.endswith("/") or "\0" in path:
-            raise ValueError("mqtt+unix:///PATH, with the whole path of the socket's file")
-        if len(path.encode()) > LONGEST_SOCKET_PATH:
-            raise ValueError(f"a path of at most {LONGEST_SOCKET_PATH} bytes, as the system has it for Unix sockets")
-        return Endpoint(parts.scheme, path=path)
+        return Endpoint(parts.scheme, path=socket_path(parts))
     if parts.scheme not in PORTS or not parts.netloc or parts.path not in ("", "/"):
         raise ValueError(FORMS)
     if not parts.hostname:

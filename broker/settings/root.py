@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
+from broker.settings.alarms import Alarms
 from broker.settings.authenticators import AuthenticatorList
+from broker.settings.http import Http
 from broker.settings.listeners import Endpoint, Listener
+from broker.settings.mesh import Mesh
+from broker.settings.otel import Otel
 from broker.settings.rules import Access, Rules
 from broker.settings.sections import (
     Limits,
@@ -24,10 +29,16 @@ from broker.settings.sections import (
     Shutdown,
     Store,
     Sys,
+    Top,
+    Tracing,
 )
 from broker.settings.security import Security
 from broker.settings.upstream import Federation, Presence, Upstream
 from broker.settings.values import Address, Section, parse_listen, wrong
+from broker.settings.workers import Workers
+
+PLUGIN: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+"""A module, and the name of a class, a function or an object in it."""
 
 
 def _listeners(urls: Sequence[str]) -> tuple[str, ...]:
@@ -68,6 +79,13 @@ def _links(links: Sequence[Upstream]) -> tuple[Upstream, ...]:
     return tuple(links)
 
 
+def _plugins(names: Sequence[str]) -> tuple[str, ...]:
+    for name in names:
+        if not PLUGIN.fullmatch(name):
+            raise ValueError(f"{name!r} is no module:attribute, such as my_company.mqtt:Hooks")
+    return tuple(names)
+
+
 class Settings(BaseModel):
     """All settings of one broker.
 
@@ -91,6 +109,9 @@ class Settings(BaseModel):
     """Where to listen besides, each place with settings of its own. Always a tuple after validation."""
     rule: Rules = ()
     """Who may do what: the first rule that speaks about it decides. Always a tuple after validation."""
+    hooks: Annotated[Sequence[str], AfterValidator(_plugins)] = ()
+    """Plug-ins, each as module:attribute, in the order in which they are asked (docs/hooks.md). Always a tuple after
+    validation."""
     limits: Limits = Limits()
     mqtt: Mqtt = Mqtt()
     access: Access = Access()
@@ -101,8 +122,15 @@ class Settings(BaseModel):
     store: Store = Store()
     routing: Routing = Routing()
     federation: Federation = Federation()
+    mesh: Mesh = Mesh()
+    workers: Workers = Workers()
     presence: Presence = Presence()
     sys: Sys = Sys()
+    http: Http = Http()
+    alarms: Alarms = Alarms()
+    top: Top = Top()
+    tracing: Tracing = Tracing()
+    otel: Otel = Otel()
     recorder: Recorder = Recorder()
     log: Log = Log()
     shutdown: Shutdown = Shutdown()

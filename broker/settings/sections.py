@@ -287,6 +287,9 @@ class Queue(Section):
     """Messages waiting in all queues together; over it the fullest queues drop first. 0: no limit."""
     total_bytes: SizeOrUnlimited = 1_073_741_824
     """Bytes waiting in all queues together, in the same way. 0: no limit."""
+    hold_publishers: SecondsOrOff = 5.0
+    """Seconds for which a publisher in full flight is held back while a subscriber that reads has more than half of a
+    full queue before it; a tenth of the time that passes is given back. 0: nobody is held back."""
     on_full: Literal["acknowledge", "tell-publisher"] = "acknowledge"
     """Whether a 5.0 publisher of QoS 1 or 2 whose message every matching queue refused is told, by 0x97 in PUBACK or
     PUBREC."""
@@ -409,6 +412,54 @@ class Recorder(Section):
     """Seconds after which events of an unfinished segment outlive the process, in a draft beside it. 0: none."""
     table: Literal["files", "delta"] = "files"
     """`delta`: the segments are a table of Delta Lake, too, one commit for each. Needs the extra `delta`."""
+
+
+def _windows(windows: Sequence[float]) -> tuple[float, ...]:
+    if len(set(windows)) < len(windows):
+        raise wrong("windows that differ")
+    return tuple(windows)
+
+
+class Top(Section):
+    """Who and what costs most: topics, prefixes, publishers, subscribers."""
+
+    enabled: bool = True
+    """Whether it is counted."""
+    counters: Annotated[int, Field(ge=16, le=4_096)] = 256
+    """Names that are kept in each list (16 to 4096): whoever has more than this part of the traffic is in it."""
+    samples: Annotated[int, Field(ge=10, le=100_000)] = 200
+    """Messages that are looked at in a second, about (10 to 100,000). Up to so many come in, all are counted."""
+    windows: Annotated[
+        Sequence[Annotated[float, Field(ge=1, le=LONGEST_TIME, allow_inf_nan=False)]],
+        Field(min_length=1, max_length=3),
+        AfterValidator(_windows),
+    ] = (60.0, 3_600.0)
+    """Seconds over which rates are averaged, one to three of them. Always a tuple after validation."""
+    interval: Annotated[float, Field(ge=1, le=LONGEST_TIME, allow_inf_nan=False)] = 10.0
+    """Seconds between two walks over the subscribers."""
+    places: Annotated[int, Field(ge=0, le=100)] = 3
+    """Places of each list that are shown under `$SYS/broker/top/`. 0: none."""
+
+
+class Tracing(Section):
+    """What traces (`canopy ctl trace`) may take."""
+
+    max_traces: Annotated[int, Field(ge=1, le=32)] = 8
+    """Traces that are kept, those that run among them (1 to 32). One more takes the place of the oldest that has
+    ended."""
+    max_bytes: Annotated[int, Field(ge=65_536, le=MOST_BYTES)] = 8_388_608
+    """Bytes that one trace may take in memory, from 64 KiB; then it ends."""
+    max_seconds: Annotated[float, Field(gt=0, le=LONGEST_TIME, allow_inf_nan=False)] = 3_600.0
+    """Seconds that one trace may last, above 0."""
+    packet_bytes: Annotated[int, Field(ge=1_024, le=MOST_BYTES)] = 65_536
+    """Bytes that are kept of one packet, from 1 KiB; of a longer one the rest is missing."""
+    directory: str = ""
+    """A folder that a trace which has ended is written to, for Wireshark; it is made where it is not there. Empty:
+    traces are in memory alone."""
+    max_files: Annotated[int, Field(ge=1, le=100_000)] = 32
+    """Files of traces in that folder; the oldest are removed. Each is a little larger than its trace."""
+    mask_user_properties: bool = False
+    """Whether the values of user properties are made unreadable, as passwords and authentication data always are."""
 
 
 class Log(Section):

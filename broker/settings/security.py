@@ -45,6 +45,8 @@ class Security(Section):
     """Networks whose addresses are never banned. Always a tuple after validation."""
     max_guessers: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
     """Addresses (and client identifiers) whose failures are remembered, and as many bans."""
+    max_bans: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    """Bans by operators. They end with the broker."""
     hashing_threads: Annotated[int, Field(ge=1, le=64)] = 2
     """Threads that hash passwords."""
     max_hashings: Annotated[int, Field(ge=1, le=MOST_MESSAGES)] = 1_000

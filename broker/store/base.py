@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from broker.core.histogram import Histogram
 from broker.core.persistence.journal import Journal, Saved
 
 
@@ -42,7 +43,10 @@ class Store(ABC):
     Attributes:
         journal: what the core tells. It only takes notes: no call of it blocks, waits or raises.
         listener: who is told of failures while it is open.
+        commit_times: seconds from a change to its commit; None for a store that does not say.
     """
+
+    commit_times: Histogram | None = None
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -52,8 +56,7 @@ class Store(ABC):
         """What is to be seen of it below `$SYS/broker/store/`: topic and value. Nothing by default.
 
         `path`; `groups` and `rows`, written since `open`; `bytes` on disk; `paged/messages` and `paged/bytes`, as
-        queues count bytes, that wait there alone; `waiting`, changes not committed yet; `latency`, seconds from a
-        change to its commit, the worst since the last call.
+        queues count bytes, that wait there alone; `waiting`, changes not committed yet.
         """
         return iter(())
 

@@ -19,6 +19,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from loadtest.brokers.cores import allowed_cores
 
 HOST: Final = "127.0.0.1"
 LOWEST_PORT: Final = 15_000  # of those that `free_port` chooses from; many well-known services stand below
+KEPT_PORTS: Final = 64
 START_TIMEOUT: Final = 20.0  # seconds until a broker must answer CONNECT
 STOP_TIMEOUT: Final = 5.0  # seconds from SIGTERM to SIGKILL
 SETTLE_STEP: Final = 0.05  # seconds between two looks at an idle broker's CPU
@@ -40,6 +42,7 @@ PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 INTERRUPTIONS: Final = frozenset({signal.SIGINT, signal.SIGTERM})
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
+_kept: Final[deque[int]] = deque()
 
 
 class BrokerFailed(Exception):
@@ -89,15 +92,26 @@ def free_port() -> int:
     """A TCP port of 127.0.0.1 that nobody listens on, and that the system gives to nobody who asks for any port.
 
     A port of the system's own range could be taken by any connection before the broker for which it is meant listens.
+    No other process that asks here gets it either, until this one ends or has asked for `KEPT_PORTS` more.
     """
     for port in _own_ports():
         with socket.socket() as sock, suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((HOST, port))
+            _keep(port)
             return port
     with socket.socket() as sock:
         sock.bind((HOST, 0))
         return int(sock.getsockname()[1])
+
+
+def _keep(port: int) -> None:
+    """Keep the port from other processes by a name of the abstract namespace; OSError: another one keeps it."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(f"\0canopy-port-{port}")
+        _kept.append(sock.detach())
+    if len(_kept) > KEPT_PORTS:
+        os.close(_kept.popleft())
 
 
 def _own_ports() -> Iterator[int]:

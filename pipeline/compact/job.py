@@ -29,7 +29,8 @@ from pipeline.errors import PipelineError
 from pipeline.manifests import is_merged
 
 ROWS: Final = 128 * 1024
-"""Rows of a row group, as the recorder writes them."""
+BYTES: Final = 32 << 20
+"""Rows of a row group, and their bytes in memory, at which it is written: as the recorder does."""
 
 Say = Callable[[str], None]
 
@@ -173,7 +174,7 @@ def _write(depot: Depot, group: list[Segment], draft: str) -> None:
         for segment, file in zip(group, files, strict=True):
             for number in range(file.num_row_groups):
                 waiting.append(_filled(_ordered(depot, segment, file, number), schema))
-                if sum(len(each) for each in waiting) >= ROWS:
+                if sum(len(each) for each in waiting) >= ROWS or sum(each.nbytes for each in waiting) >= BYTES:
                     writer.write_table(pa.concat_tables(waiting), row_group_size=ROWS)
                     waiting.clear()
         if waiting:

@@ -190,6 +190,8 @@ def begun(said: Mapping[str, str], options: StreamOptions) -> list[Part]:
 
 def of_receiver(options: StreamOptions, number: int) -> StreamOptions:
     """The options of one of several receivers: its session, its folder, and its share of the filters."""
+    if options.receivers == 1:
+        return options
     share = f"{SHARED}{options.client_id}/"
     return dataclasses.replace(
         options,

@@ -88,6 +88,11 @@ class Receiver:
         self._thread.join(PATIENCE)
 
     @property
+    def subscribed(self) -> bool:
+        """Whether it has had a SUBACK, or found its session with the subscriptions."""
+        return self._subscribed > 0
+
+    @property
     def full(self) -> bool:
         """Whether the spool has reached its bound."""
         return self._spool.bytes >= self._options.spool_bytes

@@ -83,7 +83,7 @@ class Spool:
         self._closed = False
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = self._locked(wait)
+            self._lock = held(folder, "lock", wait)
             try:
                 self._recover(client_id)
             except BaseException:
@@ -92,42 +92,19 @@ class Spool:
         except OSError as error:
             raise SpoolError(f"{folder}: cannot be used as a spool ({error.strerror or error})") from error
 
-    def _locked(self, wait: float) -> int:
-        deadline = time.monotonic() + wait
-        lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() < deadline:
-                    # The kernel has no flock with a time limit.
-                    time.sleep(RETRY)
-                    continue
-                os.close(lock)
-                raise SpoolError(
-                    f"{self.folder}: another query uses this spool; give each query its own option 'spool'"
-                ) from None
-            except BaseException:
-                os.close(lock)
-                raise
-            return lock
-
     def _recover(self, client_id: str) -> None:
         state = self._read_state(client_id)
         self._state = state
         self._committed: int = state["committed"]
         self._segments: list[Segment] = []
-        for path in sorted(self.folder.iterdir()):
-            if path.name.startswith(".") and path.name.endswith(".part"):
-                path.unlink()
-            elif (found := _NAME.fullmatch(path.name)) is not None:
-                first = int(found[1])
-                segment = Segment(path, first, first + int(found[2]), path.stat().st_size)
-                if segment.end <= self._committed:
-                    # It died between the note and the unlinking.
-                    path.unlink()
-                else:
-                    self._segments.append(segment)
+        for path in self.folder.glob(".seg-*.part"):
+            path.unlink()
+        for segment in kept(self.folder):
+            if segment.end <= self._committed:
+                # It died between the note and the unlinking.
+                segment.path.unlink()
+            else:
+                self._segments.append(segment)
         expected = self._segments[0].first if self._segments else self._committed
         if expected > self._committed:
             self._hole(self._committed, expected)
@@ -296,21 +273,7 @@ class Spool:
             SpoolError: they are not all there.
         """
         with self._mutex:
-            if start < self._committed or end > self._next:
-                raise SpoolError(
-                    f"{self.folder}: has rows {self._committed} to {self._next}, and the checkpoint asks for "
-                    f"{start} to {end}: they do not belong together; give the right option 'spool', or a new checkpoint"
-                )
-            return [
-                Slice(
-                    str(each.path),
-                    max(start - each.first, 0),
-                    min(end, each.end) - max(start, each.first),
-                    max(start, each.first),
-                )
-                for each in self._segments
-                if each.first < end and each.end > start
-            ]
+            return slices(self.folder, self._segments, self._committed, self._next, start, end)
 
     def close(self) -> None:
         """Let the lock go, when what is being written is on disk. A second call does nothing."""
@@ -329,6 +292,68 @@ class Spool:
             yield
         except OSError as error:
             raise SpoolError(f"{self.folder}: cannot be written ({error.strerror or error})") from error
+
+
+def held(folder: Path, name: str, wait: float) -> int:
+    """Lock a file of the folder (flock), until the descriptor is closed or the process ends; the descriptor.
+
+    Raises:
+        SpoolError: another one holds it, and has not let it go in `wait` seconds.
+        OSError: there can be no such file.
+    """
+    deadline = time.monotonic() + wait
+    lock = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() < deadline:
+                # The kernel has no flock with a time limit.
+                time.sleep(RETRY)
+                continue
+            os.close(lock)
+            raise SpoolError(
+                f"{folder}: another query uses this spool; give each query its own option 'spool'"
+            ) from None
+        except BaseException:
+            os.close(lock)
+            raise
+        return lock
+
+
+def kept(folder: Path) -> list[Segment]:
+    """The segments in a folder, in their order."""
+    segments = []
+    for path in sorted(folder.iterdir()):
+        if (found := _NAME.fullmatch(path.name)) is not None:
+            # Of a receiver that is at work: it may go while the folder is looked at.
+            with contextlib.suppress(FileNotFoundError):
+                first = int(found[1])
+                segments.append(Segment(path, first, first + int(found[2]), path.stat().st_size))
+    return segments
+
+
+def slices(folder: Path, segments: Sequence[Segment], committed: int, after: int, start: int, end: int) -> list[Slice]:
+    """Where rows `start` … `end` - 1 are, in their order, of a spool with rows `committed` … `after` - 1.
+
+    Raises:
+        SpoolError: they are not all there.
+    """
+    if start < committed or end > after:
+        raise SpoolError(
+            f"{folder}: has rows {committed} to {after}, and the checkpoint asks for "
+            f"{start} to {end}: they do not belong together; give the right option 'spool', or a new checkpoint"
+        )
+    return [
+        Slice(
+            str(each.path),
+            max(start - each.first, 0),
+            min(end, each.end) - max(start, each.first),
+            max(start, each.first),
+        )
+        for each in segments
+        if each.first < end and each.end > start
+    ]
 
 
 def read(piece: Slice) -> Any:

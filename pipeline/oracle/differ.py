@@ -52,22 +52,26 @@ _FOUND: Final = ("run_id", "seq", "client_id", "topic_filter", "outcome", "why",
 
 @dataclass(frozen=True)
 class Odd:
-    """The rows that do not agree."""
+    """The rows that do not agree; None where there are none."""
 
-    sessions: DataFrame
-    groups: DataFrame
+    sessions: DataFrame | None
+    groups: DataFrame | None
 
 
 def named(odd: Odd) -> DataFrame:
     """Each difference as a row of its own: (run_id, seq, client_id, topic_filter, outcome, why, qos, …, copies)."""
-    copies = f.col("delivers") + f.col("drops")
-    expected = f.col("expected")
-    nothing = f.lit(None)
+    parts = [_of_sessions(odd.sessions)] if odd.sessions is not None else []
+    parts += _of_groups(odd.groups) if odd.groups is not None else []
+    return reduce(lambda one, other: one.unionByName(other), parts)
+
+
+def _of_sessions(odd: DataFrame) -> DataFrame:
+    copies, expected, nothing = f.col("delivers") + f.col("drops"), f.col("expected"), f.lit(None)
     wrong_qos = (f.col("low") != f.col("want")) | (f.col("high") != f.col("want"))
     # Of two deliveries the one that is off.
     off = f.when(f.col("low") != f.col("want"), f.col("low")).otherwise(f.col("high"))
-    sessions = _exploded(
-        odd.sessions,
+    return _exploded(
+        odd,
         f.col("client_id"),
         [
             f.when(expected & (copies == 0), _finding(MISSING, NOTHING_CAME, nothing, f.col("want"), copies)),
@@ -86,11 +90,15 @@ def named(odd: Odd) -> DataFrame:
             ),
         ],
     )
+
+
+def _of_groups(odd: DataFrame) -> list[DataFrame]:
+    copies, expected, nothing = f.col("delivers") + f.col("drops"), f.col("expected"), f.lit(None)
     chosen = f.array_join(f.array_sort(f.array_distinct(f.transform("got", lambda each: each.client_id))), ", ")
     stray = f.when(expected, f.lit(NO_MEMBER)).otherwise(f.lit(NO_SUBSCRIPTION))
     first_off = f.get("off", f.lit(0))
     groups = _exploded(
-        odd.groups,
+        odd,
         f.when(chosen != "", chosen),
         [
             f.when(expected & (copies == 0), _finding(MISSING, NOTHING_CAME, nothing, nothing, copies)),
@@ -102,7 +110,7 @@ def named(odd: Odd) -> DataFrame:
             f.when(~expected & (copies > 0), _finding(UNEXPECTED, NO_SUBSCRIPTION, nothing, nothing, copies)),
         ],
     )
-    strangers = odd.groups.select(
+    strangers = odd.select(
         "run_id", "seq", "topic_filter", stray.alias("why"), f.explode("strangers").alias("stranger")
     ).select(
         "run_id",
@@ -115,7 +123,7 @@ def named(odd: Odd) -> DataFrame:
         f.lit(None).cast("int").alias("expected_qos"),
         f.lit(1).alias("copies"),
     )
-    return reduce(lambda one, other: one.unionByName(other), [sessions, groups, strangers])
+    return [groups, strangers]
 
 
 def _finding(outcome: str, why: str, qos: Column, expected_qos: Column, copies: Column) -> Column:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pipeline import schema
-from pipeline.engine import f
+from pipeline.engine import f, is_duckdb, nothing
 from pipeline.errors import PipelineError
-from pipeline.oracle import differ, expect, judge, spans
+from pipeline.matching import is_shared
+from pipeline.oracle import agreement, differ, expect, judge, spans
 from pipeline.oracle.outcome import Loss, Outcome
 from pipeline.oracle.page import page
 from pipeline.outputs import Results, check
@@ -132,16 +133,15 @@ def judged(
         chosen = known.where(f.col("run_id") == run_id)
     else:
         chosen = known
-    outcome, told = tallied(asked(table, since), counted, chosen, run_id)
+    outcome, told, grouped = tallied(asked(table, since), counted, chosen, run_id)
     published, all_spans = expect.publishes(table, chosen), keep(spans.spans(table, chosen))
     receipts = expect.receipts(table, chosen)
     plain, members = spans.ordinary(all_spans), spans.shared(all_spans)
     matched = keep(expect.matching(published, all_spans))
-    sessions = expect.beside_sessions(expect.for_sessions(published, matched, plain), expect.of_sessions(receipts))
-    groups = expect.beside_groups(
-        expect.for_groups(published, matched, spans.groups(members)), expect.of_groups(receipts, members)
+    odd = differ.Odd(
+        _sessions(published, receipts, matched, plain),
+        _groups(published, receipts, matched, members) if grouped or members.limit(1).collect() else None,
     )
-    odd = differ.Odd(*(keep(each.where("not agrees")) for each in (sessions, groups)))
     # What agrees is one receipt for each expected copy; so the rest tells how many were expected.
     left = surplus(odd)
     outcome.expected = told - left.beyond
@@ -151,7 +151,7 @@ def judged(
             "`deliveries = true` in [recorder], without which nothing can be said of them"
         )
     if not left.rows:
-        return outcome, table.sparkSession.createDataFrame([], FOUND)
+        return outcome, nothing(table.sparkSession, FOUND)
     found = keep(differ.torn(keep(differ.named(odd)), keep(judge.edges(table, named, chosen)), published))
     counts = {row["outcome"]: int(row["count"]) for row in found.groupBy("outcome").count().collect()}
     outcome.missing = counts.get(differ.MISSING, 0)
@@ -161,9 +161,29 @@ def judged(
     return outcome, found
 
 
-def tallied(table: DataFrame, counted: DataFrame, known: DataFrame, run_id: str | None) -> tuple[Outcome, int]:
-    """What can be counted without comparing anything, and how many receipts there are of judged publishes."""
-    outcome, told = Outcome(), 0
+def _sessions(published: DataFrame, receipts: DataFrame, matched: DataFrame, plain: DataFrame) -> DataFrame | None:
+    """The sessions that did not get what they should; None where all did."""
+    if not is_duckdb(published.sparkSession):
+        heard = keep(agreement.audience(matched, plain))
+        few = heard.limit(agreement.SENT + 1).count() <= agreement.SENT
+        blocks = keep(agreement.doubtful(published, receipts, f.broadcast(heard) if few else heard))
+        if not blocks.limit(1).collect():
+            return None
+        published, receipts = (agreement.within(rows, blocks) for rows in (published, receipts))
+    wanted = expect.for_sessions(published, matched, plain)
+    return keep(expect.beside_sessions(wanted, expect.of_sessions(receipts)).where("not agrees"))
+
+
+def _groups(published: DataFrame, receipts: DataFrame, matched: DataFrame, members: DataFrame) -> DataFrame:
+    """The share groups that did not get what they should."""
+    wanted = expect.for_groups(published, matched, spans.groups(members))
+    return keep(expect.beside_groups(wanted, expect.of_groups(receipts, members)).where("not agrees"))
+
+
+def tallied(table: DataFrame, counted: DataFrame, known: DataFrame, run_id: str | None) -> tuple[Outcome, int, bool]:
+    """What can be counted without comparing anything, how many receipts there are of judged publishes, and whether one
+    of them is a share group's."""
+    outcome, told, grouped = Outcome(), 0, False
     twice = counted.where(f.col("rows") > f.col("high") - f.col("low") + 1).limit(1).collect()
     if twice:
         raise PipelineError(f"run {twice[0]['run_id']}: events are there twice: the same segments under two inputs?")
@@ -182,6 +202,7 @@ def tallied(table: DataFrame, counted: DataFrame, known: DataFrame, run_id: str 
             f.sum(is_known(f.col("seq")).cast("long")).alias("judged"),
             f.sum((receipt & is_known(f.col("ref_seq"))).cast("long")).alias("told"),
             f.sum((receipt & ~is_known(f.col("ref_seq"))).cast("long")).alias("unjudged"),
+            f.max(receipt & is_shared(f.col("topic_filter"))).alias("grouped"),
         )
         .orderBy("kind", "cause")
         .collect()
@@ -200,6 +221,7 @@ def tallied(table: DataFrame, counted: DataFrame, known: DataFrame, run_id: str 
                 outcome.gaps, outcome.lost_events = row["events"], row["n"]
         outcome.unjudged += row["unjudged"]
         told += row["told"]
+        grouped = grouped or bool(row["grouped"])
     headless = f.sum((~f.col("whole") & (known_until == 0)).cast("int"))
     later = f.sum((known_from > f.col("asked_from")).cast("int"))
     cut = f.sum(((known_until > 0) & (known_until <= f.col("last_seq"))).cast("int"))
@@ -216,7 +238,7 @@ def tallied(table: DataFrame, counted: DataFrame, known: DataFrame, run_id: str 
         outcome.notes.append(f"{about['cut']} runs are judged up to a gap after which subscriptions are not known.")
     if outcome.publishes and not outcome.judged:
         raise PipelineError("no publish can be judged: " + (" ".join(outcome.notes) or "subscriptions are not known"))
-    return outcome, told
+    return outcome, told, grouped
 
 
 @dataclass(frozen=True)
@@ -239,7 +261,9 @@ def surplus(odd: differ.Odd) -> Surplus:
         sums = [f.coalesce(f.sum(each), f.lit(0)) for each in (f.lit(1), silent, total + more - expected)]
         return [int(each) for each in frame.agg(*(each.alias(str(at)) for at, each in enumerate(sums))).collect()[0]]
 
-    sessions, groups = counts(odd.sessions, f.lit(0)), counts(odd.groups, strangers)
+    none = [0, 0, 0]
+    sessions = counts(odd.sessions, f.lit(0)) if odd.sessions is not None else none
+    groups = counts(odd.groups, strangers) if odd.groups is not None else none
     return Surplus(sessions[0] + groups[0], sessions[1] + groups[1], sessions[2] + groups[2])
 
 

@@ -9,6 +9,7 @@ Promises: the same sources make the same bytes. The codec in it is interpreted: 
 
 from __future__ import annotations
 
+import io
 import re
 import zipfile
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
+
+from pipeline.storage import Local
 
 TOP: Final = "canopy_spark"
 INSIDE: Final = ("pipeline", "canopy_delta", "canopy_pages", "broker.core.codec")
@@ -36,15 +39,17 @@ _MARKS: Final = re.compile(r"^from mypy_extensions import mypyc_attr$", re.MULTI
 
 
 def write(target: Path) -> int:
-    """Write the zip; how many files it has.
+    """Write the zip, whole or not at all, in place of what is there; how many files it has.
 
     Raises:
         OSError: it cannot be written.
     """
     found = dict(sorted(contents()))
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in found.items():
             archive.writestr(zipfile.ZipInfo(f"{TOP}/{name}", WHEN), text, zipfile.ZIP_DEFLATED)
+    Local(target.parent).write(target.name, made.getvalue())
     return len(found)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pipeline.coverage import Coverage
-from pipeline.engine import f
+from pipeline.engine import f, few
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.outputs import Results, check
 from pipeline.plan import transforms
@@ -82,7 +82,7 @@ def run(
             for p in plans
             for at, s in enumerate(p.steps)
         ]
-        results.table(spark.createDataFrame(rows, transforms.CURVE), "curve")
+        results.table(few(spark, rows, transforms.CURVE), "curve")
     for plan in plans:
         results.text(f"plan-{plan.broker}.toml", plan.toml)
     if len(plans) == 1:

@@ -26,6 +26,7 @@ from pipeline.options import (
     seconds,
     told,
 )
+from pipeline.session import REMOTE
 
 
 @told
@@ -70,6 +71,8 @@ def rollup(
         raise MisuseError("--since, --until and --run are not for a stream")
     if checkpoint is not None and len(inputs) != 1:
         raise MisuseError("--input: a stream reads one folder")
+    if checkpoint is not None and REMOTE.get() is not None:
+        raise MisuseError("--remote: a stream (--checkpoint) is written by this process, beside a Spark of its own")
     if checkpoint is not None and engine == DUCKDB:
         raise MisuseError("--engine duckdb: a stream (--checkpoint) is Spark's")
     kept = seconds(late, "--late")

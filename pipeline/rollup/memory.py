@@ -169,16 +169,21 @@ class Memory:
                 for name, by in ((BY_TOPIC, "topic"), (BY_HOUR, "start")):
                     some = hours.unionByName(self._sums(name, before)) if before.tag else hours
                     sums = _like_hours(united(some, by), by)
-                    # In force once `closed.json` names it; one that a run left which broke off is overwritten.
+                    # In force once `closed.json` names it; of a run that broke off it is overwritten, or cleared.
                     to = self.folder.path(f"{STATE}/{name}-{now.tag}")
                     sums.write.mode("overwrite").option("compression", "zstd").parquet(to)
             self.folder.write(CLOSED, json.dumps(asdict(now)) + "\n")
-            if places and before.tag:
-                for name in (BY_TOPIC, BY_HOUR):
-                    self.folder.remove(f"{STATE}/{name}-{before.tag}")
+        self._clear_sums()
         for hour in self.open():
             if hour < since:
                 self.folder.remove(f"{STATE}/{hour}")
+
+    def _clear_sums(self) -> None:
+        """Remove the sums that are not in force: those before, and what a run left that was killed."""
+        in_force = [f"{each}-{self.closed().tag}" for each in (BY_TOPIC, BY_HOUR)]
+        for name in self.folder.names(STATE):
+            if name.startswith((BY_TOPIC, BY_HOUR)) and name not in in_force:
+                self.folder.remove(f"{STATE}/{name}")
 
     def _sums(self, name: str, closed: Closed) -> DataFrame:
         return parquet(self.spark.read.schema(SUMMARY), self.folder.path(f"{STATE}/{name}-{closed.tag}"))

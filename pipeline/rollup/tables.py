@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Column, DataFrame
 
-from pipeline.engine import f
+from pipeline.engine import f, nothing
 from pipeline.errors import PipelineError
 from pipeline.outputs import Folder, folder
 from pipeline.rollup.transforms import CELLS, SUMMARY, publishers, summary
@@ -98,7 +98,7 @@ class Tables:
         if places is None:
             return parquet(reader, self.folder.path(table))
         if not places:
-            return self.spark.createDataFrame([], SUMMARY)
+            return nothing(self.spark, SUMMARY)
         return parquet(reader, *(self.folder.path(f"{table}/{place}") for place in places))
 
     def shown(self) -> Shown | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,10 +17,11 @@ from pipeline.options import (
     OutputOption,
     SkipOption,
     close,
-    existing,
+    existing_file,
     seconds,
     told,
 )
+from pipeline.session import REMOTE, SETTINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,10 +37,25 @@ def tables(
             "--mapping",
             metavar="FILE",
             help="Which topics become which tables, and how payloads become columns (docs/tables.md).",
-            callback=existing,
+            callback=existing_file,
         ),
     ],
-    format_: Annotated[str, typer.Option("--format", metavar="FORMAT", help="parquet or delta.")] = "parquet",
+    format_: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="parquet, delta, iceberg or kafka.")
+    ] = "parquet",
+    catalog: Annotated[
+        str | None,
+        typer.Option("--catalog", metavar="NAME", help="Of Iceberg: its name in pyiceberg's configuration (default)."),
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", metavar="NAME", help="Of Iceberg's tables in the catalog (canopy).")
+    ] = None,
+    servers: Annotated[
+        str | None, typer.Option("--servers", metavar="HOST:PORT,…", help="Of Kafka: its bootstrap servers.")
+    ] = None,
+    topic_prefix: Annotated[
+        str | None, typer.Option("--topic-prefix", metavar="TEXT", help="Of Kafka: what stands before a table's name.")
+    ] = None,
     engine: Annotated[
         str,
         typer.Option("--engine", metavar="ENGINE", help="Who decodes: arrow (this process) or spark."),
@@ -68,10 +85,18 @@ def tables(
         raise MisuseError("--every is for a stream: give --stream too")
     if engine not in ("arrow", "spark"):
         raise MisuseError(f"--engine {engine}: arrow or spark")
-    if format_ not in ("parquet", "delta"):
-        raise MisuseError(f"--format {format_}: parquet or delta")
-    if engine == "arrow" and master is not None:
-        raise MisuseError("--master is for Spark: give --engine spark too")
+    if format_ not in ("parquet", "delta", "iceberg", "kafka"):
+        raise MisuseError(f"--format {format_}: parquet, delta, iceberg or kafka")
+    if (format_ == "kafka") != bool(servers) or (topic_prefix and not servers):
+        raise MisuseError("--servers, and --topic-prefix beside it, are for --format kafka, which takes --servers")
+    if topic_prefix and not re.fullmatch(r"[a-zA-Z0-9._-]{1,150}", topic_prefix):
+        raise MisuseError("--topic-prefix: Kafka's topics have letters, digits, dots, underscores and hyphens")
+    if format_ == "kafka" and engine != "spark":
+        raise MisuseError("--format kafka is written by Spark: give --engine spark too")
+    if format_ != "iceberg" and (catalog or namespace):
+        raise MisuseError("--catalog and --namespace are for Iceberg: give --format iceberg too")
+    if engine == "arrow" and (master is not None or REMOTE.get() is not None or SETTINGS.get()):
+        raise MisuseError("--master, --remote, --conf and --packages are for Spark: give --engine spark too")
     pause = seconds(every or "10s", "--every") if stream else None
     from pipeline.tables.job import Options, run
 
@@ -83,7 +108,17 @@ def tables(
         from pipeline.session import spark_session
 
         session = spark_session("canopy-tables", master, driver_memory)
-    options = Options(format_, batch_events, pause, skip_corrupt, allow_gaps)
+    options = Options(
+        format_,
+        batch_events,
+        pause,
+        skip_corrupt,
+        allow_gaps,
+        catalog or "default",
+        namespace or "canopy",
+        servers or "",
+        topic_prefix or "",
+    )
     with session as spark:
         outcome = run(inputs[0], output, mapping, options, spark, say)
     for line in outcome.lines():

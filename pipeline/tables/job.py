@@ -20,15 +20,16 @@ from pipeline.outputs import check
 from pipeline.segments import Say, unsaid
 from pipeline.storage import File, Local, Storage, local_path, storage
 from pipeline.tables.births import Births
-from pipeline.tables.delta import DeltaSink
 from pipeline.tables.infer import Inferred
 from pipeline.tables.local import LocalEngine, publishes
 from pipeline.tables.mapping import Mapping, load
 from pipeline.tables.output import Output, ParquetSink, Progress, Sink, alone
 from pipeline.tables.payloads.bad import LATE
 from pipeline.tables.plans import Plan
+from pipeline.tables.sinks.delta import DeltaSink
+from pipeline.tables.sinks.iceberg import IcebergSink
 from pipeline.tables.staged import Staged
-from pipeline.tables.views import views
+from pipeline.tables.views import iceberg_views, views
 from pipeline.unread import Look, Unread, named
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 PARQUET: Final = "parquet"
 DELTA: Final = "delta"
+ICEBERG: Final = "iceberg"
+KAFKA: Final = "kafka"
 BATCH: Final = 1_000_000
 """Sequence numbers of a batch: what is done again after a kill, and how long a reader waits for the first rows."""
 SUMMARY: Final = "summary.json"
@@ -60,6 +63,13 @@ class Options:
     """Seconds between two looks; None: what is there, and end."""
     skip_corrupt: bool = False
     allow_gaps: bool = False
+    catalog: str = "default"
+    namespace: str = "canopy"
+    """Of Iceberg's tables: a catalog by its name in pyiceberg's configuration."""
+    servers: str = ""
+    """Of Kafka: host:port, with commas between several."""
+    prefix: str = ""
+    """What stands before the names of Kafka's topics."""
 
 
 @dataclass(frozen=True)
@@ -128,19 +138,38 @@ def run(
     with alone(output, place.local):
         found = _pinned(load(mapping), Unread(source, recorded, chosen.skip_corrupt), say)
         out = Output(output, place)
-        identity = out.belongs({"mapping": found.fingerprint(), "table_format": chosen.format})
+        about = {"mapping": found.fingerprint(), "table_format": chosen.format}
+        if chosen.format == ICEBERG:
+            about |= {"catalog": chosen.catalog, "namespace": chosen.namespace}
+        if chosen.format == KAFKA:
+            about |= {"prefix": chosen.prefix}
+        identity = out.belongs(about)
         job = _Job(
-            found, out, recorded, source, _sink(chosen, out, identity, found), _engine(spark, recorded, place), chosen
+            found,
+            out,
+            recorded,
+            source,
+            _sink(chosen, out, identity, found, spark),
+            _engine(spark, recorded, place),
+            chosen,
         )
         return job.go(say)
 
 
-def _sink(options: Options, out: Output, identity: str, mapping: Mapping) -> Sink:
+def _sink(options: Options, out: Output, identity: str, mapping: Mapping, spark: SparkSession | None) -> Sink:
     if options.format == PARQUET:
         return ParquetSink(out.place)
-    if out.place.local is None:
+    if options.format == KAFKA:
+        if spark is None:
+            raise MisuseError("--format kafka is written by Spark: give --engine spark too")
+        from pipeline.tables.sinks.kafka import KafkaSink
+
+        return KafkaSink(spark, out.place, options.servers, options.prefix)
+    if options.format == ICEBERG:
+        return IcebergSink(out.place, identity, mapping.plans, options.catalog, options.namespace)
+    if not isinstance(out.place, Local):
         raise MisuseError("--format delta: --output is to be a folder of this machine")
-    return DeltaSink(out.place.local, identity, mapping.plans)
+    return DeltaSink(out.place, identity, mapping.plans)
 
 
 def _engine(spark: SparkSession | None, recorded: Storage, place: Storage) -> Engine:
@@ -270,7 +299,13 @@ class _Job:
         place = local_path(self.out.output)
         written = [name for name, rows in self.out.done.rows.items() if rows]
         where = self.out.output.rstrip("/") if place is None else str(place.absolute())
-        for name, text in views(self.plans, where, self.options.format == DELTA, written).items():
+        if isinstance(self.sink, IcebergSink):
+            made = iceberg_views(self.plans, {name: self.sink.at(name) for name in written})
+        elif self.options.format == KAFKA:
+            made = {}
+        else:
+            made = views(self.plans, where, self.options.format == DELTA, written)
+        for name, text in made.items():
             self.out.place.write(name, text.encode())
         self.out.place.write(SUMMARY, f"{json.dumps(outcome.summary(), indent=2)}\n".encode())
         return outcome

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -17,11 +18,12 @@ from pipeline.segments import check_columns
 from pipeline.storage import File, Storage
 from pipeline.tables.births import Births
 from pipeline.tables.decode import Batches
-from pipeline.tables.plans import DATE, DEAD_LETTERS, NEEDED, SEQ, Plan
+from pipeline.tables.plans import DATE, DEAD_LETTERS, NEEDED, SEQ, SIZE, Plan
 from pipeline.tables.staged import Staged
 
 READ: Final = 1_024
-"""Events that are decoded at a time."""
+READ_BYTES: Final = 32 << 20
+"""Events, and bytes of their payloads, that are read and decoded at a time; one event with more is read alone."""
 ROWS: Final = 100_000
 BYTES: Final = 64 << 20
 """Rows, and their bytes, that wait to be written; each day of each table gets a file of them."""
@@ -68,8 +70,8 @@ def publishes(recorded: Storage, files: Sequence[File], after: int, to: int) -> 
                 recorded.fs.open_input_file(file.place) as source,
                 pq.ParquetFile(source, page_checksum_verification=True) as opened,
             ):
-                check_columns(file.path, set(opened.schema_arrow.names), NEEDED)
-                for batch in opened.iter_batches(READ, columns=[*NEEDED]):
+                check_columns(file.path, set(opened.schema_arrow.names), (*NEEDED, SIZE))
+                for batch in _read(opened):
                     seq = batch.column(SEQ)
                     kind = pc.equal(batch.column("kind").cast(pa.string()), "publish")
                     wanted = batch.filter(pc.and_(kind, pc.and_(pc.greater(seq, after), pc.less_equal(seq, to))))
@@ -81,6 +83,17 @@ def publishes(recorded: Storage, files: Sequence[File], after: int, to: int) -> 
             raise DamagedError(
                 f"{file.path}: is damaged: it breaks off, or a checksum in it is wrong; --skip-corrupt leaves it out"
             ) from error
+
+
+def _read(opened: pq.ParquetFile) -> Iterator[Any]:
+    """A segment's columns that are needed, in batches within `READ` and `READ_BYTES`."""
+    for group in range(opened.num_row_groups):
+        sizes = opened.read_row_group(group, columns=[SIZE]).column(SIZE).fill_null(0).to_numpy().astype("int64")
+        rows = READ
+        # Exact, and not by the average: a few large payloads may stand side by side among many small ones.
+        while rows > 1 and np.add.reduceat(sizes, np.arange(0, len(sizes), rows)).max(initial=0) > READ_BYTES:
+            rows //= 2
+        yield from opened.iter_batches(rows, row_groups=[group], columns=[*NEEDED])
 
 
 def _in_order(files: Sequence[File]) -> list[File]:

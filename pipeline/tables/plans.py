@@ -47,6 +47,8 @@ KEPT: Final[Mapping[str, Any]] = {
 
 NEEDED: Final = ("seq", "kind", "ts", "run_id", "client_id", "topic", "payload", "qos", "retain", "recv_ns")
 """Columns of the record that are read."""
+SIZE: Final = "size"
+"""Bytes of an event's payload, by which it is known before the payload is read."""
 
 DEAD: Final = pa.schema(
     [

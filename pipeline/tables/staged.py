@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.storage import Storage
+from pipeline.tables.plans import DATE
 
 
 @dataclass
@@ -18,3 +26,17 @@ class Staged:
     """Dead letters by table and reason."""
     read: int = 0
     """Publishes."""
+
+
+def rows(place: Storage, files: Sequence[tuple[str, str]], schema: Any) -> Iterator[Any]:
+    """The rows of files of one table (day and place of each), with the day as a column; record batches."""
+    for day, staged in files:
+        with (
+            place.fs.open_input_file(staged) as source,
+            pq.ParquetFile(source, page_checksum_verification=True) as opened,
+        ):
+            for batch in opened.iter_batches():
+                days = pa.repeat(pa.scalar(day), batch.num_rows)
+                columns = [days if each == DATE else batch.column(each) for each in schema.names]
+                cast = [column.cast(each.type) for column, each in zip(columns, schema, strict=True)]
+                yield pa.RecordBatch.from_arrays(cast, schema=schema)

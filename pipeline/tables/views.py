@@ -6,7 +6,7 @@ rows has no view, since some readers refuse a folder without files.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from pipeline.tables.plans import DATE, DEAD, DEAD_LETTERS, Plan
@@ -20,10 +20,7 @@ _TRINO: Final = {
 
 def views(plans: Sequence[Plan], output: str, delta: bool, written: Collection[str]) -> dict[str, str]:
     """The files, by name; `output`: where the tables are, absolute."""
-    schemas = {plan.name: plan.arrow for plan in plans} | {DEAD_LETTERS: DEAD}
-    there = {name: schema for name, schema in schemas.items() if name in written}
-    empty = [name for name in schemas if name not in written]
-    head = f"-- No rows yet, and no view: {', '.join(empty)}\n" if empty else ""
+    there, head = _written(plans, written)
     return {
         "views.duckdb.sql": head + "".join(_duckdb(name, each, output, delta) for name, each in there.items()),
         "views.spark.sql": head + "".join(_spark(name, each, output, delta) for name, each in there.items()),
@@ -31,6 +28,36 @@ def views(plans: Sequence[Plan], output: str, delta: bool, written: Collection[s
         + head
         + "".join(_trino(name, each, output, delta) for name, each in there.items()),
     }
+
+
+def iceberg_views(plans: Sequence[Plan], written: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """The same of tables of Iceberg: by their quoted names in the catalog, for DuckDB by the file of their metadata."""
+    there, head = _written(plans, written)
+    names = {name: _names(schema) for name, schema in there.items()}
+    catalog = "-- For a catalog of the name that pyiceberg has for it; put your own in its place.\n"
+    spark = "".join(
+        f'CREATE OR REPLACE TEMPORARY VIEW "{name}" AS SELECT {each} FROM {written[name][0]};\n'
+        for name, each in names.items()
+    )
+    return {
+        "views.duckdb.sql": "-- The tables as they were when this was written; needs DuckDB's extension iceberg.\n"
+        + head
+        + "".join(
+            f"CREATE OR REPLACE VIEW \"{name}\" AS SELECT {each} FROM iceberg_scan('{_text(written[name][1])}');\n"
+            for name, each in names.items()
+        ),
+        "views.spark.sql": catalog + head + spark.replace('"', "`"),
+        # With the same names and types: a view would be another name for the table.
+        "views.trino.sql": catalog + head + "".join(f"SELECT * FROM {written[name][0]};\n" for name in names),
+    }
+
+
+def _written(plans: Sequence[Plan], written: Collection[str]) -> tuple[dict[str, Any], str]:
+    """The tables that have rows, with their schemas, and a line about the others."""
+    schemas = {plan.name: plan.arrow for plan in plans} | {DEAD_LETTERS: DEAD}
+    empty = [name for name in schemas if name not in written]
+    head = f"-- No rows yet, and no view: {', '.join(empty)}\n" if empty else ""
+    return {name: schema for name, schema in schemas.items() if name in written}, head
 
 
 def _names(schema: Any) -> str:

@@ -11,9 +11,9 @@ from typing import Final
 
 import pytest
 
-from broker import Broker
 from broker.configuration import load_settings
 from broker.convert import mosquitto
+from canopy import Broker
 from loadtest.brokers.process import free_port
 from tests.e2e import wire
 from tests.e2e.upstream.net import MOSQUITTO, Process

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pytest
 
-from broker import Broker, Settings
 from broker.core.queues.outbox import Outbox
 from broker.core.session.session import Session
+from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.clients.frozen import Frozen
 from tests.e2e.wire import Packet, Peer

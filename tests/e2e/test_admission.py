@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import pytest
 
-from broker import Broker, Settings
 from broker.net.admission import Admission
+from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.clients.frozen import until
 from tests.e2e.wire import Packet, Peer

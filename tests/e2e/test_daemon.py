@@ -124,7 +124,7 @@ class TestHangup:
             config.write_text("[mqtt]\nmax_qos = 3\n")
             daemon.process.send_signal(signal.SIGHUP)
             (line,) = daemon.until("settings not reloaded")
-            assert line["detail"] == f"{config}: mqtt.max_qos: found 3; allowed: 0 or 1 or 2"
+            assert line["detail"] == f"{config}: line 2: mqtt.max_qos: found 3; allowed: 0 or 1 or 2"
             daemon.connect(CONNECT_4).close()
             assert daemon.end()[0] == 0
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 import structlog
 
-from broker import Broker, Settings
+from canopy import Broker, Settings
 from loadtest.brokers.process import free_port
 from tests.e2e import wire
 from tests.net.websocket.framing import request

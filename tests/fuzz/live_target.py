@@ -570,12 +570,13 @@ async def _run(seed: int, stop: Callable[[], bool]) -> Watch:
     loop.set_exception_handler(watch.on_exception)
     handler = _Errors(watch)
     logging.getLogger().addHandler(handler)
-    tasks = asyncio.all_tasks()
     pairs: list[Pair] = []
     try:
         async with Broker(settings(rng)) as broker:
             broker.log = _Log(watch)
             broker.log_changed()
+            # The broker's own among them, which last as long as it does.
+            tasks = asyncio.all_tasks()
             port = broker.ports[0]
             for versions in ((4, 5), (5, 4)):
                 pairs.append(await Pair.open(port, versions, rng))

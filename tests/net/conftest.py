@@ -12,8 +12,8 @@ import pytest
 import structlog
 import uvloop
 
-from broker import Broker, Settings
 from broker.core.hooks import AccessControl
+from canopy import Broker, Settings
 from tests.net.transports import Embed, lose_all
 
 ON_BOTH = ("test_tls.py", "test_listeners.py", "test_proxied.py", "test_websocket_live.py")

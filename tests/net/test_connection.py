@@ -9,7 +9,6 @@ from typing import cast
 
 import pytest
 
-from broker import Broker, Settings
 from broker.core.codec.packets import Connect
 from broker.core.connection.protocol import ServerProtocol
 from broker.core.hooks import LATER, AccessControl, Origin
@@ -18,6 +17,7 @@ from broker.core.session.session import Session
 from broker.net.admission import HALF_OPEN_ROOM, Admission
 from broker.net.connection import Connection
 from broker.net.stream import LINGER
+from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.net.transports import Client, Embed, Transport, lose_all, rounds
 from tests.support.waiting import until

@@ -11,11 +11,11 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from broker import Broker, Settings
 from broker.core import causes
 from broker.net.client import Client
 from broker.net.connection_log import INTERVAL, MOST_ADDRESSES, ConnectionLog
 from broker.settings import Log
+from canopy import Broker, Settings
 from tests.e2e import wire
 
 Lines = list[MutableMapping[str, Any]]

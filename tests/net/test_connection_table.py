@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from broker import Broker
 from broker.net.client import Client as Counted
 from broker.settings import Presence, Settings, Shutdown, Sys
+from canopy import Broker
 from tests.e2e import wire
 from tests.net.transports import Client, rounds
 

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from broker import Broker, Settings
 from broker.core.codec.packets import Connect
 from broker.core.hooks import AccessControl, AuthExchange, AuthMethod, Origin, Ticket
 from broker.core.principal import Principal
 from broker.settings import Limits, Shutdown
+from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.net.transports import Client, lose_all, rounds
 from tests.support.waiting import until

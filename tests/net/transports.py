@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
-from broker import Broker
 from broker.net.connection import Connection
+from canopy import Broker
 from tests.e2e import wire
 
 Embed = Callable[..., Awaitable[Broker]]

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from broker import Broker, Settings
 from broker.core.counters import Counters
 from broker.core.queues.message import Message
 from broker.core.queues.outbox import Outbox
@@ -19,6 +18,7 @@ from broker.observe.systopics import LONGEST_TOPIC
 from broker.settings import Limits, Presence, Retained, Shutdown, Sys, Upstream
 from broker.store.memory import MemoryStore
 from broker.upstream.links.links import Links
+from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 from tests.support.waiting import until
@@ -172,7 +172,7 @@ async def test_links_to_upstream_brokers_are_no_clients() -> None:
     running = Broker(settings())
     counters = Counters()
     link = Session("$upstream/cloud", 0, 0, counters)
-    link.uplink = True
+    link.uplink = link.own = True
     outbox = Outbox(running.router.fanout.touched, counters, 0, 0)
     running.router.fanout.apply(PeerConnected(link, outbox))
     async with running:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from broker import Broker, Settings
 from broker.core.counters import AGE, FULL_MESSAGES, GLOBAL
 from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.message import Message
@@ -16,6 +15,7 @@ from broker.core.session.session import Session
 from broker.net.monitor import SlowClient
 from broker.observe.systopics import CLIENTS, LONGEST_TOPIC, LOOKED_AT, TURN, SysTopics
 from broker.settings import Federation, Limits, Log, Queue, Shutdown, Sys, Upstream
+from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.clients.frozen import Frozen
 from tests.e2e.wire import Peer

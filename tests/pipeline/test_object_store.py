@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from broker.cli import app as canopy
 from broker.record.bundles import bundle
 from pipeline.cli import app
 from pipeline.compact import job as compact
@@ -244,3 +245,69 @@ def test_what_is_not_there_is_one_line(server: Server) -> None:
     told = CliRunner().invoke(app, ["compact", "--input", "nosuch://plant/record"])
     assert (told.exit_code, told.stderr.count("\n")) == (2, 1)
     assert "nothing here reaches such a place" in told.stderr
+
+
+class TestRecordFiles:
+    """`canopy record files s3://…`."""
+
+    def files(self, path: str, *options: str) -> Any:
+        return CliRunner().invoke(canopy, ["record", "files", path, *options], catch_exceptions=False)
+
+    def test_the_files_in_force_with_what_their_manifests_say(self, server: Server, tmp_path: Path) -> None:
+        written = record(tmp_path, hours=2, segments=3)
+        path = put(server, "listed", of(tmp_path)).replace("s3a://", "s3://")
+        told = self.files(path)
+        assert (told.exit_code, told.stderr) == (0, "")
+        assert told.stdout.splitlines() == [f"{path}/{each.relative_to(tmp_path)}" for each in written]
+        first = json.loads(self.files(path, "--json").stdout.splitlines()[0])
+        assert (first["path"], first["rows"], first["from_seq"]) == (f"{path}/{written[0].relative_to(tmp_path)}", 5, 1)
+        compact.run(path, HOUR, 1 << 20, timedelta(hours=9), now=NOW)
+        # What was merged is still there, and counts no more.
+        assert len(storage(None, path).files(".parquet")) > len(merged := self.files(path).stdout.splitlines())
+        assert "/merged-" in merged[0]
+
+    def test_a_time_or_an_hour_alone(self, server: Server) -> None:
+        path = put(server, "narrowed", hours(3))
+        told = self.files(path, "--since", "2026-10-01T01:10", "--until", "2026-10-01T01:20")
+        assert len(told.stdout.splitlines()) == 10
+        below = self.files(f"{path}/date=2026-10-01/hour=01").stdout.splitlines()
+        assert len(below) == MINUTES
+        assert all("/hour=01/" in line for line in below)
+
+    def test_a_segment_that_is_not_there_is_named(self, server: Server) -> None:
+        whole = hours(1)
+        lost = sorted(name for name in whole if name.endswith(".parquet"))[7]
+        del whole[lost]
+        path = put(server, "lacking", whole)
+        told = self.files(path)
+        assert (told.exit_code, len(told.stdout.splitlines())) == (1, MINUTES - 1)
+        assert told.stderr == f"canopy: {path}/{lost}: its manifest is there, and it is not\n"
+
+    def test_a_merge_between_its_two_looks_is_seen(
+        self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The manifests are read before the segments are listed."""
+        record(tmp_path, hours=2, segments=3)
+        path = put(server, "moving", of(tmp_path))
+        before = seen(path)
+        looked: list[str] = []
+
+        def reading(*arguments: Any) -> Any:
+            said = manifests(*arguments)
+            if not looked:
+                looked.append(path)
+                compact.run(path, HOUR, 1 << 20, timedelta(0), now=NOW)
+            return said
+
+        monkeypatch.setattr("pipeline.segments.manifests", reading)
+        told = self.files(path)
+        assert told.exit_code == 0, told.stderr
+        place = storage(None, path)
+        tables = [pq.read_table(io.BytesIO(place.read(line.removeprefix(f"{path}/")))) for line in told.stdout.split()]
+        assert sorted(seq for table in tables for seq in table["seq"].to_pylist()) == before
+
+    def test_what_is_not_there_or_not_reached_is_one_line(self, server: Server) -> None:
+        path = put(server, "absent", {"x": b""})
+        for where, code in ((f"{path}/at/all", 2), (path, 1), ("nosuch://plant/record", 1)):
+            told = self.files(where)
+            assert (told.exit_code, told.stdout, told.stderr.count("\n")) == (code, "", 1)

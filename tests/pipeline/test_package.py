@@ -21,6 +21,7 @@ from pipeline.cli import app as pipeline_app
 from pipeline.options import configured
 from pipeline.package.archive import contents, rewritten, write
 from pipeline.session import SETTINGS
+from pipeline.storage import Local
 from tests.pipeline.folder import record
 from tests.pipeline.mqtt.conftest import canopy, publish
 
@@ -43,8 +44,29 @@ spark.stop()
 
 
 def test_the_public_names() -> None:
-    assert canopy_spark.__all__ == ["IncompleteError", "MisuseError", "PipelineError", "read_record", "register"]
+    assert canopy_spark.__all__ == [
+        "IncompleteError",
+        "MisuseError",
+        "PipelineError",
+        "read_record",
+        "receive",
+        "register",
+    ]
     assert all(getattr(canopy_spark, name).__doc__ for name in canopy_spark.__all__)
+
+
+def test_a_zip_that_cannot_be_made_leaves_the_one_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    write(tmp_path / "a.zip")
+    before = (tmp_path / "a.zip").read_bytes()
+    monkeypatch.setattr(Local, "publish", full)
+    with pytest.raises(OSError, match="No space left"):
+        write(tmp_path / "a.zip")
+    assert (tmp_path / "a.zip").read_bytes() == before
 
 
 def test_one_package_is_at_the_top_and_the_same_sources_make_the_same_bytes(tmp_path: Path) -> None:
@@ -166,5 +188,5 @@ def test_every_job_of_spark_takes_them() -> None:
     for name in ("rollup", "tree", "oracle", "loadtest", "plan", "report", "tables"):
         told = CliRunner().invoke(pipeline_app, [name, "--help"], terminal_width=200)
         assert told.exit_code == 0
-        for option in ("--conf", "--packages", "--master"):
+        for option in ("--conf", "--packages", "--master", "--remote"):
             assert option in told.output, (name, option)

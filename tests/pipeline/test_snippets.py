@@ -31,9 +31,9 @@ def snippets() -> dict[str, str]:
     text = (ROOT / "docs" / "recorder.md").read_text()
     part = text.partition("## Reading it elsewhere")[2].partition("\n## ")[0]
     found: dict[str, str] = {}
-    for line, code in re.findall(r"\n([^\n]+[:,] ?\w*:?)\n\n((?:    [^\n]*\n)+)", part):
+    for line, code in re.findall(r"\n([^\n]+)\n\n```python\n(.*?)```", part, re.DOTALL):
         name = "Python" if line.endswith("Python:") else re.split(r"\W", line)[0]
-        found[name] = re.sub("^    ", "", code, flags=re.MULTILINE)
+        found[name] = code
     return found
 
 
@@ -41,7 +41,7 @@ def delta() -> str:
     """That of the table of Delta Lake."""
     text = (ROOT / "docs" / "recorder.md").read_text()
     part = text.partition("## As a table of Delta Lake")[2].partition("\n## ")[0]
-    return next(re.sub("^    ", "", code, flags=re.MULTILINE) for code in re.findall(r"((?:    [^\n]*\n)+)", part)[1:])
+    return part.partition("```python\n")[2].partition("```")[0]
 
 
 def run(name: str, files: list[str]) -> dict[str, Any]:

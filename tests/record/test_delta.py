@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from broker import Broker
 from broker.app import StartupError
 from broker.record.delta import LOCK, Follower
+from canopy import Broker
 from canopy_delta import Table, TableError
 from canopy_delta import table as tables
 from tests.pipeline.folder import record, seen

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from broker import Broker, Settings
 from broker.app import StartupError
 from broker.core.queues.message import Message
 from broker.record.folder import Folder
@@ -26,6 +25,7 @@ from broker.record.recorder import Options, Recorder
 from broker.record.segment import Segment
 from broker.settings import Recorder as RecorderSettings
 from broker.settings import Shutdown, Sys
+from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 from tests.record.scenes import HOUR, stored

@@ -13,7 +13,7 @@ from broker.core.codec import reasons
 from broker.core.hooks import LATER, PeerCertificate
 from broker.core.principal import Principal
 from broker.security.authenticator import Attempt, Authenticator, Refusal, Verdict
-from broker.security.chain import MOST_LINES, Chain, ListenerAuth
+from broker.security.chain import MOST_LINES, MOST_REASONS, Chain, ListenerAuth
 from broker.security.plain_authenticators import AnonymousAuthenticator, CertificateAuthenticator
 from broker.settings import Security
 from tests.security.scripted import Asked, Log, Reporter, Scripted, connect, origin
@@ -364,3 +364,24 @@ async def test_a_refusal_that_is_none_lets_nobody_in(chains: Chains, code: int, 
     chain = chains(Wrong("wrong", {}, at_once))
     assert await answer(chain, Asked(), "alice", b"1") == reasons.SERVER_UNAVAILABLE
     assert "reason code" in str(chains.reporter.failures[0][1])
+
+
+async def test_refusals_are_counted_by_their_reason_and_by_no_more_than_there_are(chains: Chains) -> None:
+    class Odd(Scripted):
+        """Refuses each time with another code."""
+
+        code = 0x80
+
+        def _decide(self, attempt: Attempt) -> Verdict:
+            del attempt
+            Odd.code += 1
+            return Refusal(Odd.code)
+
+    chain = chains(Scripted("users", {"alice": b"1"}))
+    for password in (b"2", b"3", b"1"):
+        await answer(chain, Asked(), "alice", password)
+    assert chain.refusals == {"Bad User Name or Password": 2}
+    chain = chains(Odd("odd", {}))
+    for _ in range(2 * MOST_REASONS):
+        await answer(chain, Asked(), "alice", b"1")
+    assert (len(chain.refusals), chain.refused) == (MOST_REASONS, 2 * MOST_REASONS)

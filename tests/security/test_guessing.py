@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -33,6 +34,26 @@ def test_an_address_is_banned_for_a_time() -> None:
     assert made.current(40.0) == [("address 10.0.0.1", 60.0)]
     assert made.banned("10.0.0.1", "c", 100.0) == ""
     assert (made.failures, made.bans, made.refused) == (3, 1, 1)
+
+
+def test_how_many_bans_hold_is_found_without_walking_over_them() -> None:
+    made = guessing()
+    for number in range(5):
+        fail(made, 3, host=f"10.0.0.{number}", now=number * 10.0)
+    looked_at: list[str] = []
+
+    class Watched(OrderedDict[str, float]):
+        def __getitem__(self, key: str) -> float:
+            looked_at.append(key)
+            return super().__getitem__(key)
+
+    made._banned = Watched(made._banned)
+    looked_at.clear()
+    assert made.count(50.0) == 5
+    assert looked_at == ["address 10.0.0.0"]
+    assert made.count(110.0) == 3
+    assert [key for key, _ in made.current(110.0)] == [f"address 10.0.0.{number}" for number in (2, 3, 4)]
+    assert made.count(1_000.0) == 0
 
 
 def test_the_same_credentials_count_once() -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker import Broker, Settings
 from broker.security.chain import MOST_LINES
 from broker.security.scram.key_file import credential_line
+from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.wire import AUTH, CONNACK, DISCONNECT, PUBACK, Packet, Peer
 from tests.security.http_service import service

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 import broker
-from broker import Broker, Settings
+from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.support.waiting import until
 

@@ -63,6 +63,12 @@ class Frames:
             held += len(self._tail) + len(self._held)
         return held
 
+    def begun(self) -> bytes:
+        """What was fed and is no part of a frame yet: a copy, for somebody who begins to look on here."""
+        if self._need > 0:
+            return self._tail + bytes(self._held)
+        return self.buffer[self.end :]
+
     def undecided(self) -> None:
         """The packet of the current frame, which is decoded, is kept until `decided`; the bytes it came in are not."""
         self._undecided = DECODED * (self.end - self.start)

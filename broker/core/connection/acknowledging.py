@@ -223,9 +223,12 @@ class Acknowledger:
         # An identifier that is free already may have become so on a connection that was lost, and not be committed.
         self._send(ack(PUBCOMP, packet_id, reason, self._version), self._told_of_session())  # [MQTT-4.3.3-11]
 
-    def hold(self, request: Request, now: float) -> None:
-        """The acknowledgement has to wait for what links say. Until then the publish counts as unacknowledged."""
-        self._deadlines.set(request, now + self._limits.answer_timeout)
+    def hold(self, request: Request, until: float) -> None:
+        """The acknowledgement has to wait for what links say, or nodes, until a time at most (s).
+
+        Until then the publish counts as unacknowledged.
+        """
+        self._deadlines.set(request, until)
         requests = self._requests
         if requests is None:
             requests = {}

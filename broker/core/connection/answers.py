@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from mypy_extensions import i64
+
 from broker.core.codec import reasons
 from broker.core.codec.encoder import encode
 from broker.core.codec.errors import ProtocolError
 from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.packets import Connect, Disconnect, Packet, Suback
-from broker.core.codec.properties import MAXIMUM_PACKET_SIZE, REQUEST_PROBLEM_INFORMATION, Properties
+from broker.core.codec.properties import (
+    MAXIMUM_PACKET_SIZE,
+    REQUEST_PROBLEM_INFORMATION,
+    SERVER_REFERENCE,
+    Properties,
+)
 from broker.core.connection import handshake
+from broker.core.hooks import Confirmed, Confirmer
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.windows.held_answers import send_promise
+
+MOST_WAITING: Final = 64
+"""Answers to one client that wait for other nodes, at most; with more of them one goes at once."""
 
 
 class Answers:
@@ -21,6 +34,7 @@ class Answers:
         self._version = 0
         # Whether a SUBACK may have properties [MQTT-3.1.2-29]; of our answers only CONNACK and DISCONNECT do besides.
         self._wants_problems = True
+        self.waiting: i64 = 0  # for other nodes
 
     def connecting(self, connect: Connect) -> None:
         """The CONNECT came: how much the client takes, and what it wants to be told."""
@@ -40,6 +54,17 @@ class Answers:
         Raises:
             ProtocolError: 0x95.
         """
+        self.queue(self._encoded(packet), kept)
+
+    def send_confirmed(self, packet: Packet, kept: bool, confirmer: Confirmer) -> None:
+        """The same, once other nodes know what it says: as long as few answers wait for that. Raises ProtocolError."""
+        raw = self._encoded(packet)
+        if self.waiting >= MOST_WAITING or not confirmer.wait(HeldAnswer(self, raw, kept)):
+            self.queue(raw, kept)
+        else:
+            self.waiting += 1
+
+    def _encoded(self, packet: Packet) -> bytes:
         raw = encode(packet, self._version)
         largest = self._outbox.max_packet
         if isinstance(packet, Suback) and packet.properties and (not self._wants_problems or len(raw) > largest):
@@ -47,15 +72,37 @@ class Answers:
             raw = encode(packet, self._version)
         if len(raw) > largest:
             raise ProtocolError("the answer exceeds the client's Maximum Packet Size", reasons.PACKET_TOO_LARGE)
+        return raw
+
+    def queue(self, raw: bytes, kept: bool) -> None:
+        """Queue what is encoded."""
         if kept:
             send_promise(self._outbox, raw, True)
         else:
             self._outbox.control(raw)
 
-    def disconnect(self, reason_code: int, text: str) -> bytes:
-        """A DISCONNECT, to be written last.
+    def disconnect(self, reason_code: int, text: str, reference: str = "") -> bytes:
+        """A DISCONNECT, to be written last. `reference`: the server to use, of which the client is told where it fits.
 
         Never longer than the client takes [MQTT-3.14.2-3]; it has no User Property to leave out [MQTT-3.14.2-4].
         """
         packet = Disconnect(reason_code)
+        if reference:
+            packet.properties.strings[SERVER_REFERENCE] = reference
+            if len(encode(packet, self._version)) > self._outbox.max_packet:
+                del packet.properties.strings[SERVER_REFERENCE]
         return handshake.with_reason(packet, packet.properties, text, self._outbox.max_packet)
+
+
+class HeldAnswer(Confirmed):
+    """A SUBACK that waits until other nodes know of the subscriptions."""
+
+    def __init__(self, answers: Answers, raw: bytes, kept: bool) -> None:
+        self._answers = answers
+        self._raw = raw
+        self._kept = kept
+
+    def confirmed(self) -> None:
+        """They do. Nothing is queued where the connection is over."""
+        self._answers.waiting -= 1
+        self._answers.queue(self._raw, self._kept)

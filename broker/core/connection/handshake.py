@@ -35,9 +35,12 @@ from broker.core.connection import identity, topic_aliases
 from broker.core.hooks import Origin
 from broker.core.limits import Limits
 from broker.core.principal import Principal
-from broker.core.routing.loop_detection import LINK, UPLINKS
+from broker.core.routing.loop_detection import LINK, NODES, PROGRAM, UPLINKS
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
+
+RESERVED: Final = (UPLINKS, PROGRAM, NODES)
+"""How client identifiers begin that are the broker's own."""
 
 LONGEST_ID: Final = 64
 """Characters of a broker's id in a CONNECT."""
@@ -65,7 +68,8 @@ class Terms:
         # Keep alive: the client's own [MQTT-3.2.2-22], unless the server sets one, as it may in 5.0.
         self.keep_alive = connect.keep_alive
         self.server_keep_alive = False
-        limit = limits.max_keep_alive
+        # Whether another node is there is known by other means.
+        limit = 0 if origin.node else limits.max_keep_alive
         if v5 and limit > 0 and (connect.keep_alive == 0 or connect.keep_alive > limit):
             self.keep_alive = limit
             self.server_keep_alive = True
@@ -73,6 +77,9 @@ class Terms:
 
 def largest_packet(limits: Limits, origin: Origin) -> int:
     """Bytes of the largest packet that is taken from a client: what its listener allows, within what all may."""
+    if origin.node:
+        # What its clients may send, and a property or two.
+        return LARGEST_PACKET
     return min(limits.max_packet_size, origin.max_packet_size or limits.max_packet_size)
 
 
@@ -124,8 +131,9 @@ def check(connect: Connect, router: Router) -> None:
             f"the client identifier is longer than {limits.max_client_id_length} bytes",
             reasons.CLIENT_IDENTIFIER_NOT_VALID,
         )
-    elif client_id.startswith(UPLINKS):
-        raise Refused(f"client identifiers that begin with {UPLINKS} are reserved", reasons.CLIENT_IDENTIFIER_NOT_VALID)
+    elif client_id.startswith(RESERVED):
+        kind = client_id[: client_id.index("/") + 1]
+        raise Refused(f"client identifiers that begin with {kind} are reserved", reasons.CLIENT_IDENTIFIER_NOT_VALID)
     user_name = connect.user_name
     if user_name is None and not limits.allow_anonymous and not _asks_later(connect, router):
         # A health check has to hear that nobody could come in, rather than that it may not.

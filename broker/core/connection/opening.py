@@ -11,6 +11,7 @@ from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.packets import Connack, Connect
 from broker.core.connection import handshake, identity, mounting
 from broker.core.connection.authenticating import Authentication
+from broker.core.hooks import Origin
 from broker.core.principal import Principal
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.peer_names import PeerNames
@@ -34,6 +35,7 @@ def check(connect: Connect, refused: int, host: str, router: Router, now: float)
     may come in place of its own old connection: that may well be dead, and would keep it out until somebody notices.
     """
     handshake.check_load(router, now)
+    check_ban(connect.client_id, connect.user_name, host, router, now)
     if refused != 0:
         earlier = router.sessions.get(connect.client_id)
         outbox = None if earlier is None else earlier.outbox
@@ -41,6 +43,14 @@ def check(connect: Connect, refused: int, host: str, router: Router, now: float)
         if refused != reasons.QUOTA_EXCEEDED or peer is None or not peer.comes_from(host):
             raise Refused(_CROWDED.get(refused, ""), refused)
     handshake.check(connect, router)
+
+
+def check_ban(client_id: str, user: str | None, host: str, router: Router, now: float) -> None:
+    """Keep out whom an operator has banned. Raises Refused."""
+    bans = router.bans
+    if len(bans) > 0 and bans.bars(client_id, user, host, now) is not None:
+        bans.refused += 1
+        raise Refused("banned by an operator", reasons.BANNED)
 
 
 def connack_for(
@@ -63,27 +73,11 @@ def connack_for(
     return connack if len(encode(connack, connect.version)) <= max_packet else None  # [MQTT-3.1.2-24]
 
 
-def open_session(
-    connect: Connect,
-    client_id: str,
-    principal: Principal,
-    terms: handshake.Terms,
-    outbox: Outbox,
-    router: Router,
-    now: float,
-) -> tuple[Session, bool]:
-    """Take over an earlier connection [MQTT-3.1.4-3], and open or resume the session. Whether it was there before.
-
-    `principal`: who the client has turned out to be. A session of another mount ends, as by a clean start: its filters
-    and messages have no names for this client. It is told by Session Present, and not kept out: a setting of the
-    listener may have changed.
-
-    Its CONNACK does not wait for a commit. It promises nothing that is kept: after a kill before the commit, the client
-    finds the session gone, or the one before it back, and is told so by Session Present (section 3.2.2.1.1). What it
-    then does with the session waits for a commit, and that of the session comes with it.
+def check_client(connect: Connect, principal: Principal, router: Router) -> None:
+    """Hold a CONNECT against who its client has turned out to be; its will gets the topic that it has here.
 
     Raises:
-        Refused: its will, its user or the room that is left do not allow it.
+        Refused: its will or its user do not allow it.
     """
     mount = principal.mount
     if mount and connect.will is not None:
@@ -99,6 +93,32 @@ def open_session(
     ):
         router.counters.denied_publishes += 1
         raise Refused("not authorized to publish to the will's topic", reasons.NOT_AUTHORIZED)  # section 5.4.2
+
+
+def open_session(
+    connect: Connect,
+    client_id: str,
+    principal: Principal,
+    terms: handshake.Terms,
+    outbox: Outbox,
+    router: Router,
+    now: float,
+    origin: Origin,
+) -> tuple[Session, bool]:
+    """Take over an earlier connection [MQTT-3.1.4-3], and open or resume the session. Whether it was there before.
+
+    `principal`: who the client has turned out to be (`check_client`). A session of another mount ends, as by a clean
+    start: its filters and messages have no names for this client. It is told by Session Present, and not kept out: a
+    setting of the listener may have changed.
+
+    Its CONNACK does not wait for a commit. It promises nothing that is kept: after a kill before the commit, the client
+    finds the session gone, or the one before it back, and is told so by Session Present (section 3.2.2.1.1). What it
+    then does with the session waits for a commit, and that of the session comes with it.
+
+    Raises:
+        Refused: its user or the room that is left do not allow it.
+    """
+    mount = principal.mount
     earlier = router.sessions.get(client_id)
     identity.check_owner(earlier, principal.user_name, router.limits, now)
     handshake.check_session(connect, client_id, principal, router, now)
@@ -126,7 +146,8 @@ def open_session(
     if present:
         identity.become(session, principal, router)
     session.link_peer = handshake.link_peer(connect)
-    session.link = identity.is_link(client_id, principal.user_name, router.limits)
+    session.node = session.own = origin.node != ""
+    session.link = session.node or identity.is_link(client_id, principal.user_name, router.limits)
     router.queue_limits.apply(session)
     if another and session.subscriptions and router.limits.rules:
         session.others_terms = True
@@ -134,7 +155,7 @@ def open_session(
     session.answers = session.link and session.link_peer != ""
     session.bridge = connect.bridge
     session.expiry_interval = terms.expiry
-    session.will = will  # [MQTT-3.1.2-7]
+    will = session.will = connect.will  # [MQTT-3.1.2-7]
     if present or will is not None:
         # Of a new one the table knows all else.
         router.session_table.count(session)

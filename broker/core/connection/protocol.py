@@ -33,15 +33,19 @@ from broker.core.connection.ack_packets import AckHandler
 from broker.core.connection.acknowledging import Acknowledger
 from broker.core.connection.answers import Answers
 from broker.core.connection.authenticating import Authentication
+from broker.core.connection.holding import Hold
 from broker.core.connection.phases import ADMITTING, AUTHENTICATING, CLOSED, CONNECTED, CONNECTING
 from broker.core.connection.publishing import PublishHandler
 from broker.core.connection.rate_limit import publish_limit
 from broker.core.connection.subscribing import FilterHandler
-from broker.core.hooks import LATER, Origin, Ticket
+from broker.core.hooks import LATER, Origin, Owner, OwnerClaim, Ticket
+from broker.core.principal import Principal
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.peer import Peer
+from broker.core.queues.queue_totals import QueueTotals
 from broker.core.routing.peers import HELD_WORK, PeerDisconnected
 from broker.core.routing.router import Router
+from broker.core.sampling.sampler import SHARE
 from broker.core.session.session import Session
 
 TURN_WORK: Final = 65_536
@@ -73,11 +77,12 @@ class ServerProtocol(Peer):
         answers = Answers(outbox)
         self._filters = FilterHandler(router, outbox, self.decoder, answers)
         # Up to here, and to `accepted`, it is what each read touches: side by side, in few lines of the cache.
-        self._publish_limit = publish_limit(router.limits)
+        self._publish_limit = None if origin.node else publish_limit(router.limits)
         self.session: Session | None = None  # while the client is connected
         self.state: i64 = CONNECTING
         self.last_received = 0.0
         self.held_until = 0.0  # not before this time, when the client publishes too fast; 0.0: it does not
+        self._hold: Hold | None = None  # once it was too fast for a subscriber
         self.messages_received: i64 = 0
         self.work_done: i64 = 0  # in the last turn
         self.unfinished = False  # a turn ended before the read was through: the shell calls `go_on`
@@ -103,6 +108,9 @@ class ServerProtocol(Peer):
         self._connect: Connect | None = None
         self._ticket: Ticket | None = None
         self._authentication: Authentication | None = None
+        # Who the client is, from when that is known until its session is open; and what it waits for then.
+        self._principal: Principal | None = None
+        self._claim: OwnerClaim | None = None
 
     # -- what the shell calls ------------------------------------------------------------------------------------------
 
@@ -173,6 +181,8 @@ class ServerProtocol(Peer):
         decoder = self.decoder
         router = self.router
         counters = router.counters
+        load = counters.load
+        crowds: i64 = load.crowds
         half_full = counters.half_full
         backed_up = counters.backed_up
         window = self.outbox.receive_window
@@ -182,6 +192,7 @@ class ServerProtocol(Peer):
         filters = self._filters
         taken: i64 = 0
         delivery = router.delivery
+        sampler = router.sampler
         before = delivery.work
         self.unfinished = False
         self.hurried = False
@@ -191,11 +202,17 @@ class ServerProtocol(Peer):
             if action >= phases.NOT_CONNECT:
                 raise ProtocolViolation(phases.ERRORS[action])
         rate = self._publish_limit
-        if rate is not None and self.held_until > 0.0:
-            self.held_until = 0.0
-            rate.released(now)
+        if self.held_until > 0.0 or self._hold is not None:
+            self._released(now)
+            if self.held_until > 0.0:
+                return
         # Not a packet more once the connection is over, also of a read that a refused CONNECT began [MQTT-3.1.4-6].
         while self.state != CLOSED and self.state != ADMITTING:
+            if load.crowds != crowds:
+                crowds = load.crowds
+                if self._meet(load, now):
+                    self.unfinished = True
+                    return
             if (
                 self.work_done + delivery.work - before >= most
                 or counters.half_full != half_full
@@ -224,6 +241,15 @@ class ServerProtocol(Peer):
                     self.unfinished = True
                     return
                 counters.messages_received += taken
+                taken_bytes: i64 = decoder.end - decoder.start
+                counters.publish_bytes_received += taken_bytes
+                if decoder.header & 2:
+                    counters.received_qos1 += taken
+                elif decoder.header & 4:
+                    counters.received_qos2 += taken
+                sampler.until -= taken_bytes + taken * SHARE
+                if sampler.until < 0:
+                    publishing.sample(sampler, taken)
                 self.work_done += NEXT_WORK * (taken - 1)
                 counters.packets_received += taken - 1
                 if rate is not None:
@@ -241,6 +267,30 @@ class ServerProtocol(Peer):
             else:
                 self._act(action, now)
 
+    def _meet(self, load: QueueTotals, now: float) -> bool:
+        """It has published to somebody who is behind: whether nothing more is taken of it for now."""
+        hold = self._hold
+        if hold is None:
+            most = self.router.limits.hold_publishers
+            if most <= 0.0:
+                return False
+            self._hold = hold = Hold(most, now)
+        more = self.decoder.end < len(self.decoder.buffer)
+        return hold.meet(load, self.session, more, now)
+
+    def _released(self, now: float) -> None:
+        """The time until which it was held, if it was, has come: by its rate, or for a subscriber."""
+        hold = self._hold
+        if hold is not None and hold.on:
+            self.held_until = hold.until(now)
+            # Another turn even when nothing more has come: until then the client is not read from.
+            self.unfinished = self.held_until > 0.0
+        elif self.held_until > 0.0:
+            self.held_until = 0.0
+            rate = self._publish_limit
+            if rate is not None:
+                rate.released(now)
+
     @property
     def throttled(self) -> bool:
         """True while an unfinished turn waits for the client to be sent its acknowledgements."""
@@ -248,18 +298,24 @@ class ServerProtocol(Peer):
 
     @property
     def waiting(self) -> bool:
-        """True while access control makes up its mind: the shell stops reading until `admitted` was called."""
+        """True while access control makes up its mind, or its session comes from another broker: the shell stops
+        reading until `admitted` was called."""
         return self.state == ADMITTING
 
     def answer_connect(self, reason_code: int) -> None:
         """`Ticket.answer` was called: have the shell call `admitted`."""
         if self._asking:
             self._early_answer = reason_code
-        elif self.answer_later is not None and self.state == ADMITTING:
+        elif self.answer_later is not None and self.state == ADMITTING and self._claim is None:
+            self.answer_later(reason_code)
+
+    def answer_claim(self, reason_code: int) -> None:
+        """What other brokers had of the session is here, or the client is refused: have the shell call `admitted`."""
+        if self.answer_later is not None and self.state == ADMITTING and self._claim is not None:
             self.answer_later(reason_code)
 
     def admitted(self, reason_code: int, now: float, work: i64 = TURN_WORK) -> None:
-        """The late answer of access control: a turn. Does nothing when the connection has ended meanwhile."""
+        """The late answer of access control, or to a claim: a turn. Does nothing when the connection has ended."""
         if self.state == ADMITTING:
             self._answered = True
             self._turn(reason_code, now, work)
@@ -277,7 +333,9 @@ class ServerProtocol(Peer):
         if self.state == CLOSED:
             return
         if self.v5 and self.state == CONNECTED:
-            self.final_packet = self._answers.disconnect(reason_code, text)
+            moved = reason_code in (reasons.USE_ANOTHER_SERVER, reasons.SERVER_MOVED)
+            reference = self.router.limits.server_reference if moved else ""
+            self.final_packet = self._answers.disconnect(reason_code, text, reference)
         elif self.state in (AUTHENTICATING, ADMITTING) and reason_code == reasons.SERVER_SHUTTING_DOWN:
             # Of the reasons for which a server ends a connection, only this one has a CONNACK to tell it.
             code = reasons.SERVER_UNAVAILABLE
@@ -310,7 +368,8 @@ class ServerProtocol(Peer):
         self.state = phases.follow(self.state, CLOSED)
         self.close_cause = cause
         self.close_text = text
-        self._connect = self._ticket = None
+        self._connect = self._ticket = self._principal = None
+        self._claim_over()
         self.answer_later = None
         self._authentication = None
         self._filters.ended()
@@ -385,6 +444,7 @@ class ServerProtocol(Peer):
     # -- CONNECT -------------------------------------------------------------------------------------------------------
 
     def _on_connect(self, connect: Connect, now: float) -> None:
+        self.router.counters.connects += 1
         self.version = connect.version
         self.v5 = connect.version == V5
         self.client_id = connect.client_id
@@ -392,6 +452,11 @@ class ServerProtocol(Peer):
         self.clean_start = connect.clean_start
         self._answers.connecting(connect)
         router = self.router
+        if self.origin.node:
+            # The bus knows who it is.
+            self._connect = connect
+            self._admit(now)
+            return
         opening.check(connect, self.refused, self.origin.host, router, now)
         self._connect = connect
         self.decoder.undecided()
@@ -464,13 +529,24 @@ class ServerProtocol(Peer):
         if connack is None:
             self._end(REFUSED, "the CONNACK does not fit the client's Maximum Packet Size")
             return
-        principal = identity.principal_of(connect, self._ticket, self.origin, client_id)
-        self.user_name = principal.user_name
-        session, present = opening.open_session(connect, client_id, principal, terms, outbox, router, now)
+        principal = self._principal
+        if principal is None:
+            principal = self._principal = identity.principal_of(connect, self._ticket, self.origin, client_id)
+            if principal.user_name != connect.user_name:
+                # Who the client proved to be may be another one than it says.
+                opening.check_ban(client_id, principal.user_name, self.origin.host, router, now)
+            self.user_name = principal.user_name
+            opening.check_client(connect, principal, router)
+            # Its own identifier nobody else has, nor another node of the mesh.
+            waits = router.owner is not None and not assigned and not self.origin.node
+            if router.owner is not None and waits and self._claims(router.owner, connect, principal):
+                return
+        session, present = opening.open_session(connect, client_id, principal, terms, outbox, router, now, self.origin)
         self.keep_alive = terms.keep_alive
         self._requested_expiry = terms.requested_expiry
         self.session = session
-        self._connect = self._ticket = None
+        self._connect = self._ticket = self._principal = None
+        self._claim_over()
         self._first_bytes = b""
         self.answer_later = None
         self.decoder.decided(terms.max_packet_size)
@@ -489,6 +565,21 @@ class ServerProtocol(Peer):
             )
         if present:
             self._filters.resume(session, now)
+
+    def _claims(self, owner: Owner, connect: Connect, principal: Principal) -> bool:
+        """Ask for what other brokers have of the client's session. Whether it has to wait: then `admitted` goes on."""
+        self._claim = owner.claim(connect.client_id, principal.user_name, connect.clean_start, self.answer_claim)
+        if self._claim is None:
+            return False
+        if self.state != ADMITTING:
+            self.state = phases.follow(self.state, ADMITTING)
+        return True
+
+    def _claim_over(self) -> None:
+        claim = self._claim
+        if claim is not None:
+            self._claim = None
+            claim.over()
 
     def _on_disconnect(self, packet: Disconnect) -> None:
         session = self.session

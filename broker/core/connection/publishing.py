@@ -27,12 +27,14 @@ from broker.core.permissions import Permissions
 from broker.core.principal import Principal
 from broker.core.queues.message import OVERHEAD, Message
 from broker.core.queues.outbox import Outbox
-from broker.core.queues.requests import Request
+from broker.core.queues.requests import NodeRequest, Request
 from broker.core.routing.bursts import Run
 from broker.core.routing.fanout import REFUSED_BY_ALL
 from broker.core.routing.in_turns.broadcasts import PLAIN_BROADCAST
 from broker.core.routing.loop_detection import visited
+from broker.core.routing.nodes import take_share
 from broker.core.routing.router import Router
+from broker.core.sampling.sampler import Sampler
 from broker.core.session.session import Session
 from broker.core.topics.match_cache import Route
 
@@ -91,7 +93,7 @@ class PublishHandler:
         # On the hot path a message is neither refused for its payload nor does it get another QoS.
         self._plain_most = limits.max_payload_size or LARGEST_PACKET
         self._mount = session.principal.mount.encode()
-        if limits.upgrade_outgoing_qos or self._mount:
+        if limits.upgrade_outgoing_qos or self._mount or self._router.message_hook is not None:
             self._plain_most = -1
 
     def ended(self) -> None:
@@ -141,6 +143,19 @@ class PublishHandler:
         self._on_publish(decoder.publish(), now)
         return 1
 
+    def sample(self, sampler: Sampler, taken: i64) -> None:
+        """Have the sampler look at the current frame, or at those of the run that begins there: it was routed."""
+        decoder = self._decoder
+        session = self._session
+        if session is None or decoder.end <= decoder.start:
+            sampler.skip()
+            return
+        topic = b""
+        body: i64 = decoder.body
+        if taken == 1 and topic_end(decoder.buffer, body) == body + 2:
+            topic = self._aliased(b"", decoder.publish().topic_alias)
+        sampler.take(decoder.buffer, decoder.start, decoder.end, taken, topic, self._mount, session.client_id)
+
     def _may(self, route: Route, topic: bytes, header: i64, permissions: Permissions) -> bool:
         """Whether access control lets the client publish so. What it has said is remembered twice, and no more:
 
@@ -148,6 +163,8 @@ class PublishHandler:
         """
         session = self._session
         assert session is not None
+        if session.own:
+            return True
         principal = session.principal
         key = permissions.publish_key(header)
         if route.publish_key == key and route.publisher is principal:
@@ -262,6 +279,9 @@ class PublishHandler:
                 return self._publish_run(receiver, topic, head, count, payload_at - start)
             if count == 0:
                 receiver = None
+        elif router.nodes.count > 0:
+            # It may be for other nodes, for which its acknowledgement waits.
+            return 0
         if qos == 2:
             if acknowledger.knows(packet_id):
                 return 0
@@ -407,18 +427,40 @@ class PublishHandler:
                 message = Message(
                     topic, publish.payload, qos, publish.retain, publish.properties, expires_at, session.client_id
                 )
-                if publish.request and qos > 0:
-                    request = Request(packet_id, qos)
+                if session.node:
+                    # It was judged where it was published.
+                    reached = self._from_node(message, session)
+                    if qos > 0:
+                        acknowledger.answer(qos, packet_id, self._reason(reached))
+                    return
+                hook = router.message_hook
+                if hook is not None:
+                    changed = hook.publish(session.principal, message, False)
+                    if changed is None:
+                        if qos > 0:
+                            acknowledger.answer(qos, packet_id, hook.reason_code)
+                        return
+                    message = changed
+                if qos > 0 and (publish.request or router.nodes.count > 0):
+                    nodes = router.nodes.count > 0
+                    request = NodeRequest(packet_id, qos) if nodes else Request(packet_id, qos)
                     count = router.publisher.ask(message, session, request)
                     peer = self._outbox.peer
                     if peer is not None and request.waits(peer, count):
-                        acknowledger.hold(request, now)
+                        acknowledger.hold(request, now + (router.nodes.patience if nodes else limits.answer_timeout))
                         return
                 else:
                     count = router.publisher.publish(message, session)
                 reason = self._reason(count)
         if qos > 0:
             acknowledger.answer(qos, packet_id, reason)
+
+    def _from_node(self, message: Message, session: Session) -> int:
+        """Route a message from another node: to the members of that share group, or to all who listen here."""
+        share, message.properties = take_share(message.properties)
+        if share:
+            return self._router.publisher.share_here(message, share)
+        return self._router.publisher.publish(message, session)
 
     def _mounted(self, topic: bytes, publish: Publish) -> bytes:
         """The broker's name of a mounted client's topic, and of its Response Topic; empty: it may not go there."""
@@ -463,8 +505,10 @@ class PublishHandler:
         if is_reserved(topic, session.link, self._router):
             return reasons.NOT_AUTHORIZED
         access_control = self._router.access_control
-        if access_control is not None and not access_control.may_publish(
-            session.principal, topic.decode(), qos, retain
+        if (
+            access_control is not None
+            and not session.own
+            and not access_control.may_publish(session.principal, topic.decode(), qos, retain)
         ):
             self._router.counters.denied_publishes += 1
             return reasons.NOT_AUTHORIZED

@@ -11,16 +11,25 @@ go on there. Whoever has links to others makes their sessions.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from broker.core.codec.packets import NEVER
 from broker.core.codec.topic_names import parse_shared
 from broker.core.connection.identity import is_link, is_reserved
-from broker.core.persistence.journal import DeliveryRecord, Journal, MessageRecord, Saved, SessionRecord, WillRecord
+from broker.core.persistence.journal import (
+    DeliveryRecord,
+    Journal,
+    MessageRecord,
+    Saved,
+    SessionRecord,
+    SubscriptionRecord,
+    WillRecord,
+)
 from broker.core.persistence.pages import UNBOUNDED, Page
-from broker.core.queues.delivery import Delivery
+from broker.core.queues.delivery import QUEUED, RELEASED, Delivery
 from broker.core.queues.message import Message
 from broker.core.routing.in_turns.broadcasts import Interrupted
-from broker.core.routing.loop_detection import UPLINKS
+from broker.core.routing.loop_detection import NODES, UPLINKS
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.core.topics.subscription import Subscription
@@ -61,6 +70,76 @@ def refill(router: Router, session: Session, record: SessionRecord, now: float) 
     router.session_table.count(session)
 
 
+def admit(router: Router, record: SessionRecord, now: float) -> Session:
+    """Put the session of a record into a router that runs; its client is away. The journal is told all of it as new.
+
+    Raises:
+        RuntimeError: there is a session of this client identifier.
+    """
+    if record.client_id in router.sessions:
+        raise RuntimeError("there is a session of this client identifier")
+    gone_for = 0.0 if record.disconnected_for is None else record.disconnected_for
+    session = _made(router, record)
+    journal = router.journal
+    if journal is not None:
+        journal.session_kept(session.client_id, session.principal, session.expiry_interval, now - gone_for)
+        session.keep_in(journal)
+    if record.received:
+        session.incoming_qos2 = set(record.received)
+        if journal is not None:
+            for packet_id in record.received:
+                journal.received(session.client_id, packet_id)
+    _subscribe(router, session, record)
+    if journal is not None:
+        for subscription in session.subscriptions.values():
+            journal.subscribed(session.client_id, subscription, session.is_streaming(subscription))
+    append(router, session, record.deliveries, now)
+    _times(router, session, record, gone_for, now)
+    will = session.will
+    if will is not None and journal is not None:
+        journal.will_set(session.client_id, will, session.will_due)
+    return session
+
+
+def append(router: Router, session: Session, deliveries: Sequence[DeliveryRecord], now: float) -> int:
+    """Have deliveries of records be the last of a session of a router that runs. How many had no room, which counts.
+
+    Those in flight have packet identifiers that the session has not in use.
+    """
+    messages: dict[MessageRecord, Message] = {}
+    dropped = 0
+    for kept in deliveries:
+        delivery = _delivery(session, kept, messages, now)
+        if not session.restore(delivery):
+            dropped += 1
+            continue
+        journal = session.journal
+        if journal is not None and kept.state != QUEUED:
+            journal.in_flight(session.client_id, delivery)
+            if kept.state == RELEASED:
+                journal.released(session.client_id, delivery)
+            elif kept.attempts == 0:
+                journal.unsent(session.client_id, delivery)
+    if session.outbox is not None:
+        session.go_on(now)
+        session.outbox.schedule_flush()
+    router.session_table.count(session)
+    return dropped
+
+
+def subscribe(router: Router, session: Session, records: Sequence[SubscriptionRecord]) -> None:
+    """Give a session of a router that runs subscriptions that it has not; those that it has stay as they are."""
+    new = [kept for kept in records if kept.request.topic_filter not in session.subscriptions]
+    for kept in new:
+        _subscribe_one(router, session, kept)
+        if session.journal is not None:
+            subscription = session.subscriptions[kept.request.topic_filter]
+            session.journal.subscribed(session.client_id, subscription, session.is_streaming(subscription))
+    if session.outbox is not None:
+        session.outbox.schedule_flush()
+    router.session_table.count(session)
+
+
 class _Dropped(Journal):
     """The journal of a queue while it is filled again: what comes in was told of long ago, what has to go was not."""
 
@@ -92,13 +171,7 @@ def _time(remaining: float, now: float) -> float:
 
 
 def _session(router: Router, record: SessionRecord, messages: dict[MessageRecord, Message], now: float) -> None:
-    limits = router.limits
-    session = Session(record.client_id, limits.session_messages, limits.session_bytes, router.counters)
-    session.queue_qos0 = limits.queue_qos0
-    session.principal = record.principal
-    session.expiry_interval = record.expiry_interval
-    router.queue_limits.apply(session)
-    router.session_table.add(session)
+    session = _made(router, record)
     _fill(router, session, record, messages, now)
     journal = router.journal
     gone_for = record.disconnected_for
@@ -106,6 +179,24 @@ def _session(router: Router, record: SessionRecord, messages: dict[MessageRecord
         gone_for = 0.0
         if journal is not None:
             journal.session_kept(session.client_id, session.principal, session.expiry_interval, now)
+    _times(router, session, record, gone_for, now)
+
+
+def _made(router: Router, record: SessionRecord) -> Session:
+    limits = router.limits
+    session = Session(record.client_id, limits.session_messages, limits.session_bytes, router.counters)
+    session.queue_qos0 = limits.queue_qos0
+    session.node = session.own = record.client_id.startswith(NODES)
+    session.principal = record.principal
+    session.expiry_interval = record.expiry_interval
+    session.account.retained = router.retained_store.shares.of(record.client_id)
+    router.queue_limits.apply(session)
+    router.session_table.add(session)
+    return session
+
+
+def _times(router: Router, session: Session, record: SessionRecord, gone_for: float, now: float) -> None:
+    """Its expiry and its will, and the accounts of it."""
     if not router.limits.persistent:
         session.expires_at = now
     elif session.expiry_interval != NEVER:
@@ -168,17 +259,21 @@ def _will(router: Router, session: Session, record: WillRecord, now: float) -> N
 
 def _subscribe(router: Router, session: Session, record: SessionRecord) -> None:
     for kept in record.subscriptions:
-        group_name, topic_filter = parse_shared(kept.request.topic_filter)
-        subscription = Subscription(session, kept.request.topic_filter)
-        subscription.agree(kept.request, kept.identifier, router.limits.max_qos)
-        router.table.add(session, subscription, group_name, topic_filter)
-        router.table.tell(subscription, True)
-        if not session.uplink and (kept.options is not None or router.limits.rules):
-            # By what is allowed now.
-            terms = router.queue_limits.sub_queue_terms(session, topic_filter, kept.options)
-            router.queue_limits.give_sub_queue(session, subscription, terms, kept.options)
-        if kept.streaming:
-            session.start_stream(subscription, router.retained)
+        _subscribe_one(router, session, kept)
+
+
+def _subscribe_one(router: Router, session: Session, kept: SubscriptionRecord) -> None:
+    group_name, topic_filter = parse_shared(kept.request.topic_filter)
+    subscription = Subscription(session, kept.request.topic_filter)
+    subscription.agree(kept.request, kept.identifier, router.limits.max_qos)
+    router.table.add(session, subscription, group_name, topic_filter)
+    router.table.tell(subscription, True)
+    if not session.uplink and (kept.options is not None or router.limits.rules):
+        # By what is allowed now.
+        terms = router.queue_limits.sub_queue_terms(session, topic_filter, kept.options)
+        router.queue_limits.give_sub_queue(session, subscription, terms, kept.options)
+    if kept.streaming:
+        session.start_stream(subscription, router.retained)
 
 
 def _delivery(session: Session, record: DeliveryRecord, messages: dict[MessageRecord, Message], now: float) -> Delivery:

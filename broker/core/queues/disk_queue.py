@@ -17,7 +17,7 @@ from broker.core.persistence.pages import FETCHED_BYTES, PAGE_BYTES, Page, Pages
 from broker.core.queues.delivery import Delivery
 from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.outbox import Outbox
-from broker.core.queues.queue_totals import QueueTotals
+from broker.core.queues.queue_totals import Crowded, QueueTotals
 from broker.core.queues.requests import RequestMessage
 
 
@@ -26,7 +26,7 @@ def is_pageable(delivery: Delivery) -> bool:
     return delivery.sub_queue is None and delivery.group is None and not isinstance(delivery.message, RequestMessage)
 
 
-class PagedQueue:
+class PagedQueue(Crowded):
     """The queue that the pages belong to."""
 
     def count(self, messages: i64, size: i64) -> None:
@@ -101,6 +101,10 @@ class DiskQueue(Starved):
         self._count(page.messages, page.bytes)
         if qos0:
             self._hold_qos0()
+
+    def pages(self) -> list[Page]:
+        """The pages, oldest first: a copy."""
+        return list(self._pages)
 
     def _hold_qos0(self) -> None:
         if not self._holds_qos0:

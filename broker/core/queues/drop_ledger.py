@@ -10,8 +10,13 @@ Each loss is told to the client once, but for messages that expired, and is in o
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from broker.core.counters import DISCONNECTED, DROP_CAUSES, EXPIRED, Counters, add_loss
 from broker.core.queues.queue_totals import Losses
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 
 class Ledger(Losses):
@@ -22,6 +27,8 @@ class Ledger(Losses):
         self._counters = counters
         self._load = counters.load
         self.dropped: list[int] | None = None
+        # What had been lost when somebody last compared subscribers (`sampling.subscribers`).
+        self.compared: i64 = 0
         # What the client has not been told of, and the log; None: nothing.
         self.untold: list[int] | None = None
         self.unreported: list[int] | None = None

@@ -246,15 +246,15 @@ class Message(Retainable):
 
 
 class MessageCopy(Message):
-    """A message made of another one, for one with more to say: without the wire forms that it has."""
+    """A message made of another one, for one with more to say, or other properties: without the wire forms it has."""
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: Message, properties: bytes | None = None) -> None:
         super().__init__(
             message.topic,
             message.payload(),
             message.qos,
             message.retain,
-            message.properties,
+            message.properties if properties is None else properties,
             message.expires_at,
             message.publisher,
         )

@@ -72,6 +72,11 @@ class Outbox:
         self.max_bytes = bound(max_bytes)
         self.queue.limit(self.max_messages, self.max_bytes)
 
+    def keep_fresh(self, fresh: bool) -> None:
+        """Whether something here is worth less the longer it waits. Publishers wait for nobody who wants that."""
+        self.fresh = fresh
+        self.queue.holds = not fresh and self.policy != DROP_OLDEST
+
     def name_topics(self, names: PeerNames) -> None:
         """Have frames made for this peer alone, with these names. Called once `max_packet` is known."""
         self.names = names
@@ -304,9 +309,7 @@ class Outbox:
         """
         if self.closed:
             return
-        queue = self.queue
-        queue.items.append(packet)
-        queue.control_bytes += len(packet)
+        self.queue.line_up_control(packet)
         if not self._listed:
             self.schedule_flush()
 
@@ -365,8 +368,9 @@ class Outbox:
             if self.names is None and isinstance(item, Delivery) and item.is_plain():
                 items.clear()
                 item.attempts = 1
-                queue.took_one_in_flight(now)
-                return item.message.qos12_frame(self.v5, item.qos, item.packet_id)
+                alone = item.message.qos12_frame(self.v5, item.qos, item.packet_id)
+                queue.took_one_in_flight(item.qos, len(alone), now)
+                return alone
         batch = self.take_batch(max_bytes, now)
         return batch[0] if len(batch) == 1 else b"".join(batch)
 
@@ -399,6 +403,7 @@ class Outbox:
         used: i64 = 0
         gaps: i64 = 0
         sent: i64 = 0
+        length: i64 = 0
         for item in queue.items:
             if total >= max_bytes:
                 break
@@ -409,7 +414,9 @@ class Outbox:
                     count: i64 = frame_count(frame)
                     queue.uncount(count, len(frame))
                     queue.taken += count
+                    queue.taken_bytes += len(frame)
                     sent += count
+                    length += len(frame)
                 else:
                     queue.control_bytes -= len(frame)
                     self.receive_window.written(frame)
@@ -430,15 +437,19 @@ class Outbox:
                 else:
                     frame = self._frame(item, expiry)
                 sent += 1
+                length += len(frame)
+                if item.qos > 0:
+                    queue.count_sent(item.qos, 1)
             elif isinstance(item, DeliveryRun):
                 frame = item.frames
                 sent += queue.take_run(item)
+                length += len(frame)
             else:
                 gaps += 1
                 continue
             batch.append(frame)
             total += len(frame)
-        queue.end_batch(used, gaps, sent, now)
+        queue.end_batch(used, gaps, sent, length, now)
         return batch
 
     def _frame(self, delivery: Delivery, expiry: int) -> bytes:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import mypyc_attr
+
 from broker.core.permissions import Permissions
 from broker.core.queues.peer import Peer
 from broker.core.topics.subscription import OwnQueue
@@ -42,10 +44,19 @@ class Worker:
         raise NotImplementedError
 
 
+class Crowded:
+    """A queue that may have too much waiting in it: of a connection, or of a session."""
+
+    def crowded(self, now: float) -> bool:
+        """Whether publishers should wait: more than half of what may wait does, and the client takes it."""
+        raise NotImplementedError
+
+
 class Losses:
     """Base of a client's ledger of losses (`drop_ledger.Ledger`). It stands here so that this module needs no other."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LossRecorder:
     """Whoever records what happens (`tap.Tap`), as far as queues need to know it."""
 
@@ -74,6 +85,13 @@ class QueueTotals:
         self.max_messages: i64 = UNLIMITED
         self.max_bytes: i64 = UNLIMITED
         self.reliever: Reliever | None = None
+        # How often a message came to a queue that is more than half full and whose client reads, and the last of those
+        # queues: of connections, and of sessions.
+        self.crowds: i64 = 0
+        self.crowded_live: Crowded | None = None
+        self.crowded_session: Crowded | None = None
+        # How often a publisher was held back for such a queue.
+        self.holds: i64 = 0
         # Peers whose queues ran over and who have to go for it.
         self.overflowed: list[Peer] = []
         # Queues of subscriptions in which something may grow too old, each once, until somebody finds them empty.

@@ -47,6 +47,9 @@ class Request:
       answered.
     """
 
+    # Whether it goes on to be asked when a connection ends.
+    lasting = False
+
     def __init__(self, packet_id: int, qos: int) -> None:
         self.packet_id = packet_id
         self.qos = qos
@@ -104,6 +107,30 @@ class Request:
         if peer is not None:
             self.peer = None
             peer.answer(self.packet_id, self.qos, reached)
+
+
+class NodeRequest(Request):
+    """A publish whose acknowledgement waits until all nodes of a mesh that want the message have it, and says whether
+    anybody was reached. It waits on while the connection to a node is made again."""
+
+    lasting = True
+
+    def waits(self, peer: Peer, count: int) -> bool:
+        """See `Request.waits`; here for each node and link that was asked."""
+        if self.left == 0:
+            return False
+        if count > self.asked:
+            self.reached = True
+        self.peer = peer
+        return True
+
+    def settle(self, reached: bool) -> None:
+        """See `Request.settle`; the publisher is told when the last has said so."""
+        self.left -= 1
+        if reached:
+            self.reached = True
+        if self.left == 0:
+            self._tell(self.reached)
 
 
 class RequestMessage(MessageCopy):

@@ -15,7 +15,8 @@ from broker.core.codec.framing import frame_end
 from broker.core.counters import AGE, EXPIRED, REPLACED, Counters, add_loss
 from broker.core.queues.delivery import DROPPED, SENT, Delivery, DeliveryRun
 from broker.core.queues.drop_ledger import Ledger
-from broker.core.queues.queue_totals import UNLIMITED
+from broker.core.queues.message import OVERHEAD
+from broker.core.queues.queue_totals import UNLIMITED, Crowded
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -23,11 +24,14 @@ if TYPE_CHECKING:
 GAPS: Final = 32
 """Gaps that are not worth closing."""
 
+STANDSTILL: Final = 0.2
+"""Seconds after which a client from whose queue nothing was taken does not read: nobody waits for it any more."""
+
 NOT_SENT: Final = -2
 """Answer of `take_delivery` for what is not to be sent any more."""
 
 
-class SendQueue:
+class SendQueue(Crowded):
     """One peer's queue. All sizes in bytes."""
 
     def __init__(self, counters: Counters, max_messages: i64, max_bytes: i64) -> None:
@@ -36,7 +40,12 @@ class SendQueue:
         self._load = counters.load
         # Of the client; set when a session gets this queue.
         self.ledger: Ledger | None = None
+        # Whether publishers wait for this client while it reads and has more than half of its queue before it.
+        self.holds = True
+        # When the writer last took something.
+        self._taken_at: float = -STANDSTILL
         # Fill at which `counters.half_full` is told, once until the writer takes something.
+        self._told = False
         # Not by `limit`: a method that is called here would have every attribute checked wherever it is read, compiled.
         self._half_messages: i64 = max_messages // 2
         self._half_bytes: i64 = max_bytes // 2
@@ -63,7 +72,12 @@ class SendQueue:
         # The ledger.
         self.offered: i64 = 0
         self.taken: i64 = 0
+        # Of those, without what a message takes in memory.
+        self.taken_bytes: i64 = 0
         self.high_water: i64 = 0
+        # What had been taken when somebody last compared subscribers (`sampling.subscribers`).
+        self.compared: i64 = 0
+        self.compared_bytes: i64 = 0
         self.dropped: list[int] | None = None
         # Time in the queue: of the last message that was watched (s); since when the present one waits, 0.0: none is
         # watched; and how many things go before it has gone.
@@ -97,10 +111,14 @@ class SendQueue:
             self._since = self._load.now
             self._ahead = len(self.items)
         if self.messages > self._message_mark or self.bytes > self._byte_mark:
-            # Whoever routes is told that the writer should have a turn. Once: one who does not read slows nobody.
-            self._counters.half_full += 1
-            self._message_mark = UNLIMITED
-            self._byte_mark = UNLIMITED
+            self._tell()
+
+    def line_up_control(self, packet: bytes) -> None:
+        """Queue a control packet, or several of four bytes each; none is longer and begins so."""
+        self.items.append(packet)
+        size: i64 = len(packet)
+        self.control_bytes += size
+        self._counters.control_sent += size >> 2 if size > 4 and packet[1] == 2 else 1
 
     def replace(self, grown: i64) -> None:
         """A QoS 0 delivery that waits here got a newer message in place of its own, larger by `grown` bytes."""
@@ -109,8 +127,33 @@ class SendQueue:
         self._load.bytes += grown
         self.count_dropped(REPLACED, 1)
 
+    def _tell(self) -> None:
+        """Tell whoever routes that half of what may wait does."""
+        load = self._load
+        if not self._told:
+            # The writer should have a turn. Once: one who does not read slows nobody.
+            self._told = True
+            self._counters.half_full += 1
+            load.crowds += 1
+            load.crowded_live = self
+        elif self.crowded(load.now):
+            load.crowds += 1
+            load.crowded_live = self
+        else:
+            self._message_mark = UNLIMITED
+            self._byte_mark = UNLIMITED
+
+    def crowded(self, now: float) -> bool:
+        """See `Crowded`: the client reads, if not for long."""
+        return (
+            self.holds
+            and (self.messages > self._half_messages or self.bytes > self._half_bytes)
+            and now < self._taken_at + STANDSTILL
+        )
+
     def _mark(self) -> None:
         """Tell of a queue that is half full when it becomes so again."""
+        self._told = False
         self._message_mark = self._half_messages
         self._byte_mark = self._half_bytes
 
@@ -119,10 +162,13 @@ class SendQueue:
     def took_all(self, now: float) -> None:
         """All that waited has gone, and none of it was QoS 1 or 2, or a gap."""
         self._mark()
+        self._taken_at = now
         if self.messages > self.high_water:
             self.high_water = self.messages
         self.taken += self.messages
+        self.taken_bytes += self.bytes
         self._counters.messages_sent += self.messages
+        self._counters.publish_bytes_sent += self.bytes
         load = self._load
         load.messages -= self.messages
         load.bytes -= self.bytes
@@ -135,8 +181,10 @@ class SendQueue:
             self._since = 0.0
         self._lags = False
 
-    def took_one_in_flight(self, now: float) -> None:
-        """All that waited was one message of QoS 1 or 2, and it has gone for the first time."""
+    def took_one_in_flight(self, qos: int, length: i64, now: float) -> None:
+        """All that waited was one message of QoS 1 or 2, and it has gone for the first time, as `length` bytes."""
+        self.count_sent(qos, 1)
+        self._counters.publish_bytes_sent += length - self.bytes
         self.deferred = 0
         self.qos12_messages = 0
         self.qos12_bytes = 0
@@ -144,12 +192,12 @@ class SendQueue:
         load = self._load
         load.messages += 1
         load.bytes += self.bytes
+        self.taken_bytes -= OVERHEAD
         self.took_all(now)
 
     def begin_batch(self) -> None:
         """Things are taken from the front one by one now, and out of the accounts; `end_batch` follows."""
-        self._message_mark = self._half_messages
-        self._byte_mark = self._half_bytes
+        self._mark()
         if self.messages > self.high_water:
             self.high_water = self.messages
 
@@ -190,7 +238,15 @@ class SendQueue:
                     self.expired.append(delivery)
                 return NOT_SENT
             self.taken += 1
+            self.taken_bytes += size - OVERHEAD
         return expiry
+
+    def count_sent(self, qos: int, count: i64) -> None:
+        """So many messages of QoS 1 or 2 are sent, or sent again."""
+        if qos == 1:
+            self._counters.sent_qos1 += count
+        else:
+            self._counters.sent_qos2 += count
 
     def take_run(self, run: DeliveryRun) -> i64:
         """Take a run out of the accounts; how many deliveries it has."""
@@ -206,11 +262,16 @@ class SendQueue:
         self.qos12_messages -= count
         self.qos12_bytes -= size
         self.taken += count
+        self.count_sent(run.deliveries[0].qos, count)
+        self.taken_bytes += size - count * OVERHEAD
         return count
 
-    def end_batch(self, used: i64, gaps: i64, sent: i64, now: float) -> None:
-        """`used` things from the front of the line have gone, `gaps` of them gaps; `sent` messages were in them."""
+    def end_batch(self, used: i64, gaps: i64, sent: i64, length: i64, now: float) -> None:
+        """`used` things from the front of the line have gone, `gaps` of them gaps; with them `sent` messages, `length`
+        bytes."""
+        self._taken_at = now
         self._counters.messages_sent += sent
+        self._counters.publish_bytes_sent += length
         self.items = self.items[used:]
         self.gaps -= gaps
         if self._head > used:

@@ -30,6 +30,7 @@ from broker.core.queues.message import HEADROOM
 from broker.core.queues.outbox import ACCEPTED, Outbox
 from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST
 from broker.core.queues.queue_totals import bound
+from broker.core.queues.send_queue import STANDSTILL
 from broker.core.queues.windows.review import Review
 from broker.core.topics.subscription import SharedGroup
 
@@ -70,6 +71,9 @@ class SessionQueue(PagedQueue):
         self.qos0: i64 = 0
         self._gaps: i64 = 0
         self._pressed = False
+        # As in `SendQueue`: whether publishers wait for this client, and when it last took something, or kept up.
+        self.holds = True
+        self._taken_at: float = -STANDSTILL
         self.client_id = ledger.client_id
         self._ledger = ledger
         self._counters = counters
@@ -119,6 +123,9 @@ class SessionQueue(PagedQueue):
         pending.append(delivery)
         delivery.live = False
         delivery.since = self.load.now
+        if self.messages == 0:
+            # Until now it has kept up.
+            self._taken_at = self.load.now
         self.messages += 1
         self.bytes += size
         self.load.messages += 1
@@ -153,10 +160,25 @@ class SessionQueue(PagedQueue):
 
     def _press(self, outbox: Outbox | None) -> None:
         """Whoever routes is told when half of what may wait does."""
-        if not self._pressed and outbox is not None and self.messages * 2 > self.max_messages:
+        if outbox is None or not (self.messages * 2 > self.max_messages or self.bytes * 2 > self.max_bytes):
+            return
+        load = self.load
+        if not self._pressed:
             # Once, until the client has worked most of it off: one that does not read slows nobody.
             self._pressed = True
             self._counters.backed_up += 1
+        if self.crowded(load.now):
+            load.crowds += 1
+            load.crowded_session = self
+
+    def crowded(self, now: float) -> bool:
+        """See `Crowded`: the client acknowledges, if not for long."""
+        return (
+            self.holds
+            and self.policy != DROP_OLDEST
+            and (self.messages * 2 > self.max_messages or self.bytes * 2 > self.max_bytes)
+            and now < self._taken_at + STANDSTILL
+        )
 
     # -- on disk alone -------------------------------------------------------------------------------------------------
 
@@ -268,7 +290,8 @@ class SessionQueue(PagedQueue):
             self._gaps = 0
             if self.review is not None:
                 self.review.left = 0
-        if self._pressed and self.messages * 4 < self.max_messages:
+        self._taken_at = self.load.now
+        if self._pressed and self.messages * 4 < self.max_messages and self.bytes * 4 < self.max_bytes:
             self._pressed = False
 
     def take(self, delivery: Delivery) -> None:
@@ -278,6 +301,20 @@ class SessionQueue(PagedQueue):
         self._unqueue(delivery)
         if delivery.sub_queue is not None:
             delivery.sub_queue.leave(delivery)
+
+    def waiting(self) -> list[Delivery]:
+        """What waits in memory, in its order: a copy."""
+        return [] if self.pending is None else [each for each in self.pending if each.state != DROPPED]
+
+    def take_all(self) -> list[Delivery]:
+        """Take out all that waits in memory, in its order. The journal is told that it waits no more."""
+        taken = self.waiting()
+        for delivery in taken:
+            self._unqueue(delivery)
+            self._forget(delivery)
+        self._ahead = self._gaps = 0
+        self.pending = None if self.disk is None else deque()
+        return taken
 
     def add_groups(self, found: dict[SharedGroup, None]) -> None:
         """Name the share groups of which a message waits here."""
@@ -374,11 +411,14 @@ class SessionQueue(PagedQueue):
         """Have QoS 0 wait though none waits before it, from now on or no more. Callers keep track of which it is."""
         self.qos0 += 1 if hold else -1
 
-    def settle(self) -> None:
-        """Nobody will say any more whom the requests that wait here reach."""
+    def settle(self, over: bool) -> None:
+        """Nobody will say any more whom the requests that wait here reach: the session is over, or its connection."""
         if self.pending is not None:
             for delivery in self.pending:
-                delivery.settle(True)
+                if over:
+                    delivery.settle(True)
+                else:
+                    delivery.disconnected()
 
     def end(self) -> None:
         """The session is over: nothing waits any more. What did was counted."""

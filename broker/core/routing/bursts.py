@@ -15,6 +15,7 @@ from librt.strings import read_i64_le
 
 from broker.core.codec.framing import Frames, frame_body, frame_end
 from broker.core.codec.publish_layout import plain_payload, topic_end
+from broker.core.limits import Limits
 from broker.core.permissions import Permissions
 from broker.core.principal import Principal
 from broker.core.queues.message import Message
@@ -36,6 +37,9 @@ the bytes as they came is shorter, beginning with the second."""
 
 QUEUE_PART: Final = 8
 """A run takes no more than this part of a receiver's queue: one eighth."""
+
+ANY_PAYLOAD: Final = RUN_BYTES << 16
+"""The bound on a payload where the settings have none: more than a packet may have."""
 
 DOLLAR: Final = 0x24
 
@@ -101,12 +105,25 @@ class RunFinder:
         self.most: i64 = longest(max_messages, RUN_MESSAGES)
         self.most_bytes: i64 = longest(max_bytes, RUN_BYTES)
         # Bytes of the longest payload of a run, where there is a bound on them.
-        self.most_payload: i64 = RUN_BYTES << 16
+        self.most_payload: i64 = ANY_PAYLOAD
         # Whether the topics of the one that is being looked for are recorded: all of them, or none.
         self._tapped = False
         # What access control says of it, if there is one: see `permit`.
         self._permissions: Permissions | None = None
         self._publisher: Principal | None = None
+
+    def keep_to(self, limits: Limits) -> None:
+        """Find no run that the bounds on queues, payloads, or what a client may publish in a burst, would cut."""
+        most = longest(limits.live_messages, RUN_MESSAGES)
+        if limits.max_publish_rate > 0.0:
+            # A run is taken whole.
+            most = min(most, max(1, int(limits.max_publish_rate)))
+        most_bytes = longest(limits.live_bytes, RUN_BYTES)
+        if limits.max_publish_bytes > 0:
+            most_bytes = min(most_bytes, limits.max_publish_bytes)
+        self.most = most
+        self.most_bytes = most_bytes
+        self.most_payload = limits.max_payload_size if limits.max_payload_size > 0 else ANY_PAYLOAD
 
     def permit(self, permissions: Permissions | None, publisher: Principal) -> None:
         """Whose run will be looked for, and who says where that one may publish. The current frame has been allowed."""

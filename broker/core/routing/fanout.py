@@ -12,6 +12,7 @@ from typing import Final, cast
 
 from mypy_extensions import i64
 
+from broker.core.codec.topic_names import parse_shared
 from broker.core.counters import FULL_BYTES, FULL_MESSAGES, GLOBAL, NO_QUOTA
 from broker.core.permissions import NEVER_MADE, Permissions
 from broker.core.persistence.journal import Journal
@@ -32,6 +33,7 @@ from broker.core.routing.in_turns.broadcasts import (
 )
 from broker.core.routing.plans import FanoutPlan
 from broker.core.routing.reach import Reach, share_qos
+from broker.core.routing.sharing import choose, member_here
 from broker.core.routing.subscription_table import SubscriptionTable
 from broker.core.session.session import Session
 from broker.core.tap import Tap
@@ -56,12 +58,6 @@ links and the broker itself do not: for one more of theirs, the first in line go
 
 WHATEVER: Final = 1 << 60
 """More work than there will ever be."""
-
-PASSED_OVER: Final = 1_024
-"""Members of a share group who may not have a message and are passed over, before it is given up."""
-
-TRIES: Final = 16
-"""Connected members of a share group that are asked whether they have room, for one message."""
 
 SLOW: Final = 16
 """What a delivery that has an object of its own counts for in a turn, in deliveries of bytes as they came: about a
@@ -187,7 +183,7 @@ class Fanout(Worker):
                 return self._begin_broadcast(route, message, origin)
             for subscription in subscriptions if reach is None else reach.subscriptions:
                 session = cast(Session, subscription.session)
-                if subscription.no_local and session is origin:
+                if subscription.no_local and keeps_out(session, origin):
                     continue
                 count += 1
                 qos = message.qos if message.qos < subscription.qos else subscription.qos
@@ -220,7 +216,7 @@ class Fanout(Worker):
                 if self._telling is not None:
                     self._tell(answer, session, qos, retain, None)
             groups = entry.groups
-            if groups:
+            if groups and (origin is None or not origin.node):
                 for group in groups.values():
                     answer = self._share(group, message, reach)
                     if answer != NOBODY:
@@ -314,8 +310,9 @@ class Fanout(Worker):
         while self.work < until:
             subscription = broadcast.step()
             if subscription is None:
+                came_from = broadcast.origin
                 for group in broadcast.groups:
-                    if group.size > 0:
+                    if group.size > 0 and (came_from is None or not came_from.node):
                         self._share(group, message, reach)
                         self.work += SLOW
                 broadcast.end()
@@ -356,7 +353,7 @@ class Fanout(Worker):
             or session.v5 != v5
             or subscription.identifier != 0
             or subscription.sub_queue is not None
-            or (subscription.no_local and session is origin)
+            or (subscription.no_local and keeps_out(session, origin))
         ):
             return False
         session.offered += count
@@ -369,7 +366,7 @@ class Fanout(Worker):
         slow: i64 = 0
         for subscription in entry.subscriptions:
             session = cast(Session, subscription.session)
-            if subscription.no_local and session is origin:
+            if subscription.no_local and keeps_out(session, origin):
                 continue
             if not self.offer_plain(subscription, run.data, run.count, run.largest, run.v5, origin):
                 for message in run.messages():
@@ -403,7 +400,7 @@ class Fanout(Worker):
         tagged: i64 = 0
         waits: i64 = 0
         for target in plan.targets if reach is None else reach.targets:
-            if target.no_local and target.session is origin:
+            if target.no_local and keeps_out(target.session, origin):
                 rest = target.rest
                 if rest is None:
                     continue
@@ -421,11 +418,12 @@ class Fanout(Worker):
             answers += _weight(answer)
             if self._telling is not None:
                 self._tell(answer, target.session, qos, retain, None)
-        for group in plan.groups:
-            answer = self._share(group, message, reach)
-            if answer != NOBODY:
-                count += 1
-                answers += _weight(answer)
+        if origin is None or not origin.node:
+            for group in plan.groups:
+                answer = self._share(group, message, reach)
+                if answer != NOBODY:
+                    count += 1
+                    answers += _weight(answer)
         self.work += SLOW * (count + waits) + tagged
         if message.qos > 0 and 0 < answers < TOOK:
             return REFUSED_BY_ALL
@@ -441,6 +439,10 @@ class Fanout(Worker):
         chosen = self.choose(group, message, reach)
         if chosen is None:
             return NOBODY
+        return self._hand(group, chosen, message, reach)
+
+    def _hand(self, group: SharedGroup, chosen: Subscription, message: Message, reach: Reach | None) -> int:
+        """Give a message to the member that was chosen. How its session answered."""
         qos, session = share_qos(message, chosen, reach), cast(Session, chosen.session)
         retain = message.retain and chosen.retain_as_published
         answer = session.deliver(message, qos, retain, identifiers(chosen), group, queue_of(chosen))
@@ -448,47 +450,44 @@ class Fanout(Worker):
             self._tell(answer, session, qos, retain, chosen.topic_filter)
         return answer
 
+    def share_here(self, route: Route, share: str, message: Message) -> int:
+        """Give a message that another node has chosen this one for to a member of a share group that is a client here.
+
+        `share`: `$share/name/filter`. How many got it: 1, or 0 where no member is left here.
+        """
+        name, topic_filter = parse_shared(share)
+        for entry in route.entries:
+            if entry.topic_filter == topic_filter:
+                group = entry.groups.get(name)
+                reach = self._limited(route, self.permissions) if self.permissions is not None else None
+                asked = 0 if reach is None else reach.asked
+                chosen = None if group is None else member_here(group, reach)
+                self._asked(reach, asked)
+                if group is None or chosen is None:
+                    return 0
+                self._hand(group, chosen, message, reach)
+                self.work += SLOW
+                return 1
+        return 0
+
     def choose(self, group: SharedGroup, message: Message, reach: Reach | None) -> Subscription | None:
         """The member of a share group that is to have a message; None: none may, or there is none."""
-        size = message.size()
-        for _ in range(min(len(group.connected), TRIES)):
-            member = self._next_member(group, reach)
-            if member is None:
-                return None
-            session = cast(Session, member.session)
-            outbox = session.outbox
-            qos = message.qos if message.qos < member.qos else member.qos
-            if (
-                outbox is not None
-                and outbox.has_room(size)
-                and (qos == 0 or (session.window.quota > 0 and session.queue.pending is None))
-            ):
-                return member
-        # No member is connected, or none has room: the next in turn takes it, so that each has its share of these.
-        return self._next_member(group, reach)
+        asked = 0 if reach is None else reach.asked
+        chosen = choose(group, message, reach)
+        self._asked(reach, asked)
+        return chosen
 
-    def _next_member(self, group: SharedGroup, reach: Reach | None) -> Subscription | None:
-        """Whose turn it is, of those who may have the message: of the connected ones, or of the others if need be."""
-        if reach is None:
-            return group.next_member()
-        asked = reach.asked
-        found: Subscription | None = None
-        for tried in range(min(group.size, PASSED_OVER)):
-            member = group.next_member()
-            if member is not None and reach.may(cast(Session, member.session)):
-                found = member
-                break
-            if tried + 1 >= len(group.connected) > 0:
-                break
-        if found is None and group.connected:
-            for member in group.away[:PASSED_OVER]:
-                if not member.session.ended and reach.may(cast(Session, member.session)):
-                    found = member
-                    break
+    def _asked(self, reach: Reach | None, before: i64) -> None:
+        """Access control was asked about members: charge it to whoever publishes."""
         permissions = self.permissions
-        if permissions is not None:
-            self.work += (reach.asked - asked) * (SLOW + permissions.source.ask_work)
-        return found
+        if reach is not None and permissions is not None and reach.asked != before:
+            self.work += (reach.asked - before) * (SLOW + permissions.source.ask_work)
+
+
+def keeps_out(session: Session, origin: Session | None) -> bool:
+    """Whether a subscription with No Local of a session is not for what comes from `origin`: its own, or another node's
+    where the session is a node's."""
+    return session is origin or (session.node and origin is not None and origin.node)
 
 
 def _weight(answer: int) -> i64:

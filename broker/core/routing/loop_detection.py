@@ -31,6 +31,12 @@ VIA: Final = "canopy-via"
 UPLINKS: Final = "$upstream/"
 """How the client identifiers of a broker's own links begin. No client may have such a one."""
 
+PROGRAM: Final = "$program/"
+"""The same of what the program subscribes to that the broker runs in."""
+
+NODES: Final = "$node/"
+"""The same of the other nodes of a mesh."""
+
 _NAME: Final = b"\x00\x0acanopy-via"
 """The name as it is encoded, section 1.5.7."""
 

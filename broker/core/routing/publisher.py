@@ -50,16 +50,21 @@ class Publisher:
             walked = self._trie.probes - before + MISS_LEVEL_WORK * topic.count(b"/") + (len(topic) >> MISS_LENGTH_WORK)
             self._fanout.work += MISS_WORK + walked
         count = self._fanout.forward(route, message, origin)
-        if message.retain:  # without, no retained message is touched [MQTT-3.3.1-8]
+        # Without RETAIN no retained message is touched [MQTT-3.3.1-8]; nodes tell each other of theirs by another way.
+        if message.retain and (origin is None or not origin.node):
             self._retained.retain(message)
         return count
+
+    def share_here(self, message: Message, share: str) -> int:
+        """Route a message from another node to one member of a share group here: see `Fanout.share_here`."""
+        return self._fanout.share_here(self._cache.route(message.topic), share, message)
 
     def ask(self, message: Message, origin: Session | None, request: Request) -> int:
         """`publish` a request: the links that take it with QoS 1 or 2 and are connected are asked whom they reach.
 
         Afterwards `Request.waits` says whether there is anything to wait for.
         """
-        if self._limits.answer_timeout <= 0.0:
+        if self._limits.answer_timeout <= 0.0 and not request.lasting:
             return self.publish(message, origin)
         try:
             return self.publish(RequestMessage(message, request), origin)

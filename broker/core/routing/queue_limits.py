@@ -37,6 +37,10 @@ class QueueLimits:
         self._terms: QueueTerms | None = None
         self._max_client_bytes = 0
 
+    def forget(self) -> None:
+        """The limits are others: whoever connects from now on gets what they say."""
+        self._terms = None
+
     def sub_queue_terms(
         self, session: Session, topic_filter: str, options: QueueOptions | None
     ) -> SubscriptionQueueTerms:
@@ -82,7 +86,7 @@ class QueueLimits:
         if outbox is not None:
             outbox.limit(policy, terms.live_messages, terms.live_bytes)
             outbox.tells = session.v5 and self._limits.tell_loss
-            outbox.fresh = sub_queue is not None or session.fresh_sub_queues > 0
+            outbox.keep_fresh(sub_queue is not None or session.fresh_sub_queues > 0)
 
     def renew_terms(self, session: Session, subscription: Subscription) -> None:
         """The rules are about another user than before: give a subscription the queue that it has now."""
@@ -115,7 +119,7 @@ class QueueLimits:
         if sub_queue is not None and sub_queue.fresh:
             session.fresh_sub_queues += 1
         if session.outbox is not None:
-            session.outbox.fresh = session.sub_queue is not None or session.fresh_sub_queues > 0
+            session.outbox.keep_fresh(session.sub_queue is not None or session.fresh_sub_queues > 0)
 
     def sweep(self, load: QueueTotals, now: float) -> None:
         """Drop what has grown too old in queues where nothing comes or goes."""

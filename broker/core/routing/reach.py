@@ -91,7 +91,7 @@ class Reach:
             self.references = plan.references + len(self.targets) + len(self._verdicts)
 
     def _find(self, session: Session, known: dict[Principal, int]) -> int:
-        if session.uplink:
+        if session.own:
             return 2
         principal = session.principal
         verdict = known.get(principal)

@@ -13,10 +13,11 @@ import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from broker.core.bans import Bans
 from broker.core.causes import publishes_will
 from broker.core.codec.packets import NEVER, SubscriptionRequest, Will
 from broker.core.counters import Counters
-from broker.core.hooks import AccessControl, AuthMethod, EventListener, SubscriptionListener
+from broker.core.hooks import AccessControl, AuthMethod, EventListener, MessageHook, Owner, SubscriptionListener
 from broker.core.limits import Limits
 from broker.core.permissions import Permissions
 from broker.core.persistence.commits import Commits
@@ -32,6 +33,7 @@ from broker.core.routing.bursts import RunFinder
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.fanout import Fanout
 from broker.core.routing.in_turns.unfinished import Unfinished
+from broker.core.routing.nodes import NodeState
 from broker.core.routing.peers import END_WORK, HELD_WORK, FanoutState, PeerConnected, PeerDisconnected, PeerListener
 from broker.core.routing.publisher import Publisher
 from broker.core.routing.queue_limits import QueueLimits
@@ -39,6 +41,7 @@ from broker.core.routing.retained.store import RetainedStore
 from broker.core.routing.session_table import SessionTable
 from broker.core.routing.subscription_table import DROP_WORK, NODE_WORK, SubscriptionTable
 from broker.core.routing.wills import DueWill, WillQueue
+from broker.core.sampling.sampler import Sampler
 from broker.core.session.global_limit import GlobalLimiter
 from broker.core.session.session import Session
 from broker.core.tap import Tap
@@ -78,11 +81,7 @@ class Router(PeerListener):
         self.cache.guarded = limits.presence_topic
         self.cache.controls = limits.control_characters
         self.runs = RunFinder(self.cache, limits.live_messages, limits.live_bytes)
-        if limits.max_payload_size > 0:
-            self.runs.most_payload = limits.max_payload_size
         load = self._load
-        load.max_messages = bound(limits.total_messages)
-        load.max_bytes = bound(limits.total_bytes)
         self.fanout = FanoutState(load)
         self.session_table = SessionTable()
         self.sessions = self.session_table.sessions
@@ -97,9 +96,23 @@ class Router(PeerListener):
         self.permissions: Permissions | None = None  # what access control says, if there is one
         self.event_listener: EventListener | None = None
         self.auth_methods: dict[str, AuthMethod] = {}
+        self.owner: Owner | None = None  # who has sessions of other brokers come here, if anybody does
+        self.bans = Bans()  # by operators
         self.tap: Tap | None = None  # who records what happens, if anybody does
+        self.nodes = NodeState()  # the others of a mesh
+        self.sampler = Sampler()  # of what comes in; off until somebody starts it
         self._journal: Journal | None = None
         self.commits: Commits | None = None  # the journal's; set with it
+        self.limits_changed()
+
+    def limits_changed(self) -> None:
+        """`limits` has other numbers: have those who keep some of them keep to these."""
+        limits, load = self.limits, self._load
+        self.runs.keep_to(limits)
+        load.max_messages = bound(limits.total_messages)
+        load.max_bytes = bound(limits.total_bytes)
+        self.retained_store.shares.most = limits.max_retained_bytes_per_client
+        self.queue_limits.forget()
 
     @property
     def access_control(self) -> AccessControl | None:
@@ -111,6 +124,15 @@ class Router(PeerListener):
         made = None if asked is None else Permissions(asked, 0 if self.permissions is None else self.permissions.epochs)
         self.permissions = self.delivery.permissions = self.wills.permissions = self._load.permissions = made
         self.cache.clear()
+
+    @property
+    def message_hook(self) -> MessageHook | None:
+        """Who is asked about each message of a client, if anybody is. Set before the first client."""
+        return self.wills.hook
+
+    @message_hook.setter
+    def message_hook(self, hook: MessageHook | None) -> None:
+        self.wills.hook = self.retained_store.hook = hook
 
     @property
     def journal(self) -> Journal | None:
@@ -413,6 +435,22 @@ class Router(PeerListener):
         """
         if session.ended:
             return
+        self._forget(session, now)
+        if self.event_listener is not None:
+            self.event_listener.session_ended(session.client_id)
+
+    def release(self, session: Session, now: float) -> None:
+        """Forget the session of a client that is away, since it goes on in another broker (`persistence.moving`).
+
+        Nothing that it holds counts as lost, its will is not published, and nobody hears that it is over.
+        """
+        if session.ended:
+            return
+        self._forget_will(session)
+        session.let_go()
+        self._forget(session, now)
+
+    def _forget(self, session: Session, now: float) -> None:
         session.ended = True
         if session.journal is not None:
             session.journal.session_gone(session.client_id)
@@ -427,8 +465,6 @@ class Router(PeerListener):
         self.work += DROP_WORK * self.table.end(session)
         if self.table.leaving:
             self.deadlines.set(self, now)
-        if self.event_listener is not None:
-            self.event_listener.session_ended(session.client_id)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -499,6 +535,7 @@ class Router(PeerListener):
             self._publish_will(session, now)
         # Never while it is connected [MQTT-4.1.0-1], but as soon as its time is over after that [MQTT-4.1.0-2].
         if session.outbox is None and 0.0 < session.expires_at <= now:
+            self.counters.sessions_expired += 1
             self.end_session(session, now)
         else:
             self.schedule(session)

@@ -13,7 +13,7 @@ from typing import Final, cast
 
 from mypy_extensions import i64
 
-from broker.core.hooks import SubscriptionListener
+from broker.core.hooks import NodeListener, SubscriptionListener
 from broker.core.limits import Limits
 from broker.core.queues.delivery import queue_of
 from broker.core.queues.queue_totals import QueueTotals
@@ -56,10 +56,14 @@ class SubscriptionTable:
         self.trie = create(layout)
         self.cache = MatchCache(self.trie, match_cache)
         self.count = 0
+        # Of those, the shared ones.
+        self.shared_count = 0
         # Bytes that are counted for them, without their filters: the trie counts those.
         self.own_bytes: i64 = 0
         # Who wants to know what is asked for here, if anybody does.
         self.listener: SubscriptionListener | None = None
+        # The same of a mesh.
+        self.node_listener: NodeListener | None = None
         self.tap: Tap | None = None
         # How many go in one call.
         self.drops: i64 = DROPS
@@ -123,6 +127,8 @@ class SubscriptionTable:
         self._account(subscription, group_name, entry, 1)
         if self.listener is not None and not session.uplink:
             self.listener.wanted(topic_filter)
+        if self.node_listener is not None and not session.node:
+            self.node_listener.wanted(topic_filter, group_name)
         return work
 
     def give_queue(self, subscription: Subscription, sub_queue: OwnQueue | None) -> None:
@@ -156,6 +162,8 @@ class SubscriptionTable:
             self.cache.remove(topic_filter)
         if self.listener is not None and not cast(Session, subscription.session).uplink:
             self.listener.unwanted(topic_filter)
+        if self.node_listener is not None and not cast(Session, subscription.session).node:
+            self.node_listener.unwanted(topic_filter, "" if group is None else group.name)
         return held - self.trie.bytes
 
     def tell(self, subscription: Subscription, snapshot: bool) -> None:
@@ -238,6 +246,8 @@ class SubscriptionTable:
         if subscription.sub_queue is not None:
             size += SUB_QUEUE_BYTES
         self.count += change
+        if group_name:
+            self.shared_count += change
         self.own_bytes += change * size
         _charge(subscription, change * (size + entry.cost))
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from broker.core.codec.packets import Will
 from broker.core.counters import Counters
+from broker.core.hooks import MessageHook
 from broker.core.permissions import Permissions
 from broker.core.principal import Principal
 from broker.core.queues.message import Message
@@ -42,6 +43,8 @@ class WillQueue:
         self._deadlines = deadlines
         # What access control says, if there is one.
         self.permissions: Permissions | None = None
+        # Who is asked about messages, if anybody is. See `Router.message_hook`.
+        self.hook: MessageHook | None = None
         # Whether the last will has half filled a queue, or is on its way to very many: the next ones wait.
         self._pressed = False
         # How many wait.
@@ -76,6 +79,12 @@ class WillQueue:
         ):
             self._counters.denied_publishes += 1
             return
+        hook = self.hook
+        if hook is not None:
+            changed = hook.publish(principal, message, True)
+            if changed is None:
+                return
+            message = changed
         counters = self._counters
         half_full = counters.half_full
         backed_up = counters.backed_up

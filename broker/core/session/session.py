@@ -61,6 +61,8 @@ class Session(Subscriber):
         self.plain = self.fast_path = True
         self.v5 = self.queue_qos0 = False
         self.uplink = False  # a link's to an upstream broker: what it subscribes to here is nobody's demand
+        self.own = False  # the broker's: a link's, or of the program that it runs in. No rule is about it
+        self.node = False  # another node's of the mesh: nothing that came from a node goes to one
         # Whether its client's acknowledgements tell if anybody was reached: a link's do. As of the present connection.
         self.answers = False
         self.client_id, self.totals, self.ledger = client_id, counters.load, ledger
@@ -157,7 +159,7 @@ class Session(Subscriber):
         self.delivered += outbox.taken
         self.window.close()
         if self.answers:
-            self.queue.settle()
+            self.queue.settle(False)
 
     def restore(self, delivery: Delivery) -> bool:
         """Take back a delivery that a store kept, in the order in which they were queued. False: no room, dropped."""
@@ -349,7 +351,7 @@ class Session(Subscriber):
             return False
         self.window.free_expired(outbox)
         permissions = self.totals.permissions
-        if permissions is not None and (self.uplink or not permissions.filters):
+        if permissions is not None and (self.own or not permissions.filters):
             permissions = None
         if not self.window.send_again(outbox, permissions, self.principal):
             return self.window.spent
@@ -368,7 +370,7 @@ class Session(Subscriber):
 
     def _fill_from_streams(self, streams: RetainedStreams, outbox: Outbox, now: float) -> bool:
         """Queue retained messages at the receiver's pace: none is dropped, they wait until there is room."""
-        while (delivery := streams.next(outbox, None if self.uplink else self.principal, now)) is not None:
+        while (delivery := streams.next(outbox, None if self.own else self.principal, now)) is not None:
             if self.uplink and not self.adapt_retained(delivery):
                 continue
             cause = streams.send(delivery, outbox, self.window)
@@ -462,12 +464,21 @@ class Session(Subscriber):
                 self.journal.finished(self.client_id, delivery)
         return taken
 
+    def let_go(self) -> None:
+        """What waits and what is in flight goes on elsewhere: here it is neither delivered nor dropped."""
+        self.offered -= self.queued()
+        self.inflight.settle()
+        if self.answers:
+            self.queue.settle(True)
+        self.window.end()
+        self.queue.end()
+
     def end(self) -> None:
         """The session is over: what still waits is dropped and counted."""
         self.ended = True
         self.inflight.settle()
         if self.answers:
-            self.queue.settle()
+            self.queue.settle(True)
         queued = self.queued()
         if queued > 0:
             self.ledger.lost(SESSION_ENDED, queued)

@@ -49,7 +49,7 @@ def is_empty(session: Session) -> bool:
     """Whether the end of a session whose client is away would lose nothing but the word that it was there."""
     return (
         session.outbox is None
-        and not session.uplink
+        and not session.own
         and not session.subscriptions
         and session.queue.pending is None
         and not session.inflight

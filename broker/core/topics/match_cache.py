@@ -229,6 +229,18 @@ class MatchCache:
         """Whether the route of a topic is remembered. No use of it, and no hit."""
         return topic in self._routes
 
+    def peek(self, topic: bytes) -> Route:
+        """The route of a topic, remembered or not, for whoever only looks: no use, no hit, nothing remembered."""
+        route = self._routes.get(topic)
+        if route is None:
+            probes = self.trie.probes
+            name = str(topic, "utf-8")
+            route = Route(topic, self.trie.match(name), self.changes)
+            self.trie.probes = probes
+            if self.taps is not None:
+                route.tapped = len(self.taps.match(name)) > 0
+        return route
+
     def store(self, topic: bytes) -> Route:
         """Ask the trie about a topic that `lookup` did not know, and remember the answer where the bounds allow it.
 

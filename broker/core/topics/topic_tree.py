@@ -34,7 +34,7 @@ class Retainable:
 
 
 class TopicNode:
-    """One topic, or a level on the way to one. To readers: `topic` and `value`, and nothing else."""
+    """One topic, or a level on the way to one. To readers: `topic`, `value` and `level`, and how many lie below."""
 
     def __init__(self, level: str, born: int, reserved: bool) -> None:
         self.topic: str = ""  # set with the first value
@@ -56,6 +56,22 @@ class TopicNode:
         if isinstance(below, Children):
             return below.children.get(level)
         return None
+
+    def children(self) -> list[TopicNode]:
+        """All children, in no particular order: a list of its own."""
+        below = self.below
+        if isinstance(below, TopicNode):
+            return [below]
+        if isinstance(below, Children):
+            return list(below.children.values())
+        return []
+
+    def child_count(self) -> int:
+        """How many children there are."""
+        below = self.below
+        if isinstance(below, Children):
+            return len(below.children)
+        return 0 if below is None else 1
 
     def insert(self, child: TopicNode) -> None:
         below = self.below
@@ -163,6 +179,19 @@ class RetainedTree:
                 return None
             node = child
         return node.value
+
+    def below(self, topic: str | None) -> list[TopicNode]:
+        """The levels right below a topic, or the first levels (None), in no particular order: a list of its own.
+
+        It costs as much as there are. The nodes are good until something is set or removed.
+        """
+        node = self._root
+        for level in [] if topic is None else topic.split("/"):
+            child = node.child(level)
+            if child is None:
+                return []
+            node = child
+        return node.children()
 
     def set(self, topic: str, value: Retainable) -> Retainable | None:
         """Give a topic a value; the one it had before, or None."""

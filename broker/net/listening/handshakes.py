@@ -42,7 +42,7 @@ class Handshakes:
     """Those of one broker. A `limit` of 0 is none."""
 
     def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
-        self._limit = limit
+        self.limit = limit
         self._loop = loop
         # The oldest first.
         self._under_way: dict[Handshake, None] = {}
@@ -58,7 +58,7 @@ class Handshakes:
 
     def begin(self, handshake: Handshake) -> None:
         """A connection has arrived. It is under way until `end`."""
-        if 0 < self._limit <= len(self._under_way):
+        if 0 < self.limit <= len(self._under_way):
             oldest = next(iter(self._under_way))
             del self._under_way[oldest]
             self.evicted += 1

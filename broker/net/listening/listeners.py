@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, cast
@@ -22,6 +23,7 @@ from broker.net.connection_log import ConnectionLog
 from broker.net.connection_table import ConnectionTable
 from broker.net.hub import FlushScheduler
 from broker.net.listening import tls, unix_sockets
+from broker.net.listening.handed import HandedSockets
 from broker.net.listening.handshakes import Handshakes
 from broker.net.listening.proxied import Proxied
 from broker.net.listening.proxy_protocol import V1, V2, TrustedProxies
@@ -37,6 +39,9 @@ SERVED: Final = frozenset({"mqtt", "mqtts", "mqtt+unix", "ws", "wss"})
 """The schemes that there is something for."""
 
 PROXY_VERSIONS: Final = {"v1": V1, "v2": V2}
+
+KEEP_FILE: Final[dict[str, Any]] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+"""Has the event loop leave the file of a Unix socket to us: newer ones remove it."""
 
 
 # It has the methods of a protocol, as the stages have, and is none by inheritance: they are compiled.
@@ -54,6 +59,7 @@ class Host(Protocol):
     log: Any
     connection_log: ConnectionLog
     connection_table: ConnectionTable
+    handed: HandedSockets | None
     # From the server's start on.
     hub: FlushScheduler
     handshakes: Handshakes
@@ -87,7 +93,8 @@ class Listener:
             self._trusted = TrustedProxies(settings.proxy_from)
         # With TLS, from `open` on.
         self.certificates: tls.Certificates | None = None
-        self._server: asyncio.Server | None = None
+        # One, or as many as sockets were handed over for it.
+        self._servers: list[asyncio.Server] = []
         self._file: unix_sockets.SocketFile | None = None
 
     @property
@@ -102,7 +109,7 @@ class Listener:
     @property
     def sockets(self) -> list[socket.socket]:
         """The listening sockets: those of a host may be several."""
-        return [] if self._server is None else list(self._server.sockets)
+        return [sock for server in self._servers for sock in server.sockets]
 
     def url(self) -> str:
         """The URL that it listens on, with its real port."""
@@ -110,6 +117,24 @@ class Listener:
 
     async def open(self) -> None:
         """Listen.
+
+        Raises:
+            StartupError: why not, in one line that names the listener.
+        """
+        await self.bind()
+        await self.serve()
+
+    async def serve(self) -> None:
+        """Let clients in where it is bound. Raises StartupError."""
+        try:
+            for server in self._servers:
+                await server.start_serving()
+        except OSError as error:
+            await self.close()
+            raise StartupError(sockets.why_not_listening(self._told(), self.endpoint.host, error)) from error
+
+    async def bind(self) -> None:
+        """Read its certificates and take its address; nobody can connect yet.
 
         Raises:
             StartupError: why not, in one line that names the listener.
@@ -123,10 +148,37 @@ class Listener:
                 raise StartupError(f"cannot listen on {self._told()}: {error}") from error
             self.certificates = tls.Certificates(loaded)
             self.warn(loaded)
-        if self.endpoint.path:
+        if self.server.handed is not None:
+            await self._take(self.server.handed)
+        elif self.endpoint.path:
             await self._open_unix()
         else:
             await self._open_tcp()
+
+    async def _take(self, handed: HandedSockets) -> None:
+        """Listen on the sockets that were handed over for it."""
+        found = handed.take(self.name)
+        if not found:
+            raise StartupError(f"cannot listen on {self._told()}: no socket was handed over for it")
+        loop = asyncio.get_running_loop()
+        backlog = self.server.settings.runtime.tcp_backlog
+        for sock in found:
+            sock.setblocking(False)
+            if self.endpoint.path:
+                made = await loop.create_unix_server(
+                    self._factory, sock=sock, backlog=backlog, start_serving=False, **KEEP_FILE
+                )
+            else:
+                made = await loop.create_server(self._factory, sock=sock, backlog=backlog, start_serving=False)
+            self._servers.append(made)
+        self._tuned()
+
+    def _tuned(self) -> None:
+        """Its sockets are open: they get their options, and it gets their port."""
+        for sock in self.sockets:
+            sockets.tune(sock, self.server.settings)
+        if self.sockets and not self.endpoint.path:
+            self.endpoint = self.endpoint._replace(port=self.sockets[0].getsockname()[1])
 
     async def _open_tcp(self) -> None:
         # What comes over TCP comes whole and in order, both ways [MQTT-4.2.0-1].
@@ -134,15 +186,13 @@ class Listener:
         host, port = self.endpoint.host, self.endpoint.port
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(
-                self._factory, host, port, backlog=runtime.tcp_backlog, reuse_address=True
+            made = await loop.create_server(
+                self._factory, host, port, backlog=runtime.tcp_backlog, reuse_address=True, start_serving=False
             )
         except OSError as error:
             raise StartupError(sockets.why_not_listening(self._told(), host, error)) from error
-        for sock in self._server.sockets:
-            sockets.tune(sock, self.server.settings)
-        if self._server.sockets:
-            self.endpoint = self.endpoint._replace(port=self._server.sockets[0].getsockname()[1])
+        self._servers.append(made)
+        self._tuned()
 
     async def _open_unix(self) -> None:
         settings = self.settings
@@ -154,12 +204,17 @@ class Listener:
             raise StartupError(f"cannot listen on {self._told()}: {error}") from error
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_unix_server(
-                self._factory, sock=sock, backlog=self.server.settings.runtime.tcp_backlog
+            made = await loop.create_unix_server(
+                self._factory,
+                sock=sock,
+                backlog=self.server.settings.runtime.tcp_backlog,
+                start_serving=False,
+                **KEEP_FILE,
             )
         except BaseException:
             sock.close()
             raise
+        self._servers.append(made)
 
     def load(self, settings: TlsSettings) -> tls.Loaded:
         """Read certificates for it, and change nothing. It blocks: it is for a thread.
@@ -178,6 +233,13 @@ class Listener:
         self.certificates.apply(loaded)
         self.settings = settings
         self.warn(loaded)
+
+    def limit(self, settings: Settings) -> None:
+        """Keep to these limits from now on, for connections to come."""
+        if self._upgrades is not None:
+            self._upgrades.most_bytes = settings.limits.max_upgrade_size
+        for sock in self.sockets:
+            sockets.tune(sock, settings)
 
     def warn(self, loaded: tls.Loaded) -> None:
         """Say which certificates are not, or not for long, good."""
@@ -248,9 +310,9 @@ class Listener:
     async def close(self) -> None:
         """Listen no more. The connections stay."""
         # wait_closed also waits for the connections in newer Pythons; those end later.
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        servers, self._servers = self._servers, []
+        for server in servers:
+            server.close()
         if self._file is not None:
             file, self._file = self._file, None
             await asyncio.to_thread(file.remove)
@@ -270,11 +332,14 @@ def _secured(connection: Connection, asked: bool, transport: TlsTransport) -> No
 
 
 class Renewal(NamedTuple):
-    """Certificates that have been read, and who is to show them."""
+    """Certificates that have been read, listeners that are bound, and how it will be once they are put in force."""
 
     ready: list[tuple[Listener, ListenerSettings, tls.Loaded]]
-    settings: tuple[ListenerSettings, ...]
-    """The `listener` tables as they are in force once these are shown."""
+    added: list[Listener]
+    removed: list[Listener]
+    listen: tuple[str, ...]
+    """`listen` and the `listener` tables as they are in force then."""
+    tables: tuple[ListenerSettings, ...]
 
 
 class Listeners:
@@ -305,36 +370,92 @@ class Listeners:
             await self.close()
             raise
 
-    async def prepare(self, new: Settings) -> Renewal:
-        """Read all certificates again, as other settings name them, and change nothing.
+    async def prepare(self, new: Settings, counted: bool = True) -> Renewal:
+        """Read all certificates again, as other settings name them, bind new listeners, and let nobody in there yet.
 
-        Of these settings `[listener.tls]` counts alone; all else about a listener takes a restart.
+        Listeners are told apart by their names; of those that stay, `[listener.tls]` counts alone. One that would take
+        the address of another that goes, and one with limits where connections are not `counted`, take a restart.
 
         Raises:
-            tls.TlsError: some cannot be used, in one line that names listener and file.
+            tls.TlsError, StartupError: why one cannot be as it is to be, in one line that names it.
         """
-        wanted = {each.called: each for each in new.listener}
-        in_force = list(self._server.settings.listener)
-        ready: list[tuple[Listener, ListenerSettings, tls.Loaded]] = []
-        for listener in self.open:
-            settings, other = listener.settings, wanted.get(listener.name)
-            if settings.tls is None:
+        there = {each.called: each for each in new.listeners}
+        has = {listener.name for listener in self.open}
+        removed = [listener for listener in self.open if listener.name not in there]
+        # With their real ports.
+        left = {listener.endpoint._replace(scheme="") for listener in removed}
+        added: list[Listener] = []
+        for settings in new.listeners:
+            listener = Listener(self._server, settings)
+            place = settings.endpoint._replace(scheme="")
+            if listener.name in has:
                 continue
-            # Without a table for it any more it goes on with what it has.
-            keys = settings.tls if other is None or other.tls is None or other.url != settings.url else other.tls
-            loaded = await asyncio.to_thread(listener.load, keys)
-            made = settings.model_copy(update={"tls": keys})
-            in_force[in_force.index(settings)] = made
-            ready.append((listener, made, loaded))
-        return Renewal(ready, tuple(in_force))
+            if place in left:
+                removed = [each for each in removed if each.endpoint._replace(scheme="") != place]
+            elif counted or listener.admission is None:
+                added.append(listener)
+        kept = [listener for listener in self.open if listener not in removed]
+        tables = {each.called: each for each in new.listener}
+        in_force: list[ListenerSettings] = []
+        ready: list[tuple[Listener, ListenerSettings, tls.Loaded]] = []
+        for listener in kept:
+            settings, other = listener.settings, tables.get(listener.name)
+            if settings.tls is not None:
+                # Without a table for it any more it goes on with what it has.
+                keys = settings.tls if other is None or other.tls is None or other.url != settings.url else other.tls
+                loaded = await asyncio.to_thread(listener.load, keys)
+                settings = settings.model_copy(update={"tls": keys})
+                ready.append((listener, settings, loaded))
+            in_force.append(settings)
+        bound: list[Listener] = []
+        try:
+            for listener in added:
+                await listener.bind()
+                bound.append(listener)
+        except BaseException:
+            await _close(bound)
+            raise
+        in_force += [listener.settings for listener in added]
+        # A table that is only a URL has the same name as its address in `listen`.
+        short = [each for each in in_force if self._is_short(each, new)]
+        listed = tuple(each for each in in_force if each not in short)
+        return Renewal(ready, added, removed, tuple(each.url for each in short), listed)
 
-    def apply(self, renewal: Renewal) -> None:
-        """Show what was prepared."""
+    def _is_short(self, settings: ListenerSettings, new: Settings) -> bool:
+        """Whether a listener is one of `listen`, as it was there or as it is wanted."""
+        tables = (*self._server.settings.listener, *new.listener)
+        return all(settings.called != each.called for each in tables)
+
+    async def apply(self, renewal: Renewal) -> None:
+        """Show the certificates that were prepared, and listen no more where that is over; connections stay."""
         for listener, settings, loaded in renewal.ready:
             listener.renew(settings, loaded)
+        self.open = [each for each in self.open if each not in renewal.removed] + renewal.added
+        self.all = list(self.open)
+        await _close(renewal.removed)
+
+    async def serve(self, renewal: Renewal) -> list[str]:
+        """Let clients in where it was prepared; a line for each listener where that cannot be."""
+        failed: list[str] = []
+        # Where the broker stops meanwhile, none is open any more.
+        for listener in [each for each in renewal.added if each in self.open]:
+            try:
+                await listener.serve()
+            except StartupError as error:
+                self.open.remove(listener)
+                failed.append(str(error))
+        return failed
+
+    async def discard(self, renewal: Renewal) -> None:
+        """Nothing comes of what was prepared."""
+        await _close(renewal.added)
 
     async def close(self) -> None:
         """Listen nowhere any more."""
         listeners, self.open = self.open, []
-        for listener in listeners:
-            await listener.close()
+        await _close(listeners)
+
+
+async def _close(listeners: list[Listener]) -> None:
+    for listener in listeners:
+        await listener.close()

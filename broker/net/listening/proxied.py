@@ -83,7 +83,8 @@ class Proxied(Handshake):
         self._raw.set_protocol(self._upper)
         self._upper.connection_made(self._raw)
         if used < len(data) and not self._raw.is_closing():
-            self._upper.data_received(data[used:])
+            # Whoever looks on may have taken its place.
+            cast(asyncio.Protocol, self._raw.get_protocol()).data_received(data[used:])
 
     def eof_received(self) -> bool:
         """The health checks of proxies come and go without a header."""

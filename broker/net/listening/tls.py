@@ -48,6 +48,8 @@ class Loaded:
         self.wildcard: dict[str, ssl.SSLContext] = {}
         # What is good and will soon not be, in one line each.
         self.warnings: list[str] = []
+        # When the certificates end, by file, in seconds since 1970.
+        self.expires: dict[str, float] = {}
 
     def choose(self, name: str) -> ssl.SSLContext:
         """The context whose certificate is made out to this host name; else the first."""
@@ -100,10 +102,10 @@ def load(settings: Tls, scheme: str) -> Loaded:
     """
     first = _context(settings, scheme, settings.certificate, settings.key, settings.key_password)
     loaded = Loaded(settings, first)
-    names = _names(settings.certificate, loaded.warnings)
+    names = _names(settings.certificate, loaded)
     for more in reversed(settings.more):
         context = _context(settings, scheme, more.certificate, more.key, more.key_password)
-        others = _names(more.certificate, loaded.warnings)
+        others = _names(more.certificate, loaded)
         if not others:
             raise TlsError(f"{more.certificate}: no host name in it (subject alternative name) that it could be for")
         for name in others:
@@ -217,13 +219,14 @@ def _content(file: str) -> bytes:
     return content
 
 
-def _names(file: str, warnings: list[str]) -> list[str]:
+def _names(file: str, loaded: Loaded) -> list[str]:
     """The host names that the first certificate of a file is made out to, in lower case."""
     from cryptography import x509
 
     try:
         certificate = x509.load_pem_x509_certificate(_content(file))
-        _about_time(file, certificate, warnings)
+        _about_time(file, certificate, loaded.warnings)
+        loaded.expires[file] = certificate.not_valid_after_utc.timestamp()
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return []

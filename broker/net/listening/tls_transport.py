@@ -393,6 +393,10 @@ class TlsTransport(Handshake):
             return
         self.raw.write(b"".join(pieces))
 
+    def set_protocol(self, protocol: Any) -> None:
+        """Hand what comes to another protocol from now on, as any transport does."""
+        self.upper = protocol
+
     def pause_reading(self) -> None:
         """Read nothing more until `resume_reading`."""
         self._reading = False

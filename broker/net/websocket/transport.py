@@ -74,6 +74,8 @@ class WebSocketTransport:
         self._going_on = False
         self._full = False
         self._closing = False
+        # Who looks on, and has what comes pass through it.
+        self._through: Any = None
         # The code of our close frame when the frames were to blame.
         self._code = 0
 
@@ -115,6 +117,7 @@ class WebSocketTransport:
         connection = self._connection
         # Nothing is left that would keep both.
         self._connection = None
+        self._through = None
         self._phase = OVER
         self._rest = b""
         self._upgrade = None
@@ -178,7 +181,11 @@ class WebSocketTransport:
                 self._at = 0
             connection.in_transport = left
             if parts and self._phase == OPEN:
-                connection.data_received(parts[0] if len(parts) == 1 else b"".join(parts))
+                data = parts[0] if len(parts) == 1 else b"".join(parts)
+                if self._through is None:
+                    connection.data_received(data)
+                else:
+                    self._through.data_received(data)
         self._act(connection)
 
     def _act(self, connection: Connection) -> None:
@@ -266,6 +273,10 @@ class WebSocketTransport:
         """Send a batch as one binary frame [MQTT-6.0.0-1]."""
         if self._phase == OPEN:
             self._send(frames.header(frames.BINARY, len(data)) + data)
+
+    def set_protocol(self, protocol: Any) -> None:
+        """Hand what comes to this protocol from now on: the connection, or somebody who hands it on to that."""
+        self._through = None if protocol is self._connection else protocol
 
     def pause_reading(self) -> None:
         """Hand nothing more to the connection."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
+from broker.core.histogram import Histogram
 from broker.core.persistence.journal import DeliveryRecord, Fetch, Saved
 from broker.core.persistence.pages import Pages
 from broker.store.base import Store, StoreError, Times
@@ -118,7 +119,7 @@ class SqliteStore(Store):
         self._flushing: list[asyncio.Future[str]] = []
         self._groups = 0
         self._rows = 0
-        self._latency = 0.0
+        self.commit_times: Histogram = Histogram()
 
     # -- a broker's life -----------------------------------------------------------------------------------------------
 
@@ -223,8 +224,6 @@ class SqliteStore(Store):
         yield "paged/messages", self._pages.messages
         yield "paged/bytes", self._pages.bytes
         yield "waiting", self._commits.told - self._commits.committed
-        yield "latency", round(self._latency, 6)
-        self._latency = 0.0
 
     # -- groups --------------------------------------------------------------------------------------------------------
 
@@ -353,7 +352,7 @@ class SqliteStore(Store):
         self._pause = FIRST_RETRY
         self._groups += 1
         self._rows += _rows(batch)
-        self._latency = max(self._latency, self._loop.time() - batch.began)
+        self.commit_times.add(self._loop.time() - batch.began)
         if self._commits.failed:
             self._commits.recover()
             if self.listener is not None:

@@ -99,6 +99,8 @@ class UpstreamLink(Owner):
         """Whoever wants to be told of another `state` at once."""
         self.trouble = ""
         """Why there is no connection, if there is none."""
+        self.down_since = self.loop.time()
+        """When it was last connected, or was made (loop time); of no meaning while it is connected."""
         self.connects = 0
         self._broker_id = broker_id
         self._spoken: tuple[int, bool] | None = None
@@ -216,6 +218,8 @@ class UpstreamLink(Owner):
 
     def _become(self, state: str) -> None:
         if state != self.state:
+            if self.state == "connected":
+                self.down_since = self.loop.time()
             self.state = state
             if self.state_changed is not None:
                 self.state_changed(self)
@@ -305,6 +309,8 @@ class UpstreamLink(Owner):
             return None
         router = self.server.router
         outbox = Outbox(router.fanout.touched, router.counters, offer.live_messages, offer.live_bytes)
+        # A slow upstream slows nobody here: what it does not take in time is dropped and counted.
+        outbox.queue.holds = False
         uplink = Uplink(self.link_state, offer, outbox, version, bridge)
         if not clean and not self._known:
             uplink.stale = choices.may_be_stale(settings, self.mapping)

@@ -1,4 +1,4 @@
-"""One network connection to an upstream broker: what comes in goes to its `Uplink`, what waits goes out.
+"""One connection to another broker: what comes in goes to its `ClientProtocol`, what waits goes out.
 
 Lasts from the CONNECT to the close. An upstream that does not read costs the outbox, one batch in the transport, and no
 more; one that makes no progress for the stall time, that does not answer a PINGREQ within the keep alive, or that sends
@@ -17,7 +17,8 @@ from mypy_extensions import mypyc_attr
 from broker.core.codec import reasons
 from broker.net.hub import FlushScheduler, Link
 from broker.net.stream import LINGER, STALL, STALL_LOOKS, Stream
-from broker.upstream.protocol.uplink import CLOSED, Uplink
+from broker.upstream.protocol.client import CLOSED, ClientProtocol
+from broker.upstream.protocol.uplink import Uplink
 
 BATCHES: Final = 8
 """Batches that are written before others have their turn."""
@@ -37,7 +38,7 @@ class Owner:
         """The upstream has accepted us."""
 
     def ended(self) -> None:
-        """The connection is over; its `uplink` tells why."""
+        """The connection is over; its `protocol` tells why."""
 
     def moved(self) -> None:
         """A batch came in: what the upstream holds or refuses may have changed."""
@@ -46,13 +47,15 @@ class Owner:
         """A fault of ours, for the log."""
 
 
-class UpstreamConnection(Link):
+class ClientConnection(Link):
     """The asyncio protocol of one connection: an `asyncio.Protocol` by its methods, not by inheritance."""
 
-    def __init__(self, hub: FlushScheduler, uplink: Uplink, owner: Owner, clean_start: bool, timeout: float) -> None:
+    def __init__(
+        self, hub: FlushScheduler, protocol: ClientProtocol, owner: Owner, clean_start: bool, timeout: float
+    ) -> None:
         super().__init__()
         self.hub = hub
-        self.uplink = uplink
+        self.protocol = protocol
         self.owner = owner
         self.clean_start = clean_start
         self.loop = hub.loop
@@ -75,11 +78,11 @@ class UpstreamConnection(Link):
         """The network connection is there: say who we are."""
         self.stream.begin(transport)
         self._opened_at = self.loop.time()
-        self.uplink.outbox.owner = self
+        self.protocol.outbox.owner = self
         if self._over:
             self.stream.abort()
             return
-        self.stream.write(self.uplink.hello(self.clean_start))
+        self.stream.write(self.protocol.hello(self.clean_start))
         self.hub.wheel.add(self, self._opened_at + self.timeout)
 
     def data_received(self, data: bytes) -> None:
@@ -87,7 +90,7 @@ class UpstreamConnection(Link):
         if self.stream.closing_at > 0.0 or self._over:
             return
         try:
-            self.uplink.receive(data, self.hub.time())
+            self.protocol.receive(data, self.hub.time())
             self._after_turn()
         except Exception as error:
             self.broke(error)
@@ -104,24 +107,24 @@ class UpstreamConnection(Link):
             self.stream.abort()
 
     def _after_turn(self) -> None:
-        uplink = self.uplink
-        if not self.was_open and uplink.accepted:
+        protocol = self.protocol
+        if not self.was_open and protocol.accepted:
             self.was_open = True
             self._pinged_at = self.loop.time()
             self._look_at(self._pinged_at)
             self.owner.opened()
         self.hub.after_batch()
-        if uplink.state == CLOSED:
+        if protocol.state == CLOSED:
             self._finish()
             return
-        due = uplink.answer_due
+        due = protocol.answer_due
         if due > 0.0:
             self.hub.wheel.add(self, due)
-        if uplink.unfinished or uplink.outbox.congested:
+        if protocol.unfinished or protocol.outbox.congested:
             self.stream.pause_reading()
-            if uplink.unfinished and not uplink.outbox.congested and not self._going_on:
+            if protocol.unfinished and not protocol.outbox.congested and not self._going_on:
                 self._going_on = True
-                if uplink.hurried:
+                if protocol.hurried:
                     self.loop.call_later(STALL, self._go_on)
                 else:
                     self.loop.call_soon(self._go_on)
@@ -134,7 +137,7 @@ class UpstreamConnection(Link):
         if self.stream.closing_at > 0.0 or self._over:
             return
         try:
-            self.uplink.go_on(self.loop.time())
+            self.protocol.go_on(self.loop.time())
             self._after_turn()
         except Exception as error:
             self.broke(error)
@@ -151,13 +154,13 @@ class UpstreamConnection(Link):
         # A network that is gone is another matter.
         closed = exc is None or isinstance(exc, (ConnectionError, ssl.SSLError))
         try:
-            self.uplink.lost(text, self.loop.time(), closed)
+            self.protocol.lost(text, self.loop.time(), closed)
             self.hub.after_batch()
         except Exception as error:
             self.owner.broke(error)
         # Nothing is kept of it, and no cycle is left for the collector.
-        self.uplink.outbox.owner = None
-        self.uplink.outbox.peer = None
+        self.protocol.outbox.owner = None
+        self.protocol.outbox.peer = None
         self.owner.ended()
 
     def pause_writing(self) -> None:
@@ -179,8 +182,8 @@ class UpstreamConnection(Link):
 
     def _write(self, now: float) -> None:
         """Write what waits, a few batches at most, as long as the transport takes it."""
-        uplink = self.uplink
-        outbox = uplink.outbox
+        protocol = self.protocol
+        outbox = protocol.outbox
         stream = self.stream
         if self._over or not stream.made or stream.closing_at > 0.0:
             # Nothing comes after the last packet [MQTT-3.14.4-1].
@@ -190,9 +193,9 @@ class UpstreamConnection(Link):
             data = outbox.take(self.hub.write_batch_bytes, now)
             if data:
                 stream.write(data)
-            if not uplink.refill(now):
+            if not protocol.refill(now):
                 outbox.woken()
-                if not stream.reading and not uplink.outbox.congested and not self._going_on:
+                if not stream.reading and not protocol.outbox.congested and not self._going_on:
                     # It was not read from for its acknowledgements' sake.
                     self._going_on = True
                     self.loop.call_soon(self._go_on)
@@ -217,20 +220,20 @@ class UpstreamConnection(Link):
         if not self.stream.made:
             self._over = True
             return
-        self.uplink.close(reasons.SUCCESS, text, forget, self.loop.time())
+        self.protocol.close(reasons.SUCCESS, text, forget, self.loop.time())
         self.hub.after_batch()
         self._finish()
 
     def abort(self, text: str) -> None:
         """Give the upstream up."""
-        self.uplink.lost(text, self.loop.time())
+        self.protocol.lost(text, self.loop.time())
         self.hub.after_batch()
         self._finish()
         self.stream.abort()
 
     def ended_by_core(self) -> None:
         """The outbox was closed."""
-        if self.uplink.state == CLOSED:
+        if self.protocol.state == CLOSED:
             self._finish()
 
     def _finish(self) -> None:
@@ -239,7 +242,7 @@ class UpstreamConnection(Link):
         if stream.closing_at > 0.0 or self._over:
             return
         stream.closing_at = self.loop.time()
-        rest = self.uplink.outbox.take(self.hub.write_batch_bytes, stream.closing_at) + self.uplink.final_packet
+        rest = self.protocol.outbox.take(self.hub.write_batch_bytes, stream.closing_at) + self.protocol.final_packet
         # Both halves: an upstream that does not close its own would hold up whoever waits for the end.
         stream.finish(rest, False)
         self.hub.wheel.add(self, stream.closing_at + LINGER)
@@ -254,23 +257,23 @@ class UpstreamConnection(Link):
 
     def _due(self, now: float) -> float:
         due = 0.0
-        keep_alive = self.uplink.keep_alive
+        keep_alive = self.protocol.keep_alive
         if keep_alive > 0:
             due = now + keep_alive * PING_AT / STALL_LOOKS
         if self.stream.full and self.hub.stall_timeout > 0.0:
             stall = now + self.hub.stall_timeout / STALL_LOOKS
             if due == 0.0 or stall < due:
                 due = stall
-        if self.uplink.session.trial.on and (due == 0.0 or now + LOOK < due):
+        if self.protocol.looks and (due == 0.0 or now + LOOK < due):
             due = now + LOOK
-        answer = self.uplink.answer_due
+        answer = self.protocol.answer_due
         if answer > 0.0 and (due == 0.0 or answer < due):
             due = answer
         return due
 
     def check(self, now: float) -> float:
         """Look whether the upstream is still there."""
-        uplink = self.uplink
+        protocol = self.protocol
         if self._over:
             return 0.0
         if self.stream.closing_at > 0.0:
@@ -280,20 +283,20 @@ class UpstreamConnection(Link):
                 self.abort("the upstream sent no CONNACK in time")
                 return 0.0
             return self._opened_at + self.timeout
-        if 0.0 < uplink.answer_due <= now:
-            uplink.hurry(now)
+        if 0.0 < protocol.answer_due <= now:
+            protocol.hurry(now)
             self.hub.after_batch()
-        if uplink.session.trial.on:
-            uplink.look(now)
+        if protocol.looks:
+            protocol.look(now)
             self.hub.after_batch()
-        keep_alive = uplink.keep_alive
+        keep_alive = protocol.keep_alive
         if keep_alive > 0:
-            if uplink.ping_sent > 0.0 and now >= max(uplink.ping_sent, uplink.last_received) + keep_alive:
+            if protocol.ping_sent > 0.0 and now >= max(protocol.ping_sent, protocol.last_received) + keep_alive:
                 self.abort(f"the upstream did not answer a PINGREQ within {keep_alive} s")
                 return 0.0
-            if uplink.ping_sent == 0.0 and now >= self._pinged_at + keep_alive * PING_AT:
+            if protocol.ping_sent == 0.0 and now >= self._pinged_at + keep_alive * PING_AT:
                 self._pinged_at = now
-                uplink.ping(now)
+                protocol.ping(now)
                 self.hub.after_batch()
         due = self._due(now)
         if self.stream.full and self.hub.stall_timeout > 0.0:
@@ -304,3 +307,11 @@ class UpstreamConnection(Link):
             if due == 0.0 or stall < due:
                 due = stall
         return due
+
+
+class UpstreamConnection(ClientConnection):
+    """The connection of a link to an upstream broker."""
+
+    def __init__(self, hub: FlushScheduler, uplink: Uplink, owner: Owner, clean_start: bool, timeout: float) -> None:
+        super().__init__(hub, uplink, owner, clean_start, timeout)
+        self.uplink = uplink

@@ -63,7 +63,8 @@ class UplinkSession(Session):
         self.mapping = mapping
         self.broker_id = broker_id
         self.hop_limit = hop_limit
-        self.uplink = True
+        self.uplink = self.own = True
+        self.queue.holds = False
         self.expiry_interval = NEVER
         # Its link is not in the settings any more; what waited is kept for a while, should it come back.
         self.abandoned = False

@@ -45,18 +45,14 @@ from broker.core.codec.properties import (
 )
 from broker.core.queues.delivery import DONE, Delivery
 from broker.core.queues.outbox import Outbox
-from broker.core.queues.peer import Peer
 from broker.core.routing.loop_detection import LINK
 from broker.core.routing.peers import PeerConnected, PeerDisconnected
+from broker.upstream.protocol.client import CLOSED, CONNECTED, CONNECTING, ClientProtocol
 from broker.upstream.protocol.downlink import Downlink
 from broker.upstream.protocol.link_state import LinkState
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
-
-CONNECTING: Final = 0
-CONNECTED: Final = 1
-CLOSED: Final = 2
 
 TURN: Final = 4_096
 """Packets, and 16 times as many deliveries, that are acted on before others have their turn."""
@@ -92,7 +88,7 @@ class Offer:
         self.live_bytes = 0
 
 
-class Uplink(Peer):
+class Uplink(ClientProtocol):
     """The protocol state of one connection. `version` 4 or 5; `bridge`: with the bridge bit of 3.1.1."""
 
     def __init__(
@@ -103,28 +99,25 @@ class Uplink(Peer):
         version: int,
         bridge: bool,
     ) -> None:
+        super().__init__(outbox)
         self.router = link.router
         self.session = link.session
         self.declarer = link.declarer
         self.replays = link.replays
         self.figures = link.figures
-        self.outbox = outbox
         self.version = version
         self.v5 = version == V5
         self._downlink = Downlink(link, outbox, version)
         self.offer = offer
         self.bridge = bridge
         self.decoder = Decoder(offer.max_packet_size, False, version)
-        self.state = CONNECTING
         # How it ended: a reason code where there was one, and words.
         self.close_code = 0
         self.close_text = ""
-        self.final_packet = b""
         # What the CONNECT said; and whether the connection is there only to end an earlier session.
         self.clean_start = False
         self.session_reset = False
         # What the upstream said.
-        self.accepted = False
         self.session_present = False
         self.keep_alive = offer.keep_alive
         # Filters that a session from before this program's start may hold.
@@ -133,13 +126,6 @@ class Uplink(Peer):
         self.refused: list[tuple[str, int]] = []
         # The message that it ended the connection for, if that is sure: for the log.
         self.given_up: Delivery | None = None
-        # A read is not through: the shell calls `go_on`.
-        self.unfinished = False
-        # That is because somebody here has fallen behind: a little later, then.
-        self.hurried = False
-        self.last_received = 0.0
-        self.ping_sent = 0.0
-        outbox.peer = self
         outbox.v5 = self.v5
 
     @property
@@ -244,6 +230,11 @@ class Uplink(Peer):
         self.look(now)
         more = self.state == CONNECTED and self.session.backlog and self.session.pump(now)
         return more or not self.outbox.empty
+
+    @property
+    def looks(self) -> bool:
+        """While a message is on trial."""
+        return self.session.trial.on
 
     def look(self, now: float) -> None:
         """Time has passed: see whether a doubtful message is to be tried again."""

@@ -46,6 +46,7 @@ from loadtest.load.checks.broker_statistics import Listener
 from loadtest.load.engine.clients import connecting
 from loadtest.load.engine.clients.connection import MAX_PACKET, told
 from loadtest.load.engine.job import Target
+from loadtest.load.engine.transports import open_stream, trouble
 
 ROWS: Final = 65_536
 """Messages of one row group at the most."""
@@ -72,6 +73,8 @@ class Wanted:
     seconds: float | None = None
     messages: int | None = None
     sizes_only: bool = False
+    user_name: str | None = None
+    password: str | None = None
 
 
 @dataclass(frozen=True)
@@ -157,12 +160,12 @@ class _Capture:
         target = self._wanted.target
         try:
             async with asyncio.timeout(PATIENCE):
-                await self._loop.create_connection(lambda: cast(asyncio.Protocol, self), target.host, target.port)
+                await open_stream(target, self)
                 await self._subscribed
         except TimeoutError:
             raise CaptureError(f"{target}: no answer in {PATIENCE:g} s") from None
         except OSError as error:
-            raise CaptureError(f"{target}: {connecting.trouble(error)}") from error
+            raise CaptureError(f"{target}: {trouble(error)}") from error
 
     async def until_the_end(self, progress: Callable[[int], None]) -> None:
         """Wait until somebody or something ends it."""
@@ -238,7 +241,9 @@ class _Capture:
         """Say who is there."""
         self._transport = cast(asyncio.Transport, transport)
         name = f"canopy-capture-{secrets.token_hex(4)}"
-        self._send(Connect(name, self._version, True, KEEP_ALIVE))
+        wanted = self._wanted
+        secret = None if wanted.password is None else wanted.password.encode()
+        self._send(Connect(name, self._version, True, KEEP_ALIVE, None, wanted.user_name, secret))
 
     def data_received(self, data: bytes) -> None:
         """Take the packets of one read."""

@@ -19,6 +19,7 @@ from broker.core.codec.decoder import Decoder
 from broker.core.codec.errors import ProtocolError
 from broker.core.codec.packets import Connack, Connect, Disconnect, Publish, Suback, Subscribe, SubscriptionRequest
 from loadtest.load.engine.job import Target
+from loadtest.load.engine.transports import TargetError, open_stream
 from loadtest.load.report.result import Deliveries, Reconciled
 
 ROOT: Final = "$SYS/broker/"
@@ -38,7 +39,7 @@ LONGEST: Final = 12.0
 class Listener:
     """A client that hears the broker's own topics; an `asyncio.Protocol`."""
 
-    def __init__(self, client_id: str) -> None:
+    def __init__(self, client_id: str, user_name: str | None = None, password: str | None = None) -> None:
         self.values: dict[str, str] = {}
         """By topic, below `$SYS/broker/`."""
         self.updates = 0
@@ -46,22 +47,22 @@ class Listener:
         self._changed = asyncio.Event()
         self._subscribed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._decoder = Decoder(1 << 20, False, packets.V311)
-        self._client_id = client_id
+        secret = None if password is None or user_name is None else password.encode()
+        self._connect = Connect(client_id, packets.V311, True, 0, None, user_name, secret)
         self._transport: asyncio.Transport | None = None
 
     async def open(self, target: Target) -> bool:
         """Connect and subscribe; whether that went well."""
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(PATIENCE):
-                await loop.create_connection(lambda: cast(asyncio.Protocol, self), target.host, target.port)
+                await open_stream(target, self)
                 if not await self._subscribed:
                     return False
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FIRST):
                     while UPTIME not in self.values:
                         await self._next()
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError, TargetError):
             return False
         return VERSION in self.values
 
@@ -108,7 +109,7 @@ class Listener:
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say who is there."""
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.write(encoder.encode(Connect(self._client_id, packets.V311, True, 0), packets.V311))
+        self._transport.write(encoder.encode(self._connect, packets.V311))
 
     def data_received(self, data: bytes) -> None:
         """Take note of values."""

@@ -31,6 +31,13 @@ class Tally:
         self.connections_lost: i64 = 0
         self.subscribes: i64 = 0
         self.offered: i64 = 0
+        self.foreign: i64 = 0
+        """Messages without a mark of this run that came to subscribers."""
+        self.answered: i64 = 0
+        """Requests that were answered for the first time."""
+        self.answered_again: i64 = 0
+        self.round_trips: dict[int, int] = {}
+        """From when a request was due to its answer."""
         self.latencies: dict[int, int] = {}
         self.since: i64 = 0
         """When the stage began (microseconds)."""
@@ -81,6 +88,10 @@ class Tally:
             "connections_lost": int(self.connections_lost),
             "subscribes": int(self.subscribes),
             "offered": int(self.offered),
+            "foreign": int(self.foreign),
+            "answered": int(self.answered),
+            "answered_again": int(self.answered_again),
+            "round_trips": self.round_trips,
             "latencies": self.latencies,
             "carried": self.carried,
             "late": self.late,
@@ -97,6 +108,10 @@ class Tally:
         self.connections_lost = 0
         self.subscribes = 0
         self.offered = 0
+        self.foreign = 0
+        self.answered = 0
+        self.answered_again = 0
+        self.round_trips = {}
         self.latencies = {}
         self.carried = {}
         self.late = {}

@@ -82,13 +82,20 @@ class Receipt:
     """What came of one stream."""
 
     def __init__(
-        self, stream: int, topic: bytes, source: Source | None, around: tuple[bytes, bytes] | None = None
+        self,
+        stream: int,
+        topic: bytes,
+        source: Source | None,
+        around: tuple[bytes, bytes] | None = None,
+        varied: Callable[[int, int], tuple[bytes, bytes]] | None = None,
     ) -> None:
         self.stream = stream
         self.topic = topic
         self.source = source
         self.around = around
         """What stands before and behind the mark where the payload comes from a template."""
+        self.varied = varied
+        """What says the same by sequence number and time, where each message has its own."""
         self.next: i64 = 0
         """One above the highest sequence number that came."""
         self.received: i64 = 0
@@ -110,9 +117,12 @@ class Receipt:
         self.doubts: Gaps | None = None
         """What cannot be judged."""
 
-    def changed(self, payload: bytes, text: bool) -> bool:
-        """Whether a payload is not what was sent; `text`: how its mark was found."""
+    def changed(self, payload: bytes, mark: Mark) -> bool:
+        """Whether a payload is not what was sent; `mark`: what was read from it."""
+        text = mark.end == 0
         around = self.around
+        if self.varied is not None:
+            around = self.varied(mark.sequence, mark.time)
         if around is None:
             return text or not payload.endswith(filler(len(payload)))
         before, after = around
@@ -124,7 +134,8 @@ class Streams:
     """What a process knows of all streams of the run.
 
     `topic` names a stream's topic; empty: there is no such one. `around` says what stands before and behind the mark in
-    its payloads; None: it is no template.
+    its payloads; None: it is no template. `varied` gives what says that for each message by sequence number and time;
+    None: they are all alike.
     """
 
     def __init__(
@@ -132,9 +143,11 @@ class Streams:
         run: int,
         topic: Callable[[int], bytes],
         around: Callable[[int], tuple[bytes, bytes] | None] = lambda _: None,
+        varied: Callable[[int], Callable[[int, int], tuple[bytes, bytes]] | None] = lambda _: None,
     ) -> None:
         self.topic = topic
         self.around = around
+        self.varied = varied
         self.sources: dict[int, Source] = {}
         """By stream, the publishers of this process that wait for deliveries."""
         self.woken: list[Source] = []
@@ -213,6 +226,7 @@ class Judge:
         mark = streams.mark
         if not mark.read(payload):
             streams.foreign += 1
+            self.tally.foreign += 1
             return
         number: int = mark.stream
         receipt = self.receipts.get(number)
@@ -220,8 +234,9 @@ class Judge:
             receipt = self._begin(number)
             if receipt is None:
                 streams.foreign += 1
+                self.tally.foreign += 1
                 return
-        altered = not retain and (topic != receipt.topic or receipt.changed(payload, mark.end == 0))
+        altered = not retain and (topic != receipt.topic or receipt.changed(payload, mark))
         if streams.record is not None:
             self._record(number, payload, qos, retain, dup, altered, now)
         if retain:
@@ -280,7 +295,7 @@ class Judge:
         topic = streams.topic(stream)
         if not topic:
             return None
-        receipt = Receipt(stream, topic, streams.sources.get(stream), streams.around(stream))
+        receipt = Receipt(stream, topic, streams.sources.get(stream), streams.around(stream), streams.varied(stream))
         if self.whole:
             # Nothing was sent before its first absence, if it had one.
             receipt.epoch = self.epoch

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from loadtest.load.report.result import Limit, Result
+from loadtest.load.report.result import UNSENT, Limit, Result
 
 BUSY: Final = 0.9
 """Share of a core above which a process is at its limit."""
@@ -19,8 +19,6 @@ CLOSED: Final = 0.6
 time but in the kernel, and whoever uses more is the limit."""
 WAITED: Final = 0.05
 """Share of the time without a core above which it is mentioned."""
-UNSENT: Final = 0.01
-"""Share of what was sent that may stay unsent at the end before somebody is named for it."""
 LATE: Final = 0.5
 """Share of the latency's 99th percentile above which the generator's own lateness spoils it."""
 LATE_FLOOR: Final = 2_000

@@ -10,21 +10,36 @@ from typing import Annotated
 
 import typer
 
+from loadtest.load.cli import one_liners
 from loadtest.load.cli.common import (
+    CaOption,
+    CertOption,
+    CsvOption,
     DriverOption,
+    InsecureOption,
+    JunitOption,
+    KeyOption,
     LimitOption,
     OutOption,
+    Output,
+    PasswordOption,
     ProcessesOption,
+    PrometheusOption,
     RecordsOption,
     ScaleOption,
+    Secured,
     SetOption,
     StrictOption,
     TargetOption,
+    ThresholdOption,
+    UserOption,
+    UsersOption,
     default_processes,
     load_scenario,
     parse_targets,
     play_and_report,
     told,
+    with_users,
 )
 from loadtest.load.cli.compare import compare, limit
 from loadtest.load.cli.replay import capture, replay
@@ -52,19 +67,30 @@ def run(
     calibrate: LimitOption = True,
     strict: StrictOption = False,
     records: RecordsOption = False,
+    threshold: ThresholdOption = None,
+    junit: JunitOption = None,
+    csv: CsvOption = None,
+    prometheus: PrometheusOption = None,
+    ca: CaOption = None,
+    cert: CertOption = None,
+    key: KeyOption = None,
+    insecure: InsecureOption = False,
+    user: UserOption = None,
+    password: PasswordOption = None,
+    users: UsersOption = None,
 ) -> None:
     """Play a scenario on a broker that runs, and write a report."""
     from loadtest.load.engine.job import Job
 
     played, text = load_scenario(scenario, sets, scale)
     job = Job(
-        played,
+        with_users(played, user, password, users),
         text,
-        parse_targets(target),
+        parse_targets(target, Secured(ca, cert, key, insecure)),
         processes=processes or default_processes(played),
         driver=driver,
     )
-    play_and_report(job, out, calibrate, strict, records)
+    play_and_report(job, Output(out, calibrate, strict, records, tuple(threshold or ()), junit, csv, prometheus))
 
 
 @app.command("list")
@@ -90,6 +116,9 @@ def show(
     typer.echo(load_scenario(scenario, sets, scale)[1], nl=False)
 
 
+app.command("pub")(told(one_liners.pub))
+app.command("sub")(told(one_liners.sub))
+app.command("conn")(told(one_liners.conn))
 app.command()(told(compare))
 app.command()(told(limit))
 app.command()(told(capture))

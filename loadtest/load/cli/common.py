@@ -1,13 +1,14 @@
 """What the subcommands of ``canopy load`` share: flags, exit codes, how failures look, playing and reporting.
 
 Exit codes: 0 the run took place, 1 it could not or nothing was sent, 2 the scenario or the command line is wrong,
-3 `--strict` and something was lost, doubled, out of order, altered or not reconciled, or much could not be judged,
-130 after Ctrl-C (with a report of what there was).
+3 `--strict` and something was lost, doubled, out of order, altered, unsent or not reconciled, connections broke, or
+much could not be judged, 4 a threshold was missed, 130 after Ctrl-C (with a report of what there was).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
 from pathlib import Path
@@ -23,13 +24,47 @@ if TYPE_CHECKING:
 FAILED: Final = 1
 MISUSED: Final = 2
 FAULTY: Final = 3
+MISSED: Final = 4
 INTERRUPTED: Final = 130
 
 EXTRA: Final = frozenset({"hdrh", "pyarrow"})
 
 TargetOption = Annotated[
     list[str] | None,
-    typer.Option("--target", metavar="URL", help="mqtt://HOST:PORT (mqtt://127.0.0.1:1883); several are used in turn."),
+    typer.Option(
+        "--target",
+        metavar="URL",
+        help="mqtt://HOST:PORT (mqtt://127.0.0.1:1883), mqtts://, ws://HOST:PORT/PATH or wss://; several in turn.",
+    ),
+]
+CaOption = Annotated[
+    str | None,
+    typer.Option("--ca", "--cacertfile", metavar="FILE", help="With TLS: who signs the broker's certificate."),
+]
+CertOption = Annotated[
+    str | None, typer.Option("--cert", "--certfile", metavar="FILE", help="With TLS: the clients' certificate.")
+]
+KeyOption = Annotated[str | None, typer.Option("--key", "--keyfile", metavar="FILE", help="The certificate's key.")]
+InsecureOption = Annotated[bool, typer.Option("--insecure", help="With TLS: take any certificate of the broker's.")]
+UserOption = Annotated[
+    str | None,
+    typer.Option(
+        "-u", "--user", "--username", metavar="PATTERN", help="User name, as in user-%c, where the scenario has none."
+    ),
+]
+PasswordOption = Annotated[
+    str | None,
+    typer.Option(
+        "-P",
+        "--password",
+        metavar="PATTERN",
+        envvar="CANOPY_LOAD_PASSWORD",
+        show_envvar=True,
+        help="Password, a pattern too.",
+    ),
+]
+UsersOption = Annotated[
+    str | None, typer.Option("--users", metavar="FILE", help="CSV: USER_NAME,PASSWORD each line, taken in turn.")
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -52,7 +87,26 @@ StrictOption = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="Exit code 3 when anything was lost, doubled, out of order or altered, or much could not be judged.",
+        help="Exit code 3 when anything was lost, doubled, out of order, altered or unsent, connections broke, or much "
+        "could not be judged.",
+    ),
+]
+ThresholdOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--threshold",
+        metavar="CONDITION",
+        help="What must hold, as in 'p99 < 50ms', 'lost == 0', 'rate >= 10000'; else exit code 4. Repeatable.",
+    ),
+]
+JunitOption = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Also write JUnit XML.")]
+CsvOption = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Also write a row a second as CSV.")]
+PrometheusOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--prometheus",
+        metavar="FILE",
+        help="Also write metrics for the node exporter's textfile collector: each second, and the result at the end.",
     ),
 ]
 
@@ -60,6 +114,21 @@ StrictOption = Annotated[
 RecordsOption = Annotated[
     bool, typer.Option("--records", help="Keep a row of every message: Parquet under DIR/records (needs room).")
 ]
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a run leaves, and what it is asked for beside its scenario."""
+
+    folder: Path | None = None
+    calibrate: bool = True
+    """Whether the generator's own limit is measured first."""
+    strict: bool = False
+    records: bool = False
+    thresholds: tuple[str, ...] = ()
+    junit: Path | None = None
+    csv: Path | None = None
+    prometheus: Path | None = None
 
 
 def fail(text: str, code: int = FAILED) -> NoReturn:
@@ -97,17 +166,46 @@ def load_scenario(name: str, sets: list[str] | None, scale: float | None) -> tup
         fail(str(error), MISUSED)
 
 
-def parse_targets(texts: list[str] | None) -> list[Target]:
-    """The targets of the command line; ends the command where one is none."""
-    from loadtest.load.engine.job import Target
+@dataclass(frozen=True)
+class Secured:
+    """The options of TLS."""
 
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    insecure: bool = False
+
+
+def parse_targets(texts: list[str] | None, secured: Secured = Secured()) -> list[Target]:
+    """The targets of the command line; ends the command where one is none, or TLS cannot be had."""
+    from loadtest.load.engine.job import Target, Tls
+    from loadtest.load.engine.transports import TargetError, context
+
+    if secured.key and not secured.cert:
+        fail("--key needs --cert", MISUSED)
     targets = []
     for text in texts or ["mqtt://127.0.0.1:1883"]:
         try:
-            targets.append(Target.parse(text))
+            target = Target.parse(text, Tls(secured.ca, secured.cert, secured.key, secured.insecure))
+            context(target)
         except ValueError as error:
             fail(f"--target {text}: {error}", MISUSED)
+        except TargetError as error:
+            fail(str(error), MISUSED)
+        targets.append(target)
+    if secured != Secured() and not any(target.encrypted for target in targets):
+        fail("--ca, --cert, --key and --insecure are for mqtts:// and wss://", MISUSED)
     return targets
+
+
+def with_users(scenario: Scenario, user: str | None, password: str | None, users: str | None) -> Scenario:
+    """The scenario with the credentials of the command line; ends the command where they are wrong."""
+    from loadtest.load.scenario import library
+
+    try:
+        return library.with_users(scenario, user, password, users)
+    except library.ScenarioError as error:
+        fail(str(error), MISUSED)
 
 
 def default_processes(scenario: Scenario) -> int:
@@ -118,12 +216,36 @@ def default_processes(scenario: Scenario) -> int:
     return most_processes(scenario, max(1, core_count() - 1))
 
 
+def seconds_option(text: str) -> float:
+    """Seconds above 0: a number, or a duration with units."""
+    from loadtest.load.scenario import units
+
+    try:
+        seconds = float(text) if text.replace(".", "", 1).isdecimal() else units.duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if not 0 < seconds < float("inf"):
+        raise typer.BadParameter(units.DURATION)
+    return seconds
+
+
+def size_option(given: str | int) -> int:
+    """Bytes: a number, or a size with a unit. A default comes as it stands."""
+    from loadtest.load.scenario import units
+
+    text = str(given)
+    try:
+        return int(text) if text.isdecimal() else units.size(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 def stamp() -> str:
     """The time, in the name of what is written when no name was given."""
     return f"{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
 
-def play_and_report(job: Job, out: Path | None, limit: bool, strict: bool, records: bool = False) -> None:
+def play_and_report(job: Job, output: Output) -> None:
     """Play a job with a view on the terminal, write the report, end the command with its exit code."""
     from dataclasses import replace
 
@@ -131,26 +253,44 @@ def play_and_report(job: Job, out: Path | None, limit: bool, strict: bool, recor
 
     from loadtest.load import report
     from loadtest.load.engine.running import PlayError, own_limit, play
-    from loadtest.load.report import live
+    from loadtest.load.report import exports, live
+    from loadtest.load.scenario import thresholds
 
+    job = replace(job, thresholds=output.thresholds)
+    for text in output.thresholds:
+        try:
+            thresholds.parse(text, [group.name for group in job.scenario.groups])
+        except ValueError as error:
+            fail(f"--threshold {text}: {error}", MISUSED)
     console = Console(stderr=False)
-    folder = out or Path("canopy-load") / f"{job.scenario.name}-{stamp()}"
+    folder = output.folder or Path("canopy-load") / f"{job.scenario.name}-{stamp()}"
     try:
         report.check(folder)
-        if records:
+        for file in (output.junit, output.csv, output.prometheus):
+            if file is not None:
+                report.check(file.parent)
+        if output.records:
             job = replace(job, records=str(folder / "records"))
-        if limit:
+        if output.calibrate:
             job = replace(job, own_limit=own_limit(console))
         with live.audience(console, job.scenario, str(job.targets[0])) as audience:
-            result = play(job, audience)
+            told = audience if output.prometheus is None else exports.Metrics(audience, job.scenario, output.prometheus)
+            result = play(job, told)
         files = report.write(result, folder)
+        for path, form in (
+            (output.junit, exports.junit),
+            (output.csv, exports.csv_seconds),
+            (output.prometheus, exports.prometheus),
+        ):
+            if path is not None:
+                exports.write(path, form(result))
     except PlayError as error:
         fail(str(error))
     except report.ReportError as error:
         fail(str(error))
     console.print(live.summary(result))
     console.print(f"report: {files.page}", soft_wrap=True, highlight=False)
-    raise typer.Exit(exit_code(result, strict))
+    raise typer.Exit(exit_code(result, output.strict))
 
 
 def exit_code(result: Result, strict: bool) -> int:
@@ -160,7 +300,9 @@ def exit_code(result: Result, strict: bool) -> int:
     subscribed = any(group.connects for group in result.groups)
     if not subscribed or (any(group.publishes for group in result.groups) and not any(g.sent for g in result.groups)):
         return FAILED
-    return FAULTY if strict and faults(result) else 0
+    if strict and faults(result):
+        return FAULTY
+    return MISSED if result.missed else 0
 
 
 def faults(result: Result) -> bool:
@@ -168,4 +310,6 @@ def faults(result: Result) -> bool:
     total = result.deliveries
     disagrees = result.reconciled is not None and result.reconciled.agrees is False
     seen = total.lost or total.duplicates or total.reordered or total.altered
-    return bool(seen or disagrees or result.too_little_judged)
+    return bool(
+        seen or disagrees or result.too_little_judged or result.broken or result.too_much_unsent or result.unanswered
+    )

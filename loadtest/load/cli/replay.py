@@ -21,18 +21,33 @@ import typer
 from loadtest.load.cli.common import (
     FAILED,
     MISUSED,
+    CaOption,
+    CertOption,
+    CsvOption,
     DriverOption,
+    InsecureOption,
+    JunitOption,
+    KeyOption,
     LimitOption,
     OutOption,
+    Output,
+    PasswordOption,
     ProcessesOption,
+    PrometheusOption,
     RecordsOption,
+    Secured,
     StrictOption,
     TargetOption,
+    ThresholdOption,
+    UserOption,
+    UsersOption,
     default_processes,
     fail,
     parse_targets,
     play_and_report,
+    seconds_option,
     stamp,
+    with_users,
 )
 from loadtest.load.cli.compare import VERSIONS, Mqtt
 
@@ -49,11 +64,24 @@ def capture(
     target: Annotated[str, typer.Option("--target", metavar="URL", help="mqtt://HOST:PORT.")] = "mqtt://127.0.0.1:1883",
     qos: Annotated[int, typer.Option("--qos", min=0, max=2, help="Of the subscriptions.")] = 2,
     mqtt: MqttOption = Mqtt.V5_0,
-    seconds: Annotated[float | None, typer.Option("--seconds", metavar="S", min=0.001, help="How long.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", metavar="S", parser=seconds_option, help="How long: 30, or 1m30s.")
+    ] = None,
     messages: Annotated[int | None, typer.Option("--messages", metavar="N", min=1, help="How many.")] = None,
     sizes_only: Annotated[bool, typer.Option("--sizes-only", help="Leave payloads out, keep their sizes.")] = False,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Where it is written (capture-TIME.parquet).")
+    ] = None,
+    ca: CaOption = None,
+    cert: CertOption = None,
+    key: KeyOption = None,
+    insecure: InsecureOption = False,
+    user: Annotated[str | None, typer.Option("-u", "--user", "--username", metavar="NAME", help="User name.")] = None,
+    password: Annotated[
+        str | None,
+        typer.Option(
+            "-P", "--password", metavar="TEXT", envvar="CANOPY_LOAD_PASSWORD", show_envvar=True, help="Password."
+        ),
     ] = None,
 ) -> None:
     """Write down what subscribers get, for `replay`: until Ctrl-C, for so long, or so many messages."""
@@ -63,9 +91,11 @@ def capture(
     from loadtest.load.engine.running import run
 
     file = out or Path(f"capture-{stamp()}.parquet")
+    (broker,) = parse_targets([target], Secured(ca, cert, key, insecure))
     wanted = Wanted(
-        parse_targets([target])[0], filters or ["#"], file, qos, VERSIONS[mqtt], seconds, messages, sizes_only
-    )
+        broker, filters or ["#"], file, qos, VERSIONS[mqtt], seconds,
+        messages, sizes_only, user, password,
+    )  # fmt: skip
     watched = sys.stderr.isatty()
 
     def progress(count: int) -> None:
@@ -115,6 +145,17 @@ def replay(
     calibrate: LimitOption = True,
     strict: StrictOption = False,
     records: RecordsOption = False,
+    threshold: ThresholdOption = None,
+    junit: JunitOption = None,
+    csv: CsvOption = None,
+    prometheus: PrometheusOption = None,
+    ca: CaOption = None,
+    cert: CertOption = None,
+    key: KeyOption = None,
+    insecure: InsecureOption = False,
+    user: UserOption = None,
+    password: PasswordOption = None,
+    users: UsersOption = None,
 ) -> None:
     """Play recorded traffic on a broker that runs, with its own timing, and write a report."""
     from dataclasses import replace
@@ -131,7 +172,7 @@ def replay(
         fail(f"--speed {speed}: {error}", MISUSED)
     asked = Asked(pace, publishers, subscribers, filters or (), prefix, VERSIONS[mqtt])
     try:
-        job = prepare(source, asked, parse_targets(target))
+        job = prepare(source, asked, parse_targets(target, Secured(ca, cert, key, insecure)))
         Plan(job.scenario, "0" * 8)
     except (CaptureError, PlanError) as error:
         fail(str(error), MISUSED)
@@ -139,9 +180,11 @@ def replay(
         fail("; ".join(each["msg"] for each in error.errors()), MISUSED)
     typer.echo(f"{source}: {job.notes['replay']}", err=True)
     play_and_report(
-        replace(job, processes=processes or default_processes(job.scenario), driver=driver),
-        out,
-        calibrate,
-        strict,
-        records,
+        replace(
+            job,
+            scenario=with_users(job.scenario, user, password, users),
+            processes=processes or default_processes(job.scenario),
+            driver=driver,
+        ),
+        Output(out, calibrate, strict, records, tuple(threshold or ()), junit, csv, prometheus),
     )

@@ -15,6 +15,7 @@ import contextlib
 import secrets
 import socket
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -107,7 +108,7 @@ class Conductor:
         self._loop = asyncio.get_running_loop()
         self._run = secrets.token_hex(4)
         try:
-            played = drivers.fitted(job.driver, job.scenario)
+            played = drivers.fitted(job.driver, job.scenario, job.targets)
             notes = {} if played == job.scenario else {"MQTT": f"3.1.1 for all clients: {job.driver} speaks no other"}
             self._job = job = replace(job, scenario=played, notes=job.notes | notes)
             self._plan = Plan(job.scenario, self._run, recorded(job.replay, job.prefix, job.scenario))
@@ -134,7 +135,7 @@ class Conductor:
             pid = await asyncio.to_thread(broker_usage.find, target.host, target.port)
         self._watch = broker_usage.Watch(pid) if pid is not None else None
         audience.phase(f"starting {job.processes} process{'es' if job.processes > 1 else ''}")
-        listener = Listener(f"load-{self._run}-listener")
+        listener = Listener(f"load-{self._run}-listener", *self._plan.any_credentials())
         opening = asyncio.create_task(listener.open(target))
         try:
             await self._spawn()
@@ -200,6 +201,7 @@ class Conductor:
 
     async def _spawn(self) -> None:
         job = self._job
+        wall = time.time_ns() // 1000 - clock()
         for index in range(job.processes):
             ours, process = _begin()
             self._processes.append(process)
@@ -210,7 +212,7 @@ class Conductor:
             channel.send(
                 Assignment(
                     job.scenario, self._run, job.targets, index, job.processes, job.driver, job.samples, core,
-                    job.replay, job.speed, job.prefix, self._place,
+                    job.replay, job.speed, job.prefix, self._place, wall,
                 )
             )  # fmt: skip
 

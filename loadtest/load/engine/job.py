@@ -13,35 +13,80 @@ from urllib.parse import urlsplit
 from loadtest.load.report.result import Result, Second
 from loadtest.load.scenario.schema import Scenario
 
-DEFAULT_PORT: Final = 1883
+PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 8080, "wss": 8443}
+"""The schemes of targets, each with its port where none is given."""
+
+FORM: Final = "not of the form mqtt://HOST:PORT, mqtts://HOST:PORT, ws://HOST:PORT/PATH or wss://HOST:PORT/PATH"
+
+PATH: Final = "/mqtt"
+
+
+@dataclass(frozen=True)
+class Tls:
+    """Files, in PEM, for targets with TLS."""
+
+    ca: str | None = None
+    """Who may have signed the broker's certificate; None: whom the system trusts."""
+    certificate: str | None = None
+    """The clients' own, and with it whoever signed it."""
+    key: str | None = None
+    """The certificate's key; None: it stands in the same file."""
+    insecure: bool = False
+    """Whether any certificate will do."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A broker's address."""
+    """A broker's address, and how to speak to it."""
 
     host: str
     port: int
+    scheme: str = "mqtt"
+    path: str = ""
+    """Of the WebSocket, with its query."""
+    tls: Tls = Tls()
 
     @classmethod
-    def parse(cls, text: str) -> Target:
-        """From `mqtt://HOST:PORT`; without the port, 1883.
+    def parse(cls, text: str, tls: Tls | None = None) -> Target:
+        """From `mqtt://HOST:PORT`, `mqtts://`, `ws://HOST:PORT/PATH` or `wss://`; ports and path may be absent.
 
         Raises:
             ValueError: it is something else; the message says what would do.
         """
         parts = urlsplit(text)
-        if parts.scheme in ("mqtts", "ws", "wss"):
-            raise ValueError(f"{parts.scheme}:// is not supported yet, only mqtt://HOST:PORT")
-        if parts.scheme != "mqtt" or not parts.hostname or parts.path not in ("", "/") or parts.username:
-            raise ValueError("not of the form mqtt://HOST:PORT")
+        framed = parts.scheme in ("ws", "wss")
+        if parts.scheme not in PORTS or not parts.hostname or (not framed and parts.path not in ("", "/")):
+            raise ValueError(FORM)
+        if parts.username or parts.password:
+            raise ValueError("no user name and password here, since reports name the target: use --user and --password")
         if parts.port == 0:
             raise ValueError("port 0 is none to connect to")
-        return cls(parts.hostname, parts.port or DEFAULT_PORT)
+        query = f"?{parts.query}" if parts.query else ""
+        path = (parts.path if parts.path not in ("", "/") else PATH) + query if framed else ""
+        if not path.isascii() or not path.isprintable() or " " in path:
+            raise ValueError("the path holds what a URL cannot: write it with %20 and the like")
+        encrypted = parts.scheme in ("mqtts", "wss")
+        used = (tls or Tls()) if encrypted else Tls()
+        return cls(parts.hostname, parts.port or PORTS[parts.scheme], parts.scheme, path, used)
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether it speaks TLS."""
+        return self.scheme in ("mqtts", "wss")
+
+    @property
+    def framed(self) -> bool:
+        """Whether it speaks WebSocket."""
+        return self.scheme in ("ws", "wss")
+
+    @property
+    def authority(self) -> str:
+        """Host and port as in a URL."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"mqtt://{host}:{self.port}"
+        return f"{self.scheme}://{self.authority}{self.path}"
 
 
 @dataclass(frozen=True)
@@ -79,6 +124,8 @@ class Job:
     """What the replay puts before each topic."""
     records: str | None = None
     """A folder for a row of each message (see ``records``); None: none are kept."""
+    thresholds: tuple[str, ...] = ()
+    """What has to hold beside what the scenario says."""
     notes: dict[str, str] = field(default_factory=dict)
     """More for the result's environment."""
 

@@ -32,6 +32,8 @@ class Assignment:
     prefix: str
     records: Place | None = None
     """Where a row of each message goes, if anywhere."""
+    wall: int = 0
+    """Microseconds since 1970 at 0 of the monotonic clock."""
 
 
 @dataclass(frozen=True)

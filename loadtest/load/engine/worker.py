@@ -79,6 +79,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         recording = recorded(assignment.replay, assignment.prefix, assignment.scenario)
         self._plan = Plan(assignment.scenario, assignment.run, recording)
+        self._plan.wall = assignment.wall
         opener = drivers.opener(assignment.driver)
         self._pool = ClientPool(
             self._plan, assignment.targets, assignment.index, assignment.processes, opener, recording, assignment.speed
@@ -96,6 +97,7 @@ class Worker:
         self._cpu = time.process_time()
         self._waited = waited(os.getpid())
         self._received = 0
+        self._answered = 0
         self._last_received = 0
         self._last_at = 0
         self._looked = 0
@@ -203,6 +205,7 @@ class Worker:
         groups = [tally.take() for tally in self._pool.tallies]
         received = sum(group["received"] for group in groups)  # type: ignore[misc]
         self._received += received
+        self._answered += sum(group["answered"] for group in groups)  # type: ignore[misc]
         self._pool.streams.sample_every = max(1, received // max(self._samples, 1))
         self._say(
             Interval(
@@ -306,8 +309,9 @@ class Worker:
         # One who had no core in between has not looked at its sockets either: that was no quiet time.
         late = now - self._looked > 3 * LOOK * SECOND
         self._looked = now
-        if received != self._last_received or late:
-            self._last_received, self._last_at = received, now
+        came = received + self._answered + sum(int(tally.answered) for tally in self._pool.tallies)
+        if came != self._last_received or late:
+            self._last_received, self._last_at = came, now
         self._say(Draining(received, self._pool.under_way(), (now - self._last_at) / 1e6))
         self._looking = self._loop.call_later(LOOK, self._look_at_the_drain)
 

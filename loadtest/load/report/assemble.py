@@ -18,11 +18,15 @@ from loadtest.load.checks import broker_usage
 from loadtest.load.checks.broker_statistics import reconcile
 from loadtest.load.checks.expected import Sent, Settled, Subscriptions, Told, add, settle
 from loadtest.load.checks.histogram import latency, merged, percentile
+from loadtest.load.checks.judged import judge
 from loadtest.load.checks.verdict import verdict
 from loadtest.load.engine.job import Job
 from loadtest.load.engine.process_messages import Interval, Outcome
 from loadtest.load.report.result import GroupResult, Result, Sample, Second
+from loadtest.load.scenario import thresholds
+from loadtest.load.scenario.library import without_passwords
 from loadtest.load.scenario.plan import SECOND, Plan
+from loadtest.load.scenario.schema import RESERVED_STAGES
 
 SHORT: Final = 0.01
 """Seconds by which a stage is shorter that was cut short."""
@@ -76,6 +80,7 @@ def second(plan: Plan, parts: Sequence[Interval], start_at: int, trace: Trace) -
         offered=total("sent") + sum(part.overdue for part in parts),
         sent=total("sent"),
         received=total("received"),
+        foreign=total("foreign"),
         bytes_sent=total("bytes_sent"),
         bytes_received=total("bytes_received"),
         lost=total("lost"),
@@ -152,7 +157,7 @@ def assemble(job: Job, plan: Plan, heard: Heard, told: Told | None = None) -> Re
         run=heard.run,
         scenario=scenario.name,
         description=scenario.description,
-        scenario_text=job.scenario_text,
+        scenario_text=without_passwords(job.scenario_text),
         target=", ".join(str(target) for target in job.targets),
         broker=heard.version or "unknown",
         driver=job.driver,
@@ -164,14 +169,16 @@ def assemble(job: Job, plan: Plan, heard: Heard, told: Told | None = None) -> Re
         measured_seconds=length,
         sent=sum(each.sent for each in measured),
         received=sum(each.received for each in measured),
+        foreign=sum(each.foreign for each in measured),
         latency=latency(_measured(plan, rows)),
         late=latency(merged(group["late"] for row in measured_rows for part in row for group in part.groups)),
         connect=latency(_times(rows, "connect_times")),
         subscribe=latency(_times(rows, "subscribe_times")),
+        round_trip=latency(_round_trips(plan, rows)),
         closed_loop=_closed(plan),
         own_limit=job.own_limit,
         errors=_errors(heard.outcomes, settled),
-        groups=_groups(plan, heard, settled, rows),
+        groups=_groups(plan, heard, settled, rows, sent),
         pairs=settled.pairs,
         seconds=seconds,
         samples=_samples(plan, heard),
@@ -182,6 +189,9 @@ def assemble(job: Job, plan: Plan, heard: Heard, told: Told | None = None) -> Re
     _rates(result, measured)
     result.reconciled = reconcile(settled.groups, heard.before, heard.after)
     result.limit, result.verdict = verdict(result)
+    result.thresholds = judge(
+        result, thresholds.of(scenario.thresholds, job.thresholds, [group.name for group in plan.groups])
+    )
     return result
 
 
@@ -230,12 +240,28 @@ def _times(rows: Sequence[Sequence[Interval]], name: str) -> dict[int, int]:
     return merged(group[name] for row in rows for part in row for group in part.groups)
 
 
+def _round_trips(plan: Plan, rows: Sequence[Sequence[Interval]]) -> dict[int, int]:
+    """Of answers that came in measured stages, or in the drain behind them."""
+    measured = {stage.name for stage in plan.scenario.stages if stage.measured}
+    if plan.scenario.stages[-1].measured:
+        measured.add(RESERVED_STAGES[-1])
+    parts = (part for row in rows for part in row if part.stage in measured)
+    return merged(group["round_trips"] for part in parts for group in part.groups)
+
+
+def _requests(plan: Plan, group: int, sent: Sent) -> int:
+    asking = [each for each in plan.published[group] if each.publish is not None and each.publish.reply_to is not None]
+    return sum(count for entry in asking for stream, count in sent.streams.items() if entry.base <= stream < entry.end)
+
+
 def _closed(plan: Plan) -> bool:
     loops = [publish.in_flight is not None for group in plan.groups for publish in group.publish]
     return bool(loops) and all(loops)
 
 
-def _groups(plan: Plan, heard: Heard, settled: Settled, rows: Sequence[Sequence[Interval]]) -> list[GroupResult]:
+def _groups(
+    plan: Plan, heard: Heard, settled: Settled, rows: Sequence[Sequence[Interval]], sent: Sent
+) -> list[GroupResult]:
     made = []
     for number, group in enumerate(plan.groups):
         outcomes = heard.outcomes
@@ -249,6 +275,9 @@ def _groups(plan: Plan, heard: Heard, settled: Settled, rows: Sequence[Sequence[
                 sent=sum(each.group_sent[number][0] for each in outcomes),
                 unsent=sum(each[number] for each in heard.unsent),
                 refused=sum(each.group_sent[number][1] for each in outcomes),
+                requests=_requests(plan, number, sent),
+                answered=sum(part.groups[number]["answered"] for row in rows for part in row),
+                answered_again=sum(part.groups[number]["answered_again"] for row in rows for part in row),
                 connects=sum(
                     part.groups[number]["connects"] for process in heard.intervals for part in process
                 ),
@@ -297,6 +326,7 @@ def _rates(result: Result, measured: Sequence[Second]) -> None:
         return
     result.send_rate = result.sent / length
     result.receive_rate = result.received / length
+    result.foreign_rate = result.foreign / length
     generator = sum(each.generator_cpu * each.seconds for each in measured)
     result.generator_cpu = generator / length
     result.generator_busiest = sum(each.generator_busiest * each.seconds for each in measured) / length

@@ -32,6 +32,7 @@ from loadtest.load.report.result import Result, Second
 from loadtest.load.report.wording import (
     DASH,
     GROUP_HEADINGS,
+    THRESHOLD_HEADINGS,
     Tone,
     cores,
     figures,
@@ -41,6 +42,7 @@ from loadtest.load.report.wording import (
     micros,
     number,
     things,
+    threshold_rows,
 )
 from loadtest.load.scenario.schema import Scenario
 
@@ -160,6 +162,8 @@ class Live:
             return rows
         rows.add_row("sent", f"{number(self._out[-1])} /s", Text(sparkline(self._out), "blue"))
         rows.add_row("received", f"{number(self._in[-1])} /s", Text(sparkline(self._in), "green"))
+        if last.foreign:
+            rows.add_row("of others", f"{number(_rate(last.foreign, last))} /s", Text())
         rows.add_row("latency p99", micros(last.p99), Text(sparkline(self._p99), "yellow"))
         rows.add_row("p50, max", micros(last.p50), Text(micros(last.max)))
         rows.add_row("lost", _alarm(self._lost), Text.assemble(("duplicates ", "dim"), _alarm(self._doubled)))
@@ -242,6 +246,8 @@ def summary(result: Result) -> RenderableType:
     for finding in findings(result):
         parts.append(Text(f"{_MARKS[finding.tone]} {plain(finding.text)}", _STYLES[finding.tone]))
     parts += [Text(), _figures_table(result)]
+    if result.thresholds:
+        parts += [Text(), _thresholds_table(result)]
     if result.groups:
         parts += [Text(), _groups_table(result)]
     if result.errors:
@@ -258,6 +264,15 @@ def _figures_table(result: Result) -> Table:
     table.add_column(style="dim")
     for each in figures(result):
         table.add_row(each.name, Text(each.value, _STYLES[each.tone] if each.tone == "bad" else "bold"), each.note)
+    return table
+
+
+def _thresholds_table(result: Result) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, header_style="dim")
+    for heading in THRESHOLD_HEADINGS:
+        table.add_column(heading, overflow="fold")
+    for condition, value, holds in threshold_rows(result):
+        table.add_row(plain(condition), value, Text(holds, _STYLES["good" if holds == "yes" else "bad"]))
     return table
 
 

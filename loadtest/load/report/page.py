@@ -17,12 +17,14 @@ from loadtest.load.report.wording import (
     DASH,
     GROUP_HEADINGS,
     LATENCY_HEADINGS,
+    THRESHOLD_HEADINGS,
     figures,
     findings,
     group_cells,
     latency_rows,
     number,
     things,
+    threshold_rows,
 )
 
 WORST: Final = 50
@@ -39,6 +41,7 @@ def page(result: Result) -> str:
             _header(result),
             element("h2", "Key figures"),
             _figures(result),
+            _thresholds(result),
             element("h2", "Plots"),
             element("div", joined(plotted(plot) for plot in drawn), class_="plots"),
             _latencies(result),
@@ -98,6 +101,13 @@ def _figures(result: Result) -> Markup:
             ),
         ]
     )
+
+
+def _thresholds(result: Result) -> Markup:
+    if not result.thresholds:
+        return Markup()
+    shown = table(THRESHOLD_HEADINGS, threshold_rows(result), left=THRESHOLD_HEADINGS)
+    return joined([element("h2", "Thresholds"), shown])
 
 
 def _latencies(result: Result) -> Markup:

@@ -83,6 +83,12 @@ class GroupResult:
     """Were due by the scenario's rate and could not be sent before the stages were over."""
     refused: int = 0
     """PUBLISH packets the broker answered with a reason code from 0x80."""
+    requests: int = 0
+    """Messages that asked for an answer."""
+    answered: int = 0
+    """Requests that got one."""
+    answered_again: int = 0
+    """Further answers to the same requests."""
     connects: int = 0
     connects_failed: int = 0
     connections_lost: int = 0
@@ -115,6 +121,8 @@ class Second:
     """Messages that were due."""
     sent: int = 0
     received: int = 0
+    foreign: int = 0
+    """Messages of others that came to subscribers: they are counted and not judged."""
     bytes_sent: int = 0
     bytes_received: int = 0
     lost: int = 0
@@ -173,8 +181,23 @@ class Reconciled:
     """In a sentence, for people."""
 
 
+@dataclass
+class Met:
+    """What came of one threshold."""
+
+    text: str
+    """As it was written, `p99 < 50ms`."""
+    figure: str
+    value: float | None
+    """What was found: microseconds, a share from 0 to 1, or a number; None: there was nothing to measure."""
+    met: bool
+
+
 UNJUDGED: Final = 0.01
 """Share of the deliveries that may stay unjudged by broken connections before nothing can be said of the whole."""
+
+UNSENT: Final = 0.01
+"""Share of the messages that may stay unsent at the end before somebody is named for it."""
 
 
 @dataclass
@@ -201,6 +224,9 @@ class Result:
     sent: int = 0
     """Messages sent in the measured stages; `groups` count the whole run."""
     received: int = 0
+    foreign: int = 0
+    """Messages of others that subscribers received in the measured stages."""
+    foreign_rate: float = 0.0
     send_rate: float = 0.0
     """Messages a second in the measured stages."""
     receive_rate: float = 0.0
@@ -214,6 +240,8 @@ class Result:
     """From the intended time of the connection attempt to the CONNACK."""
     subscribe: Latency = field(default_factory=Latency)
     """From SUBSCRIBE to SUBACK."""
+    round_trip: Latency = field(default_factory=Latency)
+    """From the intended time of a request to its answer."""
     closed_loop: bool = False
     """Whether all publishers waited for deliveries: their latency is that of a full window."""
     generator_cpu: float = 0.0
@@ -235,6 +263,8 @@ class Result:
     errors: dict[str, int] = field(default_factory=dict)
     """What went wrong, in words, and how often."""
     reconciled: Reconciled | None = None
+    thresholds: list[Met] = field(default_factory=list)
+    """What had to hold, and whether it does."""
     groups: list[GroupResult] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
     """Every pair in Parquet; in JSON those that missed or doubled something, the worst first, at most 1,000."""
@@ -248,9 +278,34 @@ class Result:
         return of.unjudged / (of.expected + of.unjudged) if of.unjudged else 0.0
 
     @property
+    def missed(self) -> list[Met]:
+        """The thresholds that do not hold."""
+        return [each for each in self.thresholds if not each.met]
+
+    @property
     def broken(self) -> int:
         """Connections that broke, or that the broker ended, or that could not be made: none of them by the scenario."""
         return sum(group.connections_lost + group.connects_failed for group in self.groups)
+
+    @property
+    def requests(self) -> int:
+        """Messages that asked for an answer."""
+        return sum(group.requests for group in self.groups)
+
+    @property
+    def unanswered(self) -> int:
+        """Requests to which no answer came."""
+        return self.requests - sum(group.answered for group in self.groups)
+
+    @property
+    def unsent(self) -> int:
+        """Messages that were due by the scenario's rates and could not be sent."""
+        return sum(group.unsent for group in self.groups)
+
+    @property
+    def too_much_unsent(self) -> bool:
+        """Whether more than `UNSENT` of the messages that were due could not be sent."""
+        return self.unsent > UNSENT * (self.unsent + sum(group.sent for group in self.groups))
 
     @property
     def too_little_judged(self) -> bool:

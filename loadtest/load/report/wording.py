@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from canopy_pages import plain
-from loadtest.load.report.result import Deliveries, GroupResult, Latency, Result
+from loadtest.load.report.result import Deliveries, GroupResult, Latency, Met, Result
+from loadtest.load.scenario.thresholds import SHARES, TIMES
 
 DASH: Final = "–"
 
@@ -88,17 +89,44 @@ def things(amount: int, one: str, many: str = "") -> str:
 
 def findings(result: Result) -> list[Finding]:
     """What must be known before any figure is read; the worst first. At least one."""
-    found = [*_whose(result), *_faults(result.deliveries), *_ledger(result), *_troubles(result.groups)]
+    found = [
+        *_whose(result),
+        *_faults(result.deliveries),
+        *_unanswered(result),
+        *_ledger(result),
+        *_troubles(result.groups),
+    ]
     if not any(each.tone == "bad" for each in found):
         found[:0] = _all_is_well(result)
     elif result.too_little_judged:
         found.insert(0, Finding("warn", _unjudged(result)))
+    found += [
+        Finding("bad", f"Threshold missed: {each.text}; it was {threshold_value(each)}.") for each in result.missed
+    ]
     if result.verdict and result.limit != "generator":
         found.append(Finding("plain", result.verdict))
     if not found:
         found.append(Finding("plain", "There was nothing to judge: no delivery was due."))
     order: tuple[Tone, ...] = ("bad", "warn", "good", "plain")
     return sorted(found, key=lambda each: order.index(each.tone))
+
+
+THRESHOLD_HEADINGS: Final = ("threshold", "was", "holds")
+
+
+def threshold_rows(result: Result) -> list[list[str]]:
+    """Every threshold under `THRESHOLD_HEADINGS`, those that were missed first."""
+    ordered = sorted(result.thresholds, key=lambda each: each.met)
+    return [[each.text, threshold_value(each), "yes" if each.met else "no"] for each in ordered]
+
+
+def threshold_value(of: Met) -> str:
+    """What a threshold's figure was, in the unit that suits it."""
+    if of.value is None:
+        return "not measured"
+    if of.figure in TIMES:
+        return micros(of.value)
+    return percent(of.value, 1) if of.figure in SHARES else number(of.value)
 
 
 def _all_is_well(result: Result) -> list[Finding]:
@@ -114,14 +142,26 @@ def _all_is_well(result: Result) -> list[Finding]:
     if of.unjudged:
         share = percent(of.unjudged, of.expected + of.unjudged)
         text += f" Another {of.unjudged:,} ({share}) could not be judged: their subscribers came or went."
+    if result.broken or result.unsent:
+        return [Finding("warn", f"{text} But {_broken(result)}.")]
     return [Finding("good", text)]
+
+
+def _broken(result: Result) -> str:
+    """What went wrong around the messages, of which `broken` or `unsent` tell."""
+    parts = []
+    if result.broken:
+        parts.append(f"connections broke or failed {things(result.broken, 'time')}")
+    if result.unsent:
+        parts.append(f"{things(result.unsent, 'message')} that were due could not be sent")
+    return ", and ".join(parts)
 
 
 def _unjudged(result: Result) -> str:
     of = result.deliveries
     share = percent(of.unjudged, of.expected + of.unjudged)
     return (
-        f"{share} of the deliveries could not be judged ({of.unjudged:,}): connections broke {result.broken:,} times, "
+        f"{share} of the deliveries could not be judged ({of.unjudged:,}): {_broken(result)}, "
         "and nobody can say what was due meanwhile."
     )
 
@@ -174,6 +214,14 @@ def _ledger(result: Result) -> list[Finding]:
     ]
 
 
+def _unanswered(result: Result) -> list[Finding]:
+    missing = result.unanswered
+    if not missing:
+        return []
+    share = percent(missing, result.requests)
+    return [Finding("bad", f"Unanswered: {missing:,} of {things(result.requests, 'request')} ({share}).")]
+
+
 def _troubles(groups: list[GroupResult]) -> list[Finding]:
     found: list[Finding] = []
     unsent = sum(group.unsent for group in groups)
@@ -204,10 +252,15 @@ def figures(result: Result) -> list[Figure]:
     found = [
         Figure("sent", number(result.sent), f"{number(result.send_rate)} /s"),
         Figure("received", number(result.received), f"{number(result.receive_rate)} /s"),
+        *(
+            [Figure("received of others", number(result.foreign), f"{number(result.foreign_rate)} /s")]
+            * bool(result.foreign)
+        ),
         Figure("latency p50", micros(latency.p50), f"mean {micros(latency.mean)}"),
         Figure("latency p99", micros(latency.p99), f"p90 {micros(latency.p90)}"),
         Figure("latency p99.9", micros(latency.p999)),
         Figure("latency max", micros(latency.max)),
+        *_asked(result),
         fault("lost", of.lost, f"of {of.expected:,} due"),
         fault("duplicates", of.duplicates),
         fault("reordered", of.reordered),
@@ -241,6 +294,17 @@ def figures(result: Result) -> list[Figure]:
         ),
     ]
     return found
+
+
+def _asked(result: Result) -> list[Figure]:
+    if not result.requests:
+        return []
+    trip = result.round_trip
+    return [
+        Figure("requests", number(result.requests), f"{number(result.unanswered)} not answered"),
+        Figure("round trip p50", micros(trip.p50), f"mean {micros(trip.mean)}"),
+        Figure("round trip p99", micros(trip.p99), f"max {micros(trip.max)}"),
+    ]
 
 
 def micros_exact(value: float | None) -> str:
@@ -289,6 +353,8 @@ def group_notes(group: GroupResult) -> list[str]:
         (of.unjudged, "unjudged"),
         (of.retained, "retained"),
         (of.told_lost, "losses told"),
+        (group.requests - group.answered, "requests not answered"),
+        (group.answered_again, "answered once more"),
     )
     notes = ["slow or frozen, not in the totals"] if group.frozen else []
     return notes + [f"{amount:,} {what}" for amount, what in amounts if amount]
@@ -301,6 +367,7 @@ def latency_rows(result: Result) -> list[list[str]]:
     """All distributions that were measured, under `LATENCY_HEADINGS`."""
     named = (
         ("deliveries, from the intended time", result.latency),
+        ("requests, until their answer", result.round_trip),
         ("the generator's own lateness", result.late),
         ("connecting, until CONNACK", result.connect),
         ("subscribing, until SUBACK", result.subscribe),

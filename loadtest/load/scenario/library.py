@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, time
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +32,7 @@ from loadtest.load.scenario.schema import Scenario
 from loadtest.load.scenario.toml_text import dumps
 
 SUFFIX: Final = ".toml"
+HIDDEN: Final = "********"
 INSTALLED: Final = Path(__file__).resolve().parent / "scenarios"
 SOURCE: Final = Path(__file__).resolve().parents[3] / "config" / "load"
 
@@ -60,16 +61,61 @@ def load(name_or_path: str, overrides: Sequence[str] = (), scale: float | None =
     """
     source, text = _read(name_or_path)
     data = _parse(source, text)
+    moved = _anchor(data, Path(source).parent) if _is_file(name_or_path) else False
     changes = _changed(data, overrides, scale)
-    scenario = _validated(source, data, changes)
-    try:
-        Plan(scenario, "0" * 8)
-        _try_templates(scenario)
-    except PlanError as error:
-        raise ScenarioError([f"{_with(source, changes)}: {error}"]) from error
-    if changes:
+    moved = _anchor(data, Path()) or moved
+    scenario = _playable(source, data, changes)
+    if changes or moved:
         text = f"# {one_line(_with(source, changes))}\n\n{dumps(data)}"
     return scenario, text
+
+
+def made(source: str, data: dict[str, Any]) -> tuple[Scenario, str]:
+    """A scenario from data that a command line has put together, and its text. `source`: what to call it in messages.
+
+    Raises:
+        ScenarioError: it is none, or cannot be played.
+    """
+    _anchor(data, Path())
+    return _playable(source, data, []), dumps(data)
+
+
+def without_passwords(text: str) -> str:
+    """The text of a scenario for a report: with passwords that nobody can read."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return text
+    groups = data.get("groups")
+    known = (
+        [each for each in groups if isinstance(each, dict) and "password" in each] if isinstance(groups, list) else []
+    )
+    for group in known:
+        group["password"] = HIDDEN
+    return dumps(data) if known else text
+
+
+def with_users(scenario: Scenario, user_name: str | None, password: str | None, users: str | None) -> Scenario:
+    """The scenario with credentials for all groups that have none of their own; nothing given: as it is.
+
+    Raises:
+        ScenarioError: they mean nothing, or exclude each other.
+    """
+    if user_name is None and password is None and users is None:
+        return scenario
+    if users is not None and (user_name is not None or password is not None):
+        raise ScenarioError(["--users excludes --user and --password"])
+    keys = {"user_name": user_name, "password": password, "users": users}
+    groups = [
+        group.model_copy(update=keys) if group.user_name is group.password is group.users is None else group
+        for group in scenario.groups
+    ]
+    changed = scenario.model_copy(update={"groups": groups})
+    try:
+        Plan(changed, "0" * 8)
+    except PlanError as error:
+        raise ScenarioError([str(error)]) from error
+    return changed
 
 
 def builtin() -> list[tuple[str, str]]:
@@ -102,12 +148,16 @@ def _builtin_paths() -> list[Path]:
 
 def _read(name_or_path: str) -> tuple[str, str]:
     """What to call the source in messages, and its text."""
-    if "/" in name_or_path or name_or_path.endswith(SUFFIX):
+    if _is_file(name_or_path):
         return name_or_path, _text(Path(name_or_path))
     for path in _builtin_paths():
         if path.stem == name_or_path:
             return name_or_path, _text(path)
     raise ScenarioError([_unknown(name_or_path)])
+
+
+def _is_file(name_or_path: str) -> bool:
+    return "/" in name_or_path or name_or_path.endswith(SUFFIX)
 
 
 def _unknown(name: str) -> str:
@@ -163,6 +213,42 @@ def _changed(data: dict[str, Any], overrides: Sequence[str], scale: float | None
         data["scale"] = scale
         changes.append(Override(f"--scale {scale:g}", ("scale",)))
     return changes
+
+
+def _anchor(data: dict[str, Any], folder: Path) -> bool:
+    """Make the names of files absolute, so that the report's copy can be played; whether there was one to make so."""
+    moved = False
+    groups = data.get("groups")
+    for table, key in _file_names(groups):
+        if isinstance(table.get(key), str):
+            absolute = str((folder / table[key]).absolute())
+            moved = moved or absolute != table[key]
+            table[key] = absolute
+    return moved
+
+
+def _file_names(groups: Any) -> Iterator[tuple[dict[str, Any], str]]:
+    """Every table that may name a file, with the key."""
+    for group in groups if isinstance(groups, list) else ():
+        if not isinstance(group, dict):
+            continue
+        yield group, "users"
+        published = group.get("publish")
+        for publish in published if isinstance(published, list) else ():
+            payload = publish.get("payload") if isinstance(publish, dict) else None
+            if isinstance(payload, dict):
+                yield payload, "file"
+                yield payload, "lines"
+
+
+def _playable(source: str, data: dict[str, Any], changes: Sequence[Override]) -> Scenario:
+    scenario = _validated(source, data, changes)
+    try:
+        Plan(scenario, "0" * 8)
+        _try_templates(scenario)
+    except PlanError as error:
+        raise ScenarioError([f"{_with(source, changes)}: {error}"]) from error
+    return scenario
 
 
 def _validated(source: str, data: dict[str, Any], changes: Sequence[Override]) -> Scenario:

@@ -20,13 +20,13 @@ from typing import Annotated, Any, Final, NamedTuple, Union, get_args, get_origi
 from pydantic import BaseModel
 
 from loadtest.load.scenario.complaints import Place, cut, model_at, part_of, show, suggest, unknown_key, where
-from loadtest.load.scenario.schema import Payload, Publish, Reading
+from loadtest.load.scenario.schema import PAYLOADS, Payload, Publish, Reading
 
 EXAMPLE: Final = "--set stages.steady.seconds=30"
 
 ALTERNATIVES: Final[dict[type[BaseModel], frozenset[str]]] = {
     Publish: frozenset({"rate", "total_rate", "in_flight"}),
-    Payload: frozenset({"size", "between", "sizes", "template"}),
+    Payload: frozenset(PAYLOADS),
     Reading: frozenset({"rate", "freeze_after"}),
 }
 """Keys of which a part has one."""

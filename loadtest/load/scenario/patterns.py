@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_TOKEN: Final = re.compile(r"%(?:([cgnrm%])|\{([cn])([%/])(\d{1,9})\})?")
+_TOKEN: Final = re.compile(r"%(?:([cgnrm%])|\{([cn])([%/+])(\d{1,9})\})?")
 
 
 class Pattern:
@@ -37,7 +37,7 @@ class Pattern:
                 continue
             if letter is None and variable is None:
                 raise ValueError(f"{text!r}: unknown pattern at {text[found.start() : found.start() + 6]!r}")
-            if variable and int(number) == 0:
+            if variable and operator != "+" and int(number) == 0:
                 raise ValueError(f"{text!r}: {found.group()} divides by 0")
             self._literals.append(literal)
             self._variables.append((letter or variable, operator or "", int(number or 0)))
@@ -78,4 +78,6 @@ class Pattern:
             value %= divisor
         elif operator == "/":
             value //= divisor
+        elif operator == "+":
+            value += divisor
         return str(value)

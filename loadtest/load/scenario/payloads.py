@@ -9,12 +9,16 @@ import random
 from bisect import bisect_left
 from collections.abc import Callable
 from itertools import accumulate
+from typing import Final
 
 from broker.core.codec.properties import encode_forward
 from loadtest.load.scenario.patterns import Pattern
 from loadtest.load.scenario.schema import Payload, Properties, Publish
 
 DEFAULT_SIZE = 64
+
+PLACE: Final = b"\x00correlation-mrk"
+"""What stands in the properties of a request where its correlation data comes: as long as a mark."""
 
 
 def sizes(payload: Payload, source: random.Random) -> tuple[int, Callable[[], int] | None]:
@@ -47,8 +51,9 @@ def template(text: str, run: str, group: str, client: int) -> Callable[[int], tu
     return parts
 
 
-def properties(wanted: Properties) -> bytes:
-    """The encoded properties that a broker forwards.
+def properties(wanted: Properties, reply_to: str | None = None) -> bytes:
+    """The encoded properties that a broker forwards. `reply_to`: the response topic of requests, whose correlation data
+    comes where `PLACE` stands.
 
     Raises:
         ValueError: a value that cannot be written.
@@ -56,10 +61,14 @@ def properties(wanted: Properties) -> bytes:
     return encode_forward(
         payload_format=1 if wanted.text else None,
         content_type=wanted.content_type,
-        response_topic=wanted.response_topic,
-        correlation_data=None if wanted.correlation_data is None else wanted.correlation_data.encode(),
+        response_topic=wanted.response_topic if reply_to is None else reply_to,
+        correlation_data=PLACE if reply_to is not None else _bytes(wanted.correlation_data),
         user=list(wanted.user.items()) or None,
     )
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
 
 
 def choice(publish: Publish, source: random.Random) -> Callable[[], int] | None:

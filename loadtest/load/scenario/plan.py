@@ -4,8 +4,9 @@ Owns: the numbering. Publishing entries get consecutive stream numbers (one for 
 each client; subscribers are numbered in the order of groups and clients, members of a shared subscription in a group
 together after them. Every process has the whole plan and computes the same numbers.
 
-Promises: nothing here costs memory for each client or stream; numbers are computed. Which client is whose: client %c of
-each group belongs to process %c modulo the number of processes, except that a group with shared filters is all in one.
+Promises: nothing here costs memory for each client or stream; numbers are computed. Only a file of users is kept, line
+by line. Client %c of each group belongs to process %c modulo the number of processes, except that a group with shared
+filters is all in one.
 
 Refuses: what cannot be numbered, with a ``PlanError`` for people.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -23,9 +24,11 @@ from broker.core.codec.errors import ProtocolError
 from broker.core.codec.topic_names import parse_shared, validate_filter, validate_topic
 from loadtest.load.capture.recording import PUBLISHERS, Recording, Share
 from loadtest.load.checks.mark import run_number
-from loadtest.load.scenario import payloads
+from loadtest.load.scenario import payloads, users
+from loadtest.load.scenario.contents import Contents, contents
 from loadtest.load.scenario.patterns import Pattern
 from loadtest.load.scenario.schema import MAX_STREAMS, Group, Publish, Scenario
+from loadtest.load.scenario.users import Credentials
 
 
 class PlanError(Exception):
@@ -104,6 +107,14 @@ class Plan:
         self.groups: list[Group] = scenario.groups
         self.counts = [_scaled(group, scenario.scale) for group in scenario.groups]
         self.ids = [_pattern(group.client_id, f"groups.{group.name}.client_id") for group in scenario.groups]
+        self._user_names = [_credential(group, "user_name") for group in scenario.groups]
+        self._passwords = [_credential(group, "password") for group in scenario.groups]
+        self._users = [_users(group) for group in scenario.groups]
+        self._replies: dict[tuple[int, str], Pattern] = {}
+        self.wall = 0
+        """Microseconds since 1970 at 0 of the monotonic clock, the same figure in all processes."""
+        self._contents: dict[int, Contents] = {}
+        """By the first stream of an entry, what stands in its payloads where that comes from a file."""
         self.entries: list[Entry] = []
         self.wills: dict[int, Entry] = {}
         self.published: list[list[Entry]] = []
@@ -113,6 +124,10 @@ class Plan:
             for index, publish in enumerate(group.publish):
                 pattern = _pattern(publish.topic, f"groups.{group.name}.publish.{index}.topic")
                 mine.append(Entry(number, publish, base, self.counts[number], publish.topics, pattern))
+                if publish.reply_to is not None:
+                    where = f"groups.{group.name}.publish.{index}.reply_to"
+                    self._replies[number, publish.reply_to] = _pattern(publish.reply_to, where)
+                self._read_contents(f"groups.{group.name}.publish.{index}.payload", publish, base)
                 base = mine[-1].end
             if recording is not None and group.name == PUBLISHERS:
                 for each in _recorded(recording, number, base):
@@ -165,6 +180,23 @@ class Plan:
         """The client identifier."""
         return self.ids[group].expand(self.run, self.groups[group].name, number)
 
+    def credentials(self, group: int, number: int) -> Credentials:
+        """User name and password of a client; None: not sent. The lines of a file are taken in turn."""
+        known = self._users[group]
+        if known:
+            return known[number % len(known)]
+        user_name, password = self._user_names[group], self._passwords[group]
+        name = self.groups[group].name
+        return (
+            None if user_name is None else user_name.expand(self.run, name, number),
+            None if password is None else password.expand(self.run, name, number),
+        )
+
+    def any_credentials(self) -> Credentials:
+        """Those of the first client that has some."""
+        found = (self.credentials(group, 0) for group in range(len(self.groups)))
+        return next((each for each in found if each != (None, None)), (None, None))
+
     def entry(self, stream: int) -> Entry:
         """Whose stream it is."""
         return self.entries[bisect_right(self._starts, stream) - 1]
@@ -192,9 +224,23 @@ class Plan:
         entry = self.entry(stream)
         text = entry.publish.payload.template if entry.publish is not None else None
         if text is None:
-            return None
+            found = self._contents.get(entry.base)
+            return found.fixed if found is not None else None
         client, number = entry.owner(stream)
         return payloads.template(text, self.run, self.groups[entry.group].name, client)(number)
+
+    def contents(self, stream: int) -> Contents | None:
+        """What stands in the payloads of a stream, where that comes from a file."""
+        return self._contents.get(self.entry(stream).base)
+
+    def varied(self, stream: int) -> Callable[[int, int], tuple[bytes, bytes]] | None:
+        """What says, by sequence number and intended time, what stands before and behind the mark; None where that is
+        the same for all messages of a stream."""
+        found = self.contents(stream)
+        if found is None or found.fixed is not None:
+            return None
+        around, wall = found.around, self.wall
+        return lambda sequence, time: around(sequence, (time + wall) // 1000)
 
     def publisher(self, stream: int) -> int:
         """The number of the client whose stream it is."""
@@ -217,6 +263,20 @@ class Plan:
             for at in range(filters.count):
                 yield filters.pattern.expand(self.run, name, number, at), filters.qos, index
 
+    def reply_topic(self, group: int, number: int, publish: Publish) -> str:
+        """The response topic of a client's requests."""
+        return self._replies[group, publish.reply_to or ""].expand(self.run, self.groups[group].name, number)
+
+    def reply_topics(self, group: int, number: int) -> list[tuple[str, int]]:
+        """Every response topic of a client, with the QoS of its subscription."""
+        found: dict[str, int] = {}
+        for entry in self.published[group]:
+            publish = entry.publish
+            if publish is not None and publish.reply_to is not None:
+                topic = self.reply_topic(group, number, publish)
+                found[topic] = max(publish.qos, found.get(topic, 0))
+        return list(found.items())
+
     def process(self, group: int, number: int, processes: int) -> int:
         """Which process plays a client."""
         return group % processes if self.shared[group] else number % processes
@@ -224,6 +284,14 @@ class Plan:
     def random(self, client: int, salt: int = 0) -> random.Random:
         """A source of randomness for one client: the same in every run with the same seed."""
         return random.Random(f"{self.scenario.seed}/{client}/{salt}")
+
+    def _read_contents(self, where: str, publish: Publish, base: int) -> None:
+        try:
+            found = contents(publish.payload)
+        except ValueError as error:
+            raise PlanError(f"{where}: {error}") from error
+        if found is not None:
+            self._contents[base] = found
 
     # -- checks --------------------------------------------------------------------------------------------------------
 
@@ -241,6 +309,8 @@ class Plan:
                     continue  # all its topics were looked at when the recording was read
                 for client, topic in ((0, 0), (last, entry.topics - 1)):
                     self._check_topic(group, entry.topic(self.run, group.name, client, topic))
+                if entry.publish is not None and entry.publish.reply_to is not None:
+                    self._check_replies(number, entry.publish)
                 if entry.topics > 1 and not entry.pattern.uses("n"):
                     raise PlanError(
                         f"groups.{group.name}: topic {entry.pattern.text!r} needs %n: it stands for "
@@ -261,6 +331,14 @@ class Plan:
                     f"groups.{group.name}.subscribe: all members of a group share the same filters, under "
                     "one share name: no %c and no %n there"
                 )
+
+    def _check_replies(self, group: int, publish: Publish) -> None:
+        settings, last = self.groups[group], self.counts[group] - 1
+        pattern = self._replies[group, publish.reply_to or ""]
+        if pattern.uses("n") or (last and not pattern.uses("c")):
+            raise PlanError(f"groups.{settings.name}: reply_to {pattern.text!r} needs %c and takes no %n")
+        for client in (0, last):
+            self._check_topic(settings, self.reply_topic(group, client, publish))
 
     @staticmethod
     def _check_topic(group: Group, topic: str) -> None:
@@ -294,6 +372,30 @@ def _recorded(recording: Recording, group: int, base: int) -> Iterator[Recorded]
 
 def _scaled(group: Group, scale: float) -> int:
     return max(1, round(group.clients * scale)) if group.scaled else group.clients
+
+
+def _credential(group: Group, key: str) -> Pattern | None:
+    text = getattr(group, key)
+    if text is None:
+        return None
+    where = f"groups.{group.name}.{key}"
+    try:
+        pattern = Pattern(text)
+    except ValueError:
+        # What stands there is nobody else's.
+        raise PlanError(f"{where}: unknown pattern; a percent sign is written %%") from None
+    if pattern.uses("m") or pattern.uses("n"):
+        raise PlanError(f"{where}: no %m and no %n there")
+    return pattern
+
+
+def _users(group: Group) -> list[Credentials]:
+    if group.users is None:
+        return []
+    try:
+        return users.read(group.users)
+    except ValueError as error:
+        raise PlanError(f"groups.{group.name}.users: {error}") from error
 
 
 def _pattern(text: str, where: str) -> Pattern:

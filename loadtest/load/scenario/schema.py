@@ -11,9 +11,11 @@ filters, every stage that is named exists, and what contradicts itself is refuse
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from loadtest.load.scenario import thresholds, units
 
 MAX_CLIENTS: Final = 1_000_000
 MAX_STREAMS: Final = 1 << 32
@@ -24,11 +26,21 @@ MIN_PAYLOAD: Final = 16
 RESERVED_STAGES: Final = ("", "connect", "drain")
 """What a second is called that belongs to no stage."""
 
+PAYLOADS: Final = ("size", "between", "sizes", "template", "file", "lines")
+"""Ways to say what a payload is."""
+
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Quality = Annotated[int, Field(ge=0, le=2)]
-Size = Annotated[int, Field(ge=MIN_PAYLOAD, le=268_000_000)]
+Duration = BeforeValidator(units.seconds_of)
+"""Seconds as a number, or with a unit as text."""
+Bytes = BeforeValidator(units.bytes_of)
+"""Bytes as a number, or with a unit as text."""
+Lasting = Annotated[float, Field(gt=0), Duration]
+Waiting = Annotated[float, Field(ge=0), Duration]
+WholeSeconds = Annotated[int, Field(ge=0, le=0xFFFFFFFF), Duration]
+Size = Annotated[int, Field(ge=MIN_PAYLOAD, le=268_000_000), Bytes]
 
 
 class Part(BaseModel):
@@ -39,6 +51,7 @@ class Part(BaseModel):
         %c  the client's number in its group, from 0     %n  the number of the topic (or filter), from 0
         %g  the group's name                             %r  the run's identifier, 8 hexadecimal digits
         %{c%N}, %{c/N}, %{n%N}, %{n/N}  that number modulo N, or divided by N and rounded down
+        %{c+N}, %{n+N}  that number and N
         %%  a percent sign
     """
 
@@ -49,7 +62,7 @@ class Stage(Part):
     """A stretch of the run, in order. The load goes from `load` to `to` in even steps (`to` absent: it stays)."""
 
     name: str
-    seconds: Positive
+    seconds: Lasting
     load: NotNegative = 1.0
     """By what the rates of all publishers are multiplied."""
     to: NotNegative | None = None
@@ -58,7 +71,7 @@ class Stage(Part):
 
 
 class Payload(Part):
-    """How large payloads are, or what stands in them. Exactly one of `size`, `between`, `sizes`, `template`."""
+    """How large payloads are, or what stands in them. At most one of `PAYLOADS`."""
 
     size: Size | None = None
     between: tuple[Size, Size] | None = None
@@ -67,12 +80,32 @@ class Payload(Part):
     """Size in bytes (as a TOML key) to weight: `sizes = { 64 = 9, 1024 = 1 }`."""
     template: str | None = None
     """Text with patterns; %m stands once, for the message's mark (32 hexadecimal digits after "mark:")."""
+    file: str | None = None
+    """A file whose bytes stand in every payload; `{mark}` says where its mark stands."""
+    lines: str | None = None
+    """A file of which each line is a payload, one after the other in each stream."""
+    fill: bool = False
+    """Whether `{n}` (the number in its stream) and `{time}` (milliseconds since 1970) are filled in, for `file` and
+    `lines`."""
+
+    @field_validator("sizes", mode="before")
+    @classmethod
+    def _comparable(cls, sizes: Any) -> Any:
+        """Keys with a unit as numbers of bytes, so that they are compared as such."""
+        if not isinstance(sizes, dict):
+            return sizes
+        made = {_in_bytes(key): weight for key, weight in sizes.items()}
+        if len(made) != len(sizes):
+            raise ValueError("two of the sizes are the same number of bytes")
+        return made
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        given = [name for name in ("size", "between", "sizes", "template") if getattr(self, name) is not None]
+        given = [name for name in PAYLOADS if getattr(self, name) is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} exclude each other")
+        if self.fill and self.file is None and self.lines is None:
+            raise ValueError("fill: is for file and lines")
         if self.between and self.between[0] > self.between[1]:
             raise ValueError("between: the first size is above the second")
         for key in self.sizes or ():
@@ -91,7 +124,7 @@ class Properties(Part):
     correlation_data: str | None = None
     text: bool = False
     """Payload format indicator 1: the payload is UTF-8."""
-    message_expiry: Annotated[int, Field(ge=0, le=0xFFFFFFFF)] | None = None
+    message_expiry: WholeSeconds | None = None
     """Seconds."""
     user: dict[str, str] = {}
     topic_alias: bool = False
@@ -121,6 +154,9 @@ class Publish(Part):
     arrival: Literal["constant", "poisson", "bursts"] = "constant"
     burst: Count = 10
     """Messages of one burst, for `arrival = "bursts"`."""
+    reply_to: str | None = None
+    """Pattern of the client's response topic (MQTT 5.0): each message is a request, whose round trip is measured. The
+    client subscribes to it by itself."""
     messages: Count | None = None
     """Each client stops after so many."""
     stages: list[str] | None = None
@@ -135,6 +171,11 @@ class Publish(Part):
             raise ValueError(
                 f"in_flight: at most {MAX_IN_FLIGHT} with QoS 1 and 2, which have so many packet identifiers"
             )
+        if self.properties.topic_alias and (self.payload.file or self.payload.lines):
+            raise ValueError("properties.topic_alias: not together with payloads from a file")
+        fixed = self.properties.topic_alias, self.properties.response_topic, self.properties.correlation_data
+        if self.reply_to is not None and any(fixed):
+            raise ValueError("reply_to: excludes properties.topic_alias, response_topic and correlation_data")
         return self
 
 
@@ -151,13 +192,21 @@ class Subscribe(Part):
     """User properties of the SUBSCRIBE (MQTT 5.0), as Canopy's `canopy-queue`."""
 
 
+class Reply(Part):
+    """Each client answers the requests that come to it: PUBLISH packets with a response topic (MQTT 5.0)."""
+
+    size: Annotated[int, Field(ge=0, le=1_000_000), Bytes] = 16
+    """Bytes of an answer's payload."""
+    qos: Annotated[int, Field(ge=0, le=1)] = 0
+
+
 class Will(Part):
     """The will of each client of a group; it counts as sent when the client was cut off."""
 
     topic: str
     qos: Quality = 0
     retain: bool = False
-    delay: Annotated[int, Field(ge=0, le=0xFFFFFFFF)] = 0
+    delay: WholeSeconds = 0
     """Seconds (MQTT 5.0)."""
     size: Size = MIN_PAYLOAD
 
@@ -176,9 +225,9 @@ class Churn(Part):
 class Cycle(Part):
     """Each client leaves and comes back, again and again, once the stages have begun."""
 
-    up: Positive
+    up: Lasting
     """Seconds it stays connected, on the average."""
-    down: NotNegative = 1.0
+    down: Waiting = 1.0
     """Seconds it stays away, on the average."""
     spread: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Both times vary evenly by this share around their average."""
@@ -191,9 +240,9 @@ class Reading(Part):
 
     rate: Positive | None = None
     """PUBLISH packets a second, about."""
-    freeze_after: NotNegative | None = None
+    freeze_after: Waiting | None = None
     """It stops to read so many seconds after the stages have begun. When the stages are over, everybody reads."""
-    receive_buffer: Annotated[int, Field(ge=1024, le=1 << 24)] = 4096
+    receive_buffer: Annotated[int, Field(ge=1024, le=1 << 24), Bytes] = 4096
     """Bytes asked of the kernel for the socket: what a device with little memory would have."""
 
     @model_validator(mode="after")
@@ -213,36 +262,45 @@ class Group(Part):
     client_id: str = "load-%r-%g-%c"
     version: Literal["3.1.1", "5.0"] = "5.0"
     clean_start: bool = True
-    session_expiry: Annotated[int, Field(ge=0, le=0xFFFFFFFF)] = 0
+    session_expiry: WholeSeconds = 0
     """Seconds (MQTT 5.0)."""
-    keep_alive: Annotated[int, Field(ge=0, le=65_535)] = 60
+    keep_alive: Annotated[int, Field(ge=0, le=65_535), Duration] = 60
     """Seconds; 0: none."""
     receive_maximum: Annotated[int, Field(ge=1, le=65_535)] | None = None
-    maximum_packet_size: Annotated[int, Field(ge=64, le=268_435_460)] | None = None
+    maximum_packet_size: Annotated[int, Field(ge=64, le=268_435_460), Bytes] | None = None
     user_name: str | None = None
+    """A pattern; absent: not sent."""
     password: str | None = None
+    """A pattern; absent: not sent."""
+    users: str | None = None
+    """A CSV file of user names and passwords, whose lines the clients take in turn."""
     connect_rate: NotNegative = 0
     """CONNECT packets a second of the whole group, in the order of its clients; 0: as fast as it goes."""
     joins: str | None = None
     """The stage at whose beginning the group connects; absent: before the first one."""
     publish: list[Publish] = []
     subscribe: list[Subscribe] = []
+    reply: Reply | None = None
     will: Will | None = None
     churn: Churn | None = None
     cycle: Cycle | None = None
     reading: Reading | None = None
     reconnect: bool = True
     """Whether a client that lost its connection comes back."""
-    reconnect_delay: Positive = 1.0
+    reconnect_delay: Lasting = 1.0
     """Seconds before it does, twice as long after each failure up to 30."""
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         if self.version == "3.1.1":
             self._refuse_version_5()
+        if self.users is not None and (self.user_name is not None or self.password is not None):
+            raise ValueError("users: excludes user_name and password")
         shared = [each.filter.startswith("$share/") for each in self.subscribe]
         if any(shared) and not all(shared):
             raise ValueError("subscribe: shared and other filters need groups of their own, or nobody can tell copies")
+        if self.reply is not None and not self.subscribe:
+            raise ValueError("reply: needs a subscription to what it answers")
         if any(shared) and (self.cycle or self.churn):
             raise ValueError("shared filters together with cycle or churn cannot be judged")
         return self
@@ -254,6 +312,8 @@ class Group(Part):
             "maximum_packet_size": self.maximum_packet_size is not None,
             "will.delay": self.will is not None and self.will.delay > 0,
             "publish.properties": any(each.properties != Properties() for each in self.publish),
+            "publish.reply_to": any(each.reply_to is not None for each in self.publish),
+            "reply": self.reply is not None,
             "subscribe.user": any(each.user for each in self.subscribe),
             "subscribe.no_local": any(each.no_local for each in self.subscribe),
             "subscribe.retain_handling": any(each.retain_handling for each in self.subscribe),
@@ -275,10 +335,12 @@ class Scenario(Part):
     """What the numbers of clients of scaled groups are multiplied by (at least one client stays)."""
     seed: int = 1
     """Everything that is random follows from this and the client's number."""
-    drain: Positive = 15.0
+    drain: Lasting = 15.0
     """Seconds at most to wait for what is under way when the last stage is over."""
-    quiet: Positive = 1.0
+    quiet: Lasting = 1.0
     """Seconds without a delivery after which what is missing counts as lost."""
+    thresholds: dict[str, str] = {}
+    """What must hold of the result: the name of a figure to a comparison with a value, `p99 = "< 50ms"`."""
     stages: Annotated[list[Stage], Field(min_length=1)]
     groups: Annotated[list[Group], Field(min_length=1)]
 
@@ -296,6 +358,16 @@ class Scenario(Part):
         return _distinct(groups)
 
     @model_validator(mode="after")
+    def _thresholds_mean_something(self) -> Self:
+        groups = [group.name for group in self.groups]
+        for name, rest in self.thresholds.items():
+            try:
+                thresholds.parse(f"{name} {rest}", groups)
+            except ValueError as error:
+                raise ValueError(f"thresholds.{name}: {error}") from error
+        return self
+
+    @model_validator(mode="after")
     def _stages_exist(self) -> Self:
         names = {stage.name for stage in self.stages}
         for group in self.groups:
@@ -308,6 +380,14 @@ class Scenario(Part):
         if not any(stage.measured for stage in self.stages):
             raise ValueError("stages: none is measured")
         return self
+
+
+def _in_bytes(key: Any) -> Any:
+    """A size as a table's key; what is none is left for the check of all keys."""
+    try:
+        return str(units.size(key))
+    except (TypeError, AttributeError, ValueError):
+        return key
 
 
 def _distinct(parts: list[Named]) -> list[Named]:

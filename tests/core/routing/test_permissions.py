@@ -606,7 +606,7 @@ def test_links_are_not_asked_about() -> None:
     network, rules = ruled()
     reader, writer = network.client("r"), network.client("w")
     reader.subscribe("t", qos=1)
-    network.session("r").uplink = True
+    network.session("r").own = True
     rules.no_receive.add(("r", "t"))
     writer.publish("t", b"x", 1)
     assert rules.receives == 0

@@ -14,11 +14,14 @@ from broker.core.queues.queue_policy import QueueRule
 from broker.core.routing.router import Router
 from broker.core.session.client_account import MESSAGE_ROOM
 from broker.core.session.session import Session
-from broker.net.server import limits as core_limits
+from broker.net.limits import limits as core_limits
 from broker.settings import Settings
 from tests.core.harness import Client, Network
 
-MOST = core_limits(Settings()).max_client_bytes
+SETTINGS = Settings.model_validate({"queue": {"hold_publishers": 0}})
+"""The defaults; but nobody waits for a client, since time stands still here."""
+
+MOST = core_limits(SETTINGS).max_client_bytes
 MIB = 1 << 20
 
 
@@ -78,7 +81,7 @@ PARTS = [fill_filters, fill_retained, fill_queue]
 @pytest.mark.parametrize("first", range(3))
 def test_all_of_everything_with_the_defaults(first: int) -> None:
     """Whatever comes first, the sum has one bound; each part alone may take nearly all of it."""
-    network = Network(core_limits(Settings()))
+    network = Network(core_limits(SETTINGS))
     client = network.client("c", clean=False, expiry=3600)
     parts = PARTS[first:] + PARTS[:first]
     for part in parts:
@@ -89,7 +92,7 @@ def test_all_of_everything_with_the_defaults(first: int) -> None:
 
 def test_messages_have_room_whatever_else_there_is() -> None:
     """A client with as many filters as it may have still gets its messages."""
-    network = Network(core_limits(Settings()))
+    network = Network(core_limits(SETTINGS))
     client = network.client("c", clean=False, expiry=3600)
     fill_retained(client)
     fill_filters(client)
@@ -108,7 +111,7 @@ def test_messages_have_room_whatever_else_there_is() -> None:
 
 def test_what_goes_makes_room() -> None:
     """Filters and retained messages that go leave what they took to the others."""
-    network = Network(core_limits(Settings()))
+    network = Network(core_limits(SETTINGS))
     client = network.client("c")
     count = fill_filters(client)
     client.publish("r", bytes(900_000), retain=True)
@@ -130,7 +133,7 @@ def test_what_goes_makes_room() -> None:
 
 def test_what_it_retained_counts_when_it_comes_again() -> None:
     """Also in a new session."""
-    network = Network(core_limits(Settings()))
+    network = Network(core_limits(SETTINGS))
     client = network.client("c")
     count = fill_filters(client)
     client.disconnect()
@@ -143,7 +146,7 @@ def test_what_it_retained_counts_when_it_comes_again() -> None:
 
 
 def test_another_client_s_message_in_its_place_gives_the_room_back() -> None:
-    network = Network(core_limits(Settings()))
+    network = Network(core_limits(SETTINGS))
     client, other = network.client("c"), network.client("other")
     client.publish("r", bytes(100_000), retain=True)
     taken = client.session.account.retained
@@ -156,7 +159,7 @@ def test_another_client_s_message_in_its_place_gives_the_room_back() -> None:
 )
 def test_a_part_with_a_higher_bound_of_its_own_has_it(name: str, value: int) -> None:
     """Nobody who has given a queue 64 MiB finds it full at 34."""
-    limits = core_limits(Settings())
+    limits = core_limits(SETTINGS)
     setattr(limits, name, value)
     limits.max_inflight_bytes = 8 * MIB
     limits.session_bytes = max(limits.session_bytes, 36 * MIB)
@@ -167,7 +170,7 @@ def test_a_part_with_a_higher_bound_of_its_own_has_it(name: str, value: int) -> 
 
 
 def test_a_rule_raises_it_for_its_clients() -> None:
-    limits = core_limits(Settings())
+    limits = core_limits(SETTINGS)
     limits.rules = (QueueRule(client_id="big", session_bytes=100 * MIB, session_messages=1_000_000),)
     network = Network(limits)
     big, small = network.client("big", clean=False, expiry=3600), network.client("small", clean=False, expiry=3600)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from broker import Broker, Settings
+from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.clients.drivers import within
 from tests.support.certificates import Authority

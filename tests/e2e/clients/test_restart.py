@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from broker import Broker, Settings
 from broker.net.listening.listeners import StartupError
+from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.clients.conftest import LOOPS, LoopFactory
 from tests.e2e.clients.frozen import Frozen

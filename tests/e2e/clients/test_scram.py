@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from broker import Broker, Settings
 from broker.security.scram.key_file import credential_line
+from canopy import Broker, Settings
 from tests.e2e.clients.drivers import within
 from tests.e2e.clients.test_mqttjs import NODE, SCRIPTS
 from tests.e2e.clients.test_mqttjs import pytestmark as pytestmark

@@ -16,7 +16,7 @@ import aiomqtt
 import gmqtt
 import pytest
 
-from broker import Broker, Settings
+from canopy import Broker, Settings
 from tests.e2e.clients.drivers import PATIENCE, within
 from tests.e2e.clients.test_mqttjs import NODE, SCRIPTS
 from tests.e2e.clients.test_mqttjs import run as mqttjs

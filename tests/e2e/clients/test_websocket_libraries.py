@@ -12,7 +12,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, ConnectionClosedError
 from websockets.typing import Subprotocol
 
-from broker import Broker, Settings
+from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.clients.drivers import within
 

@@ -24,10 +24,10 @@ from typing import Any, Final, Self
 
 import pytest
 
-from broker import Broker, Settings
 from broker.core.counters import DROP_CAUSES
 from broker.core.queues.outbox import Outbox
 from broker.core.session.session import Session
+from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.clients.frozen import until
 from tests.e2e.faults import FaultProxy, Link, shrink

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import pytest
 
-from broker import Broker
 from broker.core.counters import AGE, FULL_MESSAGES, REPLACED
+from canopy import Broker
 from tests.e2e import wire
 from tests.e2e.clients.frozen import Frozen, until
 from tests.e2e.embedded import (

@@ -9,9 +9,9 @@ import asyncio
 
 import pytest
 
-from broker import Broker
 from broker.core.counters import DISCONNECTED, DROP_CAUSES, FULL_BYTES, FULL_MESSAGES, NO_QUOTA
 from broker.core.queues.outbox import CONTROL_LIMIT
+from canopy import Broker
 from tests.e2e import wire
 from tests.e2e.clients.frozen import Frozen, until
 from tests.e2e.embedded import (

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pytest
 
-from broker import Broker
 from broker.core.counters import DROP_CAUSES
 from broker.core.session.session import Session
+from canopy import Broker
 from tests.e2e import wire
 from tests.e2e.clients.frozen import Frozen
 from tests.e2e.embedded import (

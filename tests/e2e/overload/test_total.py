@@ -9,9 +9,9 @@ from typing import Final
 
 import pytest
 
-from broker import Broker
 from broker.core.counters import GLOBAL
 from broker.core.session.session import Session
+from canopy import Broker
 from tests.e2e import wire
 from tests.e2e.clients.frozen import Frozen
 from tests.e2e.embedded import (

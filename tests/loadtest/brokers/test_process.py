@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,26 @@ def test_a_broker_that_ends_says_why() -> None:
     command = [sys.executable, "-c", "import sys; print('no such thing'); sys.exit(3)"]
     with pytest.raises(BrokerFailed, match=r"code 3: no such thing"), BrokerProcess(command, free_port(), None):
         pytest.fail("it did not start")
+
+
+def test_no_two_processes_are_given_one_port() -> None:
+    """Whoever else asks, also before a broker listens."""
+    asks = (
+        "import sys; from loadtest.brokers.process import free_port; "
+        "print(*(free_port() for _ in range(60))); sys.stdin.read()"
+    )
+    with ExitStack() as stack:
+        others = [
+            stack.enter_context(
+                subprocess.Popen([sys.executable, "-c", asks], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
+            for _ in range(2)
+        ]
+        given = [free_port() for _ in range(60)]
+        for other in others:
+            assert other.stdout is not None
+            given += map(int, other.stdout.readline().split())
+    assert len(set(given)) == len(given) == 180
 
 
 def test_a_command_that_does_not_exist_is_named(tmp_path: Path) -> None:

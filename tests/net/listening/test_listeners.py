@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import pytest
 
-from broker import Broker, Settings
 from broker.net import admission
 from broker.net.listening.listeners import StartupError
 from broker.settings import Listener
+from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.wire import Packet, Peer
 from tests.support.waiting import until

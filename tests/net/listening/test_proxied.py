@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import pytest
 
-from broker import Broker, Settings
 from broker.core.codec.packets import Connect
 from broker.core.hooks import AccessControl, Origin, Ticket
+from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.net.websocket.peer import WebPeer
 from tests.support.certificates import Authority

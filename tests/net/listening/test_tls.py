@@ -19,13 +19,14 @@ from typing import Any, Final, cast
 
 import pytest
 
-from broker import Broker, Settings, health
+from broker import health
 from broker.configuration import SettingsError
 from broker.core.codec.packets import Connect
 from broker.core.hooks import AccessControl, Origin, Ticket
 from broker.net.listening import handshakes, tls, tls_transport
 from broker.net.listening.listeners import StartupError
 from broker.settings import Certificate, Listener, Log, Tls
+from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 from tests.support.certificates import DAY, Authority, encrypt, now

@@ -8,7 +8,6 @@ from typing import Final, cast
 
 import pytest
 
-from broker import Broker
 from broker.core import causes
 from broker.core.connection.protocol import TURN_WORK
 from broker.net.connection import Connection
@@ -17,6 +16,7 @@ from broker.net.turns import LIGHT_WORK, ROUND_WORK
 from broker.net.websocket.frames import FrameReader
 from broker.net.websocket.transport import FRAME_WORK, FRAMES_A_TURN, ROOM, WebSocketTransport
 from broker.net.websocket.upgrade import Upgrade
+from canopy import Broker
 from tests.e2e import wire
 from tests.net.transports import Client, Embed, Transport, rounds
 from tests.net.websocket.framing import BINARY, CLOSE, PING, PONG, TEXT, Frame, close, frame, frames, request

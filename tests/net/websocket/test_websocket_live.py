@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pytest
 
-from broker import Broker, Settings
 from broker.net.connection import Connection
 from broker.net.websocket.transport import FRAMES_A_TURN
+from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.net.websocket.framing import BINARY, PING, PONG, Frame, frame, request
 from tests.net.websocket.peer import WebPeer

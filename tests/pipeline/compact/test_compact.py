@@ -66,6 +66,16 @@ def test_small_segments_of_hours_that_are_over_become_one(tmp_path: Path) -> Non
     assert len(manifests(tmp_path)) == 4
 
 
+def test_row_groups_of_large_payloads_stay_within_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = sum(pq.ParquetFile(path).read().nbytes for path in record(tmp_path)[:4])
+    monkeypatch.setattr(job, "BYTES", whole // 3)
+    before = seen(tmp_path)
+    compact(tmp_path)
+    first = pq.ParquetFile(tmp_path / manifests(tmp_path, "merged-*.json")[0]["segment"])
+    assert 1 < first.metadata.num_row_groups <= 3
+    assert seen(tmp_path) == before
+
+
 def test_what_is_young_large_or_not_vouched_for_stays(tmp_path: Path) -> None:
     written = record(tmp_path, hours=2)
     sizes = [path.stat().st_size for path in written]

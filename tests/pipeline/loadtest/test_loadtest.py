@@ -33,6 +33,7 @@ from pipeline.errors import MisuseError, PipelineError
 from pipeline.loadtest import agreement, job, tables, transforms
 from pipeline.loadtest import latency as latencies
 from pipeline.loadtest.outcome import Outcome
+from pipeline.loadtest.page import _course
 from tests.loadtest.load import playing
 from tests.loadtest.load.playing import reader, sender
 from tests.loadtest.load.script import DROP, Fate, Script
@@ -302,3 +303,9 @@ def test_what_is_wrong_is_one_line(
     pq.write_table(pq.read_table(out / "stages.parquet").drop(["measured"]), out / "stages.parquet")
     with pytest.raises(PipelineError, match=r"stages\.parquet: .*no column measured"):
         tables.records(spark, str(out), skip_corrupt=True)
+
+
+def test_nothing_is_drawn_of_missing_deliveries_where_there_are_none() -> None:
+    seconds = [{"second": at, "missing": 0, "p50": 1, "p99": 2, "max": 3} for at in range(3)]
+    assert [plot.key for plot in _course(seconds)] == ["course"]
+    assert [plot.key for plot in _course([*seconds, seconds[0] | {"missing": 1}])] == ["missing", "course"]

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from pipeline.cli import app
 from pipeline.errors import PipelineError
 from pipeline.matching import matches as matched
+from pipeline.oracle import agreement
 from pipeline.oracle.differ import DIFFERENCES
 from pipeline.oracle.job import judged, run
 from pipeline.oracle.outcome import Outcome
@@ -101,7 +102,12 @@ def hole() -> Story:
     return story
 
 
-def test_every_fault_is_found_and_named_and_nothing_else(either: SparkSession, tmp_path: Path) -> None:
+def test_every_fault_is_found_and_named_and_nothing_else(
+    either: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So that most of a record is found to agree, and some of it is not looked at closely.
+    monkeypatch.setattr(agreement, "BLOCK", 8)
+    monkeypatch.setattr(agreement, "SPANS", 2)
     right = toys("a", faults=False)
     wrong = toys("c", faults=True)
     torn = toys("d", faults=True)
@@ -143,6 +149,21 @@ def test_every_fault_is_found_and_named_and_nothing_else(either: SparkSession, t
     assert outcome.missing + outcome.unexpected + outcome.wrong == len(found)
     kinds = Counter(event["kind"] for toy in (*right, *wrong, *torn, hole()) for event in toy.events)
     assert (outcome.publishes, outcome.delivered) == (kinds["publish"], kinds["deliver"])
+
+
+@pytest.mark.long
+def test_where_all_sessions_got_what_they_should_no_copy_is_compared(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story("0a1b2c3d")
+    story.subscribe("s", "a", qos=1)
+    for _ in range(3):
+        story.deliver("s", story.publish("p", "a", qos=1), 1)
+    story.add("connect", client_id="x", protocol=5)
+    for name in ("for_sessions", "for_groups"):
+        monkeypatch.delattr(f"pipeline.oracle.expect.{name}")
+    outcome, found = judge(spark, [story])
+    assert (outcome.verdict, outcome.expected, outcome.judged, found) == ("agrees", 3, 3, [])
 
 
 def small(run_id: str = "0a1b2c3d", deliveries: bool = True, first_seq: int = 1) -> Story:

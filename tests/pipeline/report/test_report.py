@@ -125,7 +125,7 @@ def test_the_headline_says_what_was_lost_by_whom_and_what_is_missing(tmp_path: P
     summary, page = json.loads((out / "summary.json").read_text()), (out / "index.html").read_text()
     [headline] = summary["headline"]
     assert "The broker dropped 2 messages: 2 from p to slow (queue-full). At least 2 of them were published" in headline
-    assert "The record is INCOMPLETE: 21 events in 1 segments read, 3 are missing (12.5 %)." in headline
+    assert "The record is INCOMPLETE: 21 events in 1 segment read, 3 are missing (12.5 %)." in headline
     assert "dropped none" not in page
     assert headline in page
     # Drops and clients are in the picture, by their causes and names.

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from broker.core.codec.topic_names import matches
 from broker.record.schema import SCHEMA
+from pipeline.tables import decode as decoding
 from pipeline.tables.births import Births
-from pipeline.tables.decode import PART, Batches, parts
+from pipeline.tables.decode import PART, TOPIC, Batches, parts
 from pipeline.tables.mapping import load
 from pipeline.tables.patterns import pattern
 from pipeline.tables.payloads import avro
@@ -302,6 +303,21 @@ def test_a_message_of_protobuf_is_made_json_once(monkeypatch: pytest.MonkeyPatch
     [row] = ProtobufDecoder(twice).rows(pump(serial="p", alarms=["x"]), "", 1)
     assert row == ('["x"]', '["x"]')
     assert made == ["plant.Pump"]
+
+
+def test_topics_that_are_remembered_are_bounded(batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "TOPICS", 3)
+    made = Batches(batches.plans, Births(Limits()))
+    long = f"site/{'s' * TOPIC}/notes"
+    told = Story()
+    for topic in (*(f"site/{number}/notes" for number in range(10)), long):
+        told.publish("c", topic, b"x")
+    schema = pa.schema([SCHEMA.field(name) for name in NEEDED])
+    events = [{name: event.get(name) for name in NEEDED} for event in told.events]
+    [batch] = pa.Table.from_pylist(events, schema=schema).to_batches()
+    assert made.decode(batch)["notes"].num_rows == 11
+    assert 0 < len(made._matches) <= 3
+    assert long not in made._matches
 
 
 DECIMAL: Any = {"type": "record", "name": "R", "fields": [

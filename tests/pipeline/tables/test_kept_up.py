@@ -19,6 +19,7 @@ from pipeline.tables.job import Options, run
 from tests.pipeline.mortal import environment
 from tests.pipeline.recorded import write_segment
 from tests.pipeline.tables.fleet import mapping, story
+from tests.pipeline.tables.sinks.test_iceberg import configured
 from tests.pipeline.tables.test_tables import numbers
 from tests.support.s3 import BUCKET, serving
 
@@ -52,9 +53,13 @@ def something_new(out: Path, pattern: str) -> Callable[[], bool]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("format_", ["parquet", "delta"])
-def test_a_stream_that_is_killed_again_and_again_has_each_row_once(tmp_path: Path, format_: str) -> None:
+@pytest.mark.parametrize("format_", ["parquet", "delta", "iceberg"])
+def test_a_stream_that_is_killed_again_and_again_has_each_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
+) -> None:
     record, out, log = tmp_path / "record", tmp_path / "out", tmp_path / "log"
+    configured(monkeypatch, tmp_path / "lake")
+    made = tmp_path / "lake/warehouse" if format_ == "iceberg" else out
     file = mapping(tmp_path / "maps")
     told = story(rounds=240)
     waiting = [told.events[at : at + 40] for at in range(0, len(told.events), 40)]
@@ -70,10 +75,13 @@ def test_a_stream_that_is_killed_again_and_again_has_each_row_once(tmp_path: Pat
                 place.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(made, place)
 
+    if format_ == "iceberg":
+        flags += ["--catalog", "plant"]
     add(4)
     # Killed when there is something new of: what is written aside, commits, the tables themselves.
-    for moment in ("_staging-*/*/*", "_commits/*.json", "*/date=*/*.parquet", "_staging-*", "power/**/*.parquet") * 2:
-        begun = something_new(out, moment)
+    moments = ("_staging-*/*/*", "_commits/*.json", "**/date=*/*.parquet", "_staging-*", "**/power/**/*.parquet")
+    for moment in moments * 2:
+        begun = something_new(made if "**" in moment else out, moment)
         with open(log, "ab") as said:
             running = subprocess.Popen(
                 [sys.executable, "-P", "-m", "broker", "pipeline", "tables", *flags, "--stream", "--every", "10ms",
@@ -87,7 +95,7 @@ def test_a_stream_that_is_killed_again_and_again_has_each_row_once(tmp_path: Pat
             running.send_signal(signal.SIGKILL)
             running.wait(PATIENCE)
     add(len(waiting))
-    outcome = run(str(record), str(out), str(file), Options(format_))
+    outcome = run(str(record), str(out), str(file), Options(format_, catalog="plant"))
     assert outcome.coverage.complete
     assert outcome.rows == dict.fromkeys(outcome.rows, 240) | {"metrics": 241}
     if format_ == "parquet":
@@ -96,9 +104,15 @@ def test_a_stream_that_is_killed_again_and_again_has_each_row_once(tmp_path: Pat
         assert numbers(out) == numbers(whole)
     else:
         import deltalake
+        import pyiceberg.catalog
 
         for name in outcome.rows:
-            seqs = deltalake.DeltaTable(out / name).to_pyarrow_table(columns=["seq"]).column("seq").to_pylist()
+            if format_ == "delta":
+                found = deltalake.DeltaTable(out / name).to_pyarrow_table(columns=["seq"])
+            else:
+                with pyiceberg.catalog.load_catalog("plant") as catalog:
+                    found = catalog.load_table(f"canopy.{name}").scan(selected_fields=("seq",)).to_arrow()
+            seqs = found.column("seq").to_pylist()
             assert len(seqs) == len(set(seqs)) == outcome.rows[name]
 
 

@@ -21,8 +21,7 @@ NAMED = set(re.findall(r"`([^`\s]+)`", PAGE))
 
 
 def blocks() -> list[str]:
-    found = re.findall(r"\n\n((?:    .*\n|\n(?=    ))+)", PAGE)
-    return [re.sub("^    ", "", each, flags=re.MULTILINE) for each in found]
+    return re.findall(r"^```\w+\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 
 def test_what_it_shows_runs(

@@ -21,6 +21,7 @@ from pipeline.cli import app
 from pipeline.compact import job as compact
 from pipeline.errors import MisuseError, PipelineError, UnreadError
 from pipeline.storage import Local
+from pipeline.tables import local
 from pipeline.tables.job import DELTA, Options, Outcome, run
 from tests.pipeline.folder import NOW
 from tests.pipeline.recorded import Story
@@ -336,7 +337,47 @@ def test_the_command(plant: Path) -> None:
     assert "power: 3 rows; 3 dead letters (3 wrong-type)" in done.output
     assert CliRunner().invoke(app, [*arguments, "--every", "1s"]).exit_code == 2
     assert CliRunner().invoke(app, [*arguments, "--engine", "flink"]).exit_code == 2
+    for option in (["--conf", "spark.a=b"], ["--packages", "a:b:1"]):
+        refused = CliRunner().invoke(app, [*arguments, *option])
+        assert (refused.exit_code, refused.stderr) == (
+            2,
+            "canopy: --master, --remote, --conf and --packages are for Spark: give --engine spark too\n",
+        )
     sorted((plant / "record").rglob("seg-*.parquet"))[0].unlink()
     arguments[4] = str(plant / "again")
     assert CliRunner().invoke(app, arguments).exit_code == 3
     assert CliRunner().invoke(app, [*arguments, "--allow-gaps"]).exit_code == 0
+
+
+@pytest.mark.parametrize(("name", "why"), [("none.toml", "no such file"), ("maps", "is a folder")])
+def test_a_mapping_that_is_no_file_is_one_line(plant: Path, name: str, why: str) -> None:
+    arguments = ["tables", "--input", str(plant / "record"), "--output", str(plant / "out")]
+    done = CliRunner().invoke(app, [*arguments, "--mapping", str(plant / name)])
+    assert (done.exit_code, done.stderr) == (2, f"canopy: --mapping {plant / name}: {why}\n")
+
+
+def test_large_payloads_are_read_a_few_at_a_time_though_they_stand_among_small_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "READ_BYTES", 100_000)
+    told = Story()
+    sizes = [*[10] * 2_000, *[20_000] * 40, *[10] * 500, 250_000]
+    for size in sizes:
+        told.publish("c", "a/b", b"x" * size)
+    told.write(tmp_path / "record")
+    record = Local(tmp_path / "record")
+    found = [[len(each) for each in batch.column("payload").to_pylist()] for batch in local.publishes(
+        record, record.files(".parquet"), 0, told.seq
+    )]  # fmt: skip
+    assert [size for batch in found for size in batch] == sizes
+    assert all(sum(batch) <= 100_000 or len(batch) == 1 for batch in found)
+
+
+def test_small_payloads_are_read_many_at_a_time(tmp_path: Path) -> None:
+    told = Story()
+    for _ in range(2_000):
+        told.publish("c", "a/b")
+    told.write(tmp_path / "record")
+    record = Local(tmp_path / "record")
+    found = local.publishes(record, record.files(".parquet"), 0, told.seq)
+    assert [batch.num_rows for batch in found] == [1_024, 976]

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from broker import Broker, Settings
 from broker.core.codec.packets import Connect
 from broker.core.hooks import AuthExchange, Origin
 from broker.core.principal import Principal
@@ -17,6 +16,7 @@ from broker.security.errors import SecurityError
 from broker.security.scram.authenticator import ScramAuthenticator
 from broker.security.scram.key_file import credential_line, secret_line
 from broker.settings import ScramTable
+from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.wire import AUTH, CONNACK, DISCONNECT, PINGRESP, Packet, Peer
 from tests.security.scram_client import ScramClient

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from broker import Broker
 from broker.core.topics import trie
 from broker.core.topics.trie import Trie
 from broker.settings import Settings, Shutdown, Store
 from broker.store.tools import mosquitto as mosquitto_file
 from broker.store.tools.mosquitto import Damaged, read
+from canopy import Broker
 from loadtest.brokers.process import free_port
 from tests.e2e import wire
 from tests.e2e.upstream.net import MOSQUITTO, Process

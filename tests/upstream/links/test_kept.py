@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker import Broker, Settings
 from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, Ack, Connack, Publish, Suback, Subscribe
 from broker.core.routing.loop_detection import UPLINKS
 from broker.settings import Store as StoreSettings
+from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.wire import SESSION_EXPIRY, WILL_DELAY, Peer, connect
 from tests.store.places import KINDS, OUTLIVES

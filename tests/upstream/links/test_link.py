@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from broker import Broker, Settings
 from broker.core.codec import encoder
 from broker.core.codec.decoder import Decoder
 from broker.core.codec.packets import PUBACK, V5, Ack, Connack, Connect, Packet, Publish, Suback, Subscribe
@@ -20,6 +19,7 @@ from broker.core.queues.message import Message
 from broker.settings import Federation, Shutdown, Sys, Upstream
 from broker.upstream.links.link import UpstreamLink
 from broker.upstream.links.status import status
+from canopy import Broker, Settings
 from tests.e2e.wire import Peer, connect
 from tests.support.waiting import until
 
@@ -387,7 +387,7 @@ async def test_links_are_no_clients() -> None:
         await until(lambda: link_of(edge).connected)
         async with client(edge, "c"):
             told = dict(edge._sys.values(edge.loop.time()))
-            assert (told["clients/connected"], told["clients/disconnected"], told["clients/total"]) == (1, 0, 1)
+            assert (told["clients/connected"], told["clients/disconnected"], told["clients/total"]) == ("1", "0", "1")
 
 
 async def test_what_cannot_be_asked_for_is_told_while_the_upstream_is_silent() -> None:
@@ -407,3 +407,20 @@ async def test_what_cannot_be_asked_for_is_told_while_the_upstream_is_silent() -
             await until(lambda: len(link.declarer.refused) == 1)
             await until(lambda: not connection.uplink.refused)
             assert link.connected
+
+
+async def test_a_link_that_tries_again_and_again_is_down_since_it_was_connected_last() -> None:
+    async with played() as upstream, Broker(settings(upstream.port)) as edge:
+        link = link_of(edge)
+        call = await upstream.call()
+        await call.accept()
+        await until(lambda: link.connected)
+        made = link.down_since
+        call.close()
+        await until(lambda: not link.connected)
+        down = link.down_since
+        assert down > made
+        # It is refused, and is as long down as before.
+        (await upstream.call()).close()
+        await upstream.call()
+        assert link.down_since == down

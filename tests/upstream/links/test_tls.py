@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from broker import Broker, Settings
 from broker.settings import Federation, Shutdown, Sys, Upstream
+from canopy import Broker, Settings
 from loadtest.brokers.process import free_port
 from tests.e2e.wire import Peer, connect
 from tests.support.waiting import until

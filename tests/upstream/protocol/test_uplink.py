@@ -24,7 +24,7 @@ from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS, NOT_AUTHORIZED, U
 from broker.core.queues.message import Message
 from broker.core.routing.loop_detection import visited, with_hop
 from broker.upstream.filters.declarer import FIRST_ID
-from broker.upstream.protocol.uplink import CLOSED, CONNECTED
+from broker.upstream.protocol.client import CLOSED, CONNECTED
 from tests.core.harness import bag, limits
 from tests.upstream.scripted import OWN, Scene
 

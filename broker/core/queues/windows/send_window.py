@@ -142,7 +142,7 @@ class SendWindow:
         """The connection is gone. The next one has a send quota of its own."""
         for delivery in self.inflight.values():
             delivery.counted = False
-            delivery.settle(True)
+            delivery.disconnected()
             if self.journal is not None and delivery.attempts == 0:
                 self.journal.unsent(self._client_id, delivery)
         self._forget_line()

@@ -140,7 +140,9 @@ class Broadcast:
         if reach is not None and not reach.may(target.session):
             return False
         message = self.message
-        if target.no_local and target.session is self.origin:
+        origin = self.origin
+        session = target.session
+        if target.no_local and (session is origin or (session.node and origin is not None and origin.node)):
             rest = target.rest
             if rest is None:
                 return True

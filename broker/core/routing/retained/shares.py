@@ -72,17 +72,22 @@ class RetainedShares:
         """The bytes of one client's retained messages."""
         return self._bytes.get(client_id, 0)
 
-    def has_room(self, message: Message, size: int, old: Message | None) -> bool:
-        """Whether its publisher may have a message of `size` bytes, its new levels included, in place of `old`."""
+    def refused_by(self, message: Message, size: int, old: Message | None) -> str:
+        """The setting by which its publisher may not have a message of `size` bytes in place of `old`; empty: it may.
+
+        The size has its new levels in it.
+        """
         client_id = message.publisher
         if self.most <= 0 or _nobodys(client_id):
-            return True
+            return ""
         if isinstance(old, RetainedMessage):
             size += old.levels
             if old.publisher == client_id:
                 size -= old.charge
         session = self._sessions.get(client_id)
-        return self.of(client_id) + size <= self.most and (session is None or session.account.has_room(size))
+        if self.of(client_id) + size > self.most:
+            return "limits.max_retained_bytes_per_client"
+        return "" if session is None or session.account.has_room(size) else "limits.max_client_bytes"
 
     def charge(self, message: RetainedMessage, size: int) -> None:
         """A message of its publisher takes `size` bytes from now on."""

@@ -11,6 +11,7 @@ from typing import Final, cast
 
 from broker.core.codec.topic_names import is_system
 from broker.core.counters import Counters
+from broker.core.hooks import MessageHook, RetainedListener
 from broker.core.limits import Limits
 from broker.core.persistence.journal import Journal
 from broker.core.queues.message import Message
@@ -41,6 +42,8 @@ class RetainedStore:
         self.bytes = 0
         self.system_count = 0
         self.journal: Journal | None = None
+        self.hook: MessageHook | None = None  # see `Router.message_hook`
+        self.listener: RetainedListener | None = None  # who tells other brokers, if anybody does
         self._limits = limits
         self._counters = counters
         self._deadlines = deadlines
@@ -57,39 +60,47 @@ class RetainedStore:
         topic = message.topic.decode()
         old = cast("Message | None", self.tree.get(topic))
         empty = len(message.payload()) == 0  # never kept itself [MQTT-3.3.1-7]
-        if empty or not self._has_room(topic, message, old):
+        if empty or self.refused_by(topic, message, old):
             # The old one goes in any case: it is not what the topic says any more [MQTT3-3.3.1-7].
             if old is not None:
                 self._clear(topic, old)
             self._fanout.work += RETAIN_WORK + LEVEL_WORK * topic.count("/")
+            self._written(topic, message)
             if empty:
+                if old is not None and self.hook is not None and not is_system(message.topic):
+                    self.hook.retained(message)
                 return True
             self._counters.retained_refused += 1
             return False
         message = self.put(topic, message)  # whatever its QoS
+        self._written(topic, message)
         if self.journal is not None and not is_system(message.topic):
             self.journal.retained_set(message)
+        if self.hook is not None and not is_system(message.topic):
+            self.hook.retained(message)
         return True
 
-    def _has_room(self, topic: str, message: Message, old: Message | None) -> bool:
-        """Whether the limits leave room for a retained message in place of `old`."""
+    def refused_by(self, topic: str, message: Message, old: Message | None) -> str:
+        """The setting that leaves no room for a retained message in place of `old`; empty: there is room."""
         if is_system(message.topic):
-            return True
+            return ""
         limits = self._limits
         if old is None and 0 < limits.max_retained_messages <= len(self.tree) - self.system_count:
-            return False
+            return "limits.max_retained_messages"
         most = limits.max_retained_bytes
         shares = self.shares
         if most == 0 and shares.most == 0:
-            return True
+            return ""
         size = kept_bytes(message, topic)
         if old is None:
             size += self.tree.missing(topic) * NODE_BYTES
-        if not self._is_link(message.publisher) and not shares.has_room(message, size, old):
-            return False
+        if not self._is_link(message.publisher):
+            refused = shares.refused_by(message, size, old)
+            if refused:
+                return refused
         if isinstance(old, RetainedMessage):
             size -= old.kept
-        return most == 0 or self.bytes + size <= most
+        return "" if most == 0 or self.bytes + size <= most else "limits.max_retained_bytes"
 
     def _is_link(self, client_id: str) -> bool:
         """Whether a client is another broker's link, which publishes what many clients have published there."""
@@ -145,9 +156,17 @@ class RetainedStore:
         message = cast("Message | None", self.tree.get(topic))
         if message is not None:
             self._clear(topic, message)
+            self._written(topic, message)
 
     def expire(self, topic: str, now: float) -> None:
         """The time of a topic's retained message has come, if it still is the one."""
         message = self.tree.get(topic)
         if isinstance(message, Message) and 0.0 < message.expires_at <= now:
             self._clear(topic, message)
+            if self.listener is not None and not is_system(message.topic):
+                self.listener.expired(topic)
+
+    def _written(self, topic: str, message: Message) -> None:
+        """Tell who listens that a topic's message was kept, replaced or cleared."""
+        if self.listener is not None and not is_system(message.topic):
+            self.listener.written(topic)

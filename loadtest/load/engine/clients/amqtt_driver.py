@@ -35,8 +35,8 @@ from broker.core.codec.packets import (
     Unsuback,
     Unsubscribe,
 )
-from loadtest.load.engine.clients.connecting import trouble
 from loadtest.load.engine.clients.connection import MAX_PACKET, Wire
+from loadtest.load.engine.transports import trouble
 
 if TYPE_CHECKING:
     from loadtest.load.engine.clients.client_pool import ClientPool

@@ -29,12 +29,13 @@ from broker.core.codec.packets import (
 from broker.core.codec.properties import Properties
 from broker.core.codec.reasons import name as reason_name
 from loadtest.load.checks.counters import Tally, add
-from loadtest.load.engine.clients import connecting
+from loadtest.load.engine.clients import connecting, round_trips
 from loadtest.load.engine.clients.connection import Wire, clock
 from loadtest.load.engine.clients.pool import Pool
 from loadtest.load.engine.clients.requests import Requests
 from loadtest.load.engine.clients.sending import Outgoing, Sender, Session
 from loadtest.load.engine.clients.timers import Timers
+from loadtest.load.engine.transports import trouble
 
 CONNECT_TIMEOUT: Final = 20.0
 """Seconds for a connection attempt, and again for its CONNACK; and for a SUBACK."""
@@ -64,6 +65,8 @@ class Client:
         self.tally: Tally = pool.tallies[group]
         self.session = Session(keep_frames=self.persistent)
         self.judge = pool.judge(group, number) if self.settings.subscribe or self.settings.churn else None
+        self.asked = round_trips.asked(plan, group, number, self.tally)
+        self._answers = round_trips.answers(self.settings, self.version, self.session, pool.error)
         self.senders: list[Sender] = []
         self.wire: Wire | None = None
         self.up = False
@@ -113,6 +116,7 @@ class Client:
     async def _open(self) -> None:
         pool = self.pool
         wire = Wire(self.version, self.judge, pool.streams, self.tally, self.session, self._on_packet, self._on_closed)
+        round_trips.attach(wire, self.asked, self._answers)
         try:
             async with pool.gate:
                 await asyncio.wait_for(pool.open(self.settings, self.index, wire), CONNECT_TIMEOUT)
@@ -121,7 +125,7 @@ class Client:
             self._failed(f"no connection in {CONNECT_TIMEOUT:g} s")
         except OSError as error:
             self._task = None
-            self._failed(connecting.trouble(error))
+            self._failed(trouble(error))
         else:
             self._task = None
             self._greet(wire)
@@ -202,11 +206,13 @@ class Client:
             self.session.unacked.clear()
             self.session.taken.clear()
         self._limits = packet.properties.integers
+        if self._answers is not None:
+            self._answers.maximum = self._limits.get(properties.RECEIVE_MAXIMUM, 65_535)
         self._keep_alive = self._limits.get(properties.SERVER_KEEP_ALIVE, self.settings.keep_alive)
         self._ping_later()
         self._read_as_told()
         # A session may be an earlier run's, or have begun on a connection that ended before the SUBACK.
-        if self.settings.subscribe and not self._subscribed:
+        if (self.settings.subscribe or self.asked) and not self._subscribed:
             self._subscribe()
         else:
             self._be_up()
@@ -228,6 +234,9 @@ class Client:
                     requests, size = [], 0
             if requests:
                 self._send_subscribe(Subscribe(0, requests, held))
+        if self.asked is not None:
+            topics = self.pool.plan.reply_topics(self.group, self.number)
+            self._send_subscribe(Subscribe(0, [SubscriptionRequest(topic, qos) for topic, qos in topics]))
         self._timers.set("answer", CONNECT_TIMEOUT, self._no_answer, "SUBACK")
 
     def _send_subscribe(self, packet: Subscribe, churn: bool = False) -> None:

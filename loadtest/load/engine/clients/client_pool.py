@@ -15,7 +15,7 @@ import resource
 import socket
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from broker.core.codec.reasons import name as reason_name
 from loadtest.brokers.process import raise_file_limit
@@ -32,6 +32,7 @@ from loadtest.load.engine.clients.pacer import Pacer
 from loadtest.load.engine.clients.sending import MAX_LAYOUTS, Outgoing, Sender
 from loadtest.load.engine.job import Target
 from loadtest.load.engine.schedule import BURSTS, CONSTANT, NEVER, POISSON
+from loadtest.load.engine.transports import TargetError, context, open_stream
 from loadtest.load.scenario import payloads
 from loadtest.load.scenario.patterns import Pattern
 from loadtest.load.scenario.plan import Plan, PlanError, Recorded
@@ -45,6 +46,9 @@ ATTEMPTS: Final = 100
 
 PORTS: Final = 25_000
 """Connections from one address of this machine to one port."""
+
+MAX_CONTENTS: Final = 64_000_000
+"""Bytes of payloads from files that the laid-out frames of a process hold, a frame for each sender at least."""
 
 ARRIVALS: Final = {"constant": CONSTANT, "poisson": POISSON, "bursts": BURSTS}
 
@@ -72,7 +76,7 @@ class ClientPool:
         self.processes = processes
         self.opener = opener
         self.tallies = [Tally() for _ in plan.groups]
-        self.streams = Streams(plan.mark_run, lambda stream: plan.topic(stream).encode(), plan.around)
+        self.streams = Streams(plan.mark_run, lambda stream: plan.topic(stream).encode(), plan.around, plan.varied)
         self.pacer = Pacer()
         self.wake: Callable[[], None] = lambda: None
         """Called when somebody may be due sooner than the pacer has said."""
@@ -97,6 +101,7 @@ class ClientPool:
         self._resent: Counter[int] = Counter()
         self.recorder: Recorder | None = None
         self._judges: dict[int, Judge] = {}
+        self.targets = targets
         self._addresses: list[list[Address]] = [_resolve(target) for target in targets]
         mine = [
             (group, number)
@@ -207,8 +212,14 @@ class ClientPool:
                         local = Subscriptions(self.plan, [(each.group, each.number) for each in self.clients])
                     self._count_fans(client, sender, local)
 
+        plan = self.plan
         for sender, _, _, _ in self.senders:
             sender.most_layouts = max(64, MAX_LAYOUTS // len(self.senders))
+            found = plan.contents(int(sender.base))
+            if found is not None:
+                # Each layout holds what it is laid out from.
+                room = MAX_CONTENTS // (len(self.senders) * max(1, found.largest))
+                sender.most_layouts = max(1, min(int(sender.most_layouts), room))
 
     def _sender(self, client: Client, publish: Publish, base: int, topics: int) -> Sender:
         plan = self.plan
@@ -232,13 +243,23 @@ class ClientPool:
             if publish.payload.template is not None:
                 sender.template = payloads.template(publish.payload.template, plan.run, group.name, client.number)
                 sender.size = SIZE
-            if publish.properties != Properties():
-                sender.properties = payloads.properties(publish.properties)
+            if publish.properties != Properties() or publish.reply_to is not None:
+                reply_to = None if publish.reply_to is None else plan.reply_topic(client.group, client.number, publish)
+                sender.properties = payloads.properties(publish.properties, reply_to)
+                sender.correlates = reply_to is not None
                 sender.wants_alias = publish.properties.topic_alias
                 if publish.properties.message_expiry is not None:
                     sender.message_expiry = publish.properties.message_expiry
         except ValueError as error:
             raise PlanError(f"{where}: {error}") from error
+        found = plan.contents(base)
+        if found is not None:
+            sender.size = SIZE
+            if (fixed := found.fixed) is not None:
+                sender.template = lambda _: fixed
+            else:
+                sender.varied = plan.varied(base)
+                sender.distinct = 0 if found.filled else len(found.lines)
         sender.pick = payloads.choice(publish, source)
         sender.arrival = ARRIVALS[publish.arrival]
         sender.burst = publish.burst if publish.arrival == "bursts" else 1
@@ -367,8 +388,10 @@ class ClientPool:
         return self.unsent
 
     def under_way(self) -> int:
-        """PUBLISH packets with QoS 1 and 2 that are not acknowledged, of clients that are connected."""
-        return sum(len(client.session.unacked) for client in self.clients if client.up)
+        """PUBLISH packets with QoS 1 and 2 that are not acknowledged, of connected clients; and unanswered requests."""
+        asked = sum(int(sender.sent) for sender, publish, _, _ in self.senders if publish.reply_to is not None)
+        answered = sum(client.asked.answered for client in self.clients if client.asked is not None)
+        return sum(len(client.session.unacked) for client in self.clients if client.up) + asked - answered
 
     def sent(self) -> Sent:
         """What was sent, as it is known now."""
@@ -414,11 +437,11 @@ class ClientPool:
 
 
 async def open_socket(pool: ClientPool, settings: Group, index: int, wire: Wire) -> None:
-    """Open a TCP connection of our own."""
+    """Open a connection of our own."""
     addresses = pool.addresses(index)
     for number, (family, address) in enumerate(addresses):
         try:
-            await _connect(settings, index, wire, family, address)
+            await _connect(pool, settings, index, wire, family, address)
         except OSError:
             if number + 1 == len(addresses):
                 raise
@@ -429,20 +452,26 @@ async def open_socket(pool: ClientPool, settings: Group, index: int, wire: Wire)
             return
 
 
-async def _connect(settings: Group, index: int, wire: Wire, family: int, address: tuple[str, int]) -> None:
+async def _connect(
+    pool: ClientPool, settings: Group, index: int, wire: Wire, family: int, address: tuple[str, int]
+) -> None:
     loop = asyncio.get_running_loop()
     sock = new_socket(settings, family)
     try:
         if index >= PORTS and address[0].startswith("127."):
             sock.bind((f"127.0.1.{index // PORTS}", 0))
         await loop.sock_connect(sock, address)
-        await loop.create_connection(lambda: cast(asyncio.Protocol, wire), sock=sock)
+        await open_stream(pool.targets[index % len(pool.targets)], wire, sock)
     except BaseException:
         sock.close()
         raise
 
 
 def _resolve(target: Target) -> list[Address]:
+    try:
+        context(target)
+    except TargetError as error:
+        raise PlanError(str(error)) from error
     try:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:

@@ -5,7 +5,6 @@ Owns: turning a group's settings into both. Pure, but for the socket that it mak
 
 from __future__ import annotations
 
-import os
 import socket
 from typing import Final
 
@@ -55,14 +54,15 @@ def connect(plan: Plan, group: int, number: int, will_sequence: int) -> bytes:
             held.integers[properties.RECEIVE_MAXIMUM] = settings.receive_maximum
         if settings.maximum_packet_size is not None:
             held.integers[properties.MAXIMUM_PACKET_SIZE] = settings.maximum_packet_size
+    user_name, password = plan.credentials(group, number)
     packet = Connect(
         plan.client_id(group, number),
         level,
         settings.clean_start,
         settings.keep_alive,
         _will(plan, group, number, will_sequence),
-        settings.user_name,
-        None if settings.password is None else settings.password.encode(),
+        user_name,
+        None if password is None else password.encode(),
         held,
     )
     return encoder.encode(packet, level)
@@ -75,11 +75,6 @@ def _will(plan: Plan, group: int, number: int, sequence: int) -> Will | None:
     stream = plan.wills[group].stream(number, 0)
     payload = pack(plan.mark_run, 0, stream, sequence) + filler(will.size)
     return Will(plan.topic(stream), payload, will.qos, will.retain, will.delay)
-
-
-def trouble(error: OSError) -> str:
-    """What kept a socket from connecting, in the system's words; event loops have words of their own."""
-    return os.strerror(error.errno).lower() if error.errno else str(error)
 
 
 def refusal(code: int, level: int) -> str:

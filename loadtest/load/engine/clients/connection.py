@@ -63,13 +63,20 @@ class Wire(Outlet):
         self.decoder = Decoder(MAX_PACKET, False, version)
         self.transport: asyncio.Transport | None = None
         self.fault = ""
+        self.answered: Callable[[bytes, int], bool] | None = None
+        """Takes, by its properties, what answers a request."""
+        self.asked: Callable[[Publish], None] | None = None
+        """Hears of what may be a request."""
+        self.behind: i64 = 0
+        """Bytes of answers to requests of the read that is being looked at."""
         self.read_rate = 0.0
         """PUBLISH packets a second; 0: as they come."""
         self.frozen = False
         self._acks: list[bytes] = []
-        # What stood before the payload of the last PUBLISH with QoS 0, and its topic.
+        # What stood before the payload of the last PUBLISH with QoS 0, its topic, and how long it was in all.
         self._head = b""
         self._head_topic = b""
+        self._whole: i64 = 0
         self._reading = True
 
     # -- what asyncio calls --------------------------------------------------------------------------------------------
@@ -90,16 +97,17 @@ class Wire(Outlet):
         try:
             decoder.feed(data)
             while decoder.next_frame():
-                if decoder.header >> 4 == 3:
+                header: i64 = decoder.header
+                if header == 0x30:
+                    publishes += self._plain_publishes(decoder, now)
+                    continue
+                if header >> 4 == 3:
                     publishes += 1
-                    if decoder.header == 0x30:
-                        self._plain_publish(decoder, now)
-                    else:
-                        self._publish(decoder.publish(), now)
+                    self._publish(decoder.publish(), now)
                     continue
                 identifier = decoder.short_ack()
                 if identifier >= 0:
-                    self._acked(decoder.header >> 4, identifier, 0)
+                    self._acked(header >> 4, identifier, 0)
                 else:
                     self._other(decoder.packet())
         except ProtocolError as error:
@@ -108,6 +116,7 @@ class Wire(Outlet):
         if self._acks:
             self.write(b"".join(self._acks))
             self._acks = []
+            self.behind = 0
         if self.read_rate > 0.0 and publishes and not self.frozen:
             self._rest(float(publishes) / self.read_rate)
         if self.streams.woken:
@@ -126,12 +135,16 @@ class Wire(Outlet):
         self.on_closed(self.fault or (f"connection lost: {exc}" if exc else "the broker closed the connection"))
 
     def pause_writing(self) -> None:
-        """The transport has more than it can send."""
+        """The transport has more than it can send. Who answers what it reads reads no more meanwhile."""
         self.paused = True
+        if self.asked is not None:
+            self._pause()
 
     def resume_writing(self) -> None:
         """There is room again."""
         self.paused = False
+        if self.asked is not None and not self.frozen:
+            self._resume()
         now: i64 = time.monotonic_ns() // 1000
         for sender in self.senders:
             sender.pump(now)
@@ -144,6 +157,11 @@ class Wire(Outlet):
         if transport is not None:
             self.tally.bytes_sent += len(data)
             transport.write(data)
+
+    def write_behind(self, data: bytes) -> None:
+        """Send with the acknowledgements of the read that is being looked at; `behind` grows by it."""
+        self.behind += len(data)
+        self._acks.append(data)
 
     def fail(self, why: str) -> None:
         """End the connection, at once and without a word."""
@@ -183,24 +201,39 @@ class Wire(Outlet):
 
     # -- packets -------------------------------------------------------------------------------------------------------
 
-    def _plain_publish(self, decoder: Decoder, now: i64) -> None:
-        """A PUBLISH with QoS 0. What is, up to its payload, the same bytes as the last one was decoded with that."""
-        data = decoder.buffer
-        start: i64 = decoder.start
-        end: i64 = decoder.end
-        head = self._head
-        size: i64 = len(head)
-        judge = self.judge
-        if size > 0 and end - start >= size and data[start : start + size] == head and judge is not None:
-            judge.receive(self._head_topic, data[start + size : end], 0, False, False, now)
-            return
-        packet = decoder.publish()
-        if packet.properties:
-            self._head = b""
-        else:
-            self._head = data[start : end - len(packet.payload)]
+    def _plain_publishes(self, decoder: Decoder, now: i64) -> i64:
+        """A PUBLISH with QoS 0, and those right behind it that are the same bytes up to the payload: how many.
+
+        The decoder is asked about the first alone. It is of another compile unit, where each call costs as much as all
+        that is done here with a message.
+        """
+        data: bytes = decoder.buffer
+        at: i64 = decoder.start
+        count: i64 = 0
+        if not self._head or data[at : at + len(self._head)] != self._head:
+            end: i64 = decoder.end
+            packet: Publish = decoder.publish()
+            self._publish(packet, now)
+            if packet.properties or self.judge is None:
+                self._head = b""
+                return 1
+            self._head = data[at : end - len(packet.payload)]
             self._head_topic = packet.topic
-        self._publish(packet, now)
+            self._whole = end - at
+            at = end
+            count = 1
+        head = self._head
+        judge = self.judge
+        assert judge is not None  # or there were no head
+        size: i64 = len(head)
+        whole = self._whole
+        # The head says how long the packet is.
+        while data[at : at + size] == head and at + whole <= len(data):
+            judge.receive(self._head_topic, data[at + size : at + whole], 0, False, False, now)
+            at += whole
+            count += 1
+        decoder.end = at
+        return count
 
     def _publish(self, packet: Publish, now: i64) -> None:
         qos = packet.qos
@@ -211,6 +244,8 @@ class Wire(Outlet):
             if packet.packet_id in self.session.taken:
                 return
             self.session.taken.add(packet.packet_id)
+        if packet.properties and self.answered is not None and self.answered(packet.properties, now):
+            return
         judge = self.judge
         if judge is None:
             self.streams.foreign += 1
@@ -218,6 +253,8 @@ class Wire(Outlet):
         if packet.properties:
             judge.told_lost += told(packet.properties)
         judge.receive(packet.topic, packet.payload, qos, packet.retain, packet.dup, now)
+        if self.asked is not None and packet.properties:
+            self.asked(packet)
 
     def _acked(self, kind: int, identifier: int, reason: int) -> None:
         if kind == PUBREL:
@@ -226,7 +263,10 @@ class Wire(Outlet):
             return
         outgoing = self.session.unacked.get(identifier)
         if outgoing is None:
-            if kind == PUBREC:
+            if identifier in self.session.replying:
+                self.session.replying.discard(identifier)
+                self.session.reserved.discard(identifier)
+            elif kind == PUBREC:
                 self._acks.append(encoder.ack(PUBREL, identifier, 0, self.version))
             return
         if kind == PUBREC and reason < 0x80:

@@ -5,10 +5,12 @@ Owns: the names of drivers, what each can play, and how each opens a connection.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Final
 
 from loadtest.load.engine.clients.client_pool import Opener, open_socket
+from loadtest.load.engine.job import Target
 from loadtest.load.scenario.schema import Scenario
 
 CANOPY: Final = "canopy"
@@ -20,7 +22,7 @@ class DriverError(Exception):
     """There is no such driver, its package is not installed, or it cannot play the scenario; the message is a line."""
 
 
-def fitted(name: str, scenario: Scenario) -> Scenario:
+def fitted(name: str, scenario: Scenario, targets: Sequence[Target] = ()) -> Scenario:
     """The scenario as the driver plays it: amqtt speaks MQTT 3.1.1 only, so that groups with 5.0 are played as 3.1.1,
     unless they use what 3.1.1 does not have.
 
@@ -31,6 +33,9 @@ def fitted(name: str, scenario: Scenario) -> Scenario:
         raise DriverError(f"there is no driver {name!r}: {', '.join(NAMES)}")
     if name == CANOPY:
         return scenario
+    for target in targets:
+        if target.scheme != "mqtt":
+            raise DriverError(f"{target}: amqtt plays on mqtt:// alone here: use --driver canopy")
     # Here, not above: a process of the generator needs none of it.
     from loadtest.load.compare.started_brokers import VersionConflict, with_version
 

@@ -51,3 +51,4 @@ class Requests:
         """The connection is gone, and nothing will be answered."""
         self._open.clear()
         self._session.reserved.clear()
+        self._session.replying.clear()

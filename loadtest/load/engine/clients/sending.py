@@ -15,6 +15,7 @@ from broker.core.codec.primitives import two_bytes
 from loadtest.load.checks.counters import Tally, add
 from loadtest.load.checks.mark import SIZE, TEXT_SIZE, filler, pack, pack_text
 from loadtest.load.engine.schedule import Schedule
+from loadtest.load.scenario.payloads import PLACE
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -73,6 +74,8 @@ class Session:
         self.reserved: set[int] = set()
         """Packet identifiers of SUBSCRIBE and UNSUBSCRIBE that are not answered: all kinds have one space of them
         [MQTT-2.2.1-2]."""
+        self.replying: set[int] = set()
+        """Those of `reserved` that are answers to requests."""
         self._last: i64 = 0
 
     def identifier(self) -> int:
@@ -89,7 +92,9 @@ class Layout:
     """A PUBLISH laid out: what stands before the packet identifier, before the mark, and, from a template, after it.
     Filler is not kept with each."""
 
-    def __init__(self, frame: bytes, identifier_at: int, mark_at: int, tail: bytes, size: int) -> None:
+    def __init__(self, frame: bytes, identifier_at: int, mark_at: int, tail: bytes, size: int, asks: bool) -> None:
+        self.asks_at: i64 = frame.rfind(PLACE, 0, mark_at) if asks else 0
+        """Where the correlation data of a request comes."""
         self.head = frame[:identifier_at] if identifier_at else frame[:mark_at]
         self.middle = frame[identifier_at + 2 : mark_at] if identifier_at else b""
         self.tail = tail
@@ -135,6 +140,10 @@ class Sender(Schedule):
         self.size: i64 = 64
         self.choose_size: Callable[[], int] | None = None
         self.template: Callable[[int], tuple[bytes, bytes]] | None = None
+        self.varied: Callable[[int, int], tuple[bytes, bytes]] | None = None
+        """What stands before and behind the mark by sequence number and time, where messages differ in it."""
+        self.distinct: i64 = 0
+        """How many different ones there are, in turn; 0: each message is another."""
         self.pick: Callable[[], int] | None = None
         self.kinds = b""
         """By topic number, where its messages have QoS and RETAIN of their own: the QoS, and 4 for RETAIN. `qos` is the
@@ -144,6 +153,8 @@ class Sender(Schedule):
         self.properties = b""
         self.message_expiry = -1
         self.wants_alias = False
+        self.correlates = False
+        """Whether messages are requests: their correlation data is their mark, where `properties` has `PLACE`."""
         self.alias_maximum: i64 = 0
         # How many may be under way.
         self.window: i64 = 65_535
@@ -291,8 +302,8 @@ class Sender(Schedule):
         if room <= 0:
             return
         if self.closed:
-            uniform = self.choose_size is None and self.template is None and not self.wants_alias
-            if self.topics == 1 and self.qos == 0 and uniform:
+            uniform = self.choose_size is None and self.template is None and self.varied is None
+            if self.topics == 1 and self.qos == 0 and uniform and not self.wants_alias and not self.correlates:
                 self._stream_burst(outlet, room, now)
                 return
             parts: list[bytes] = []
@@ -356,9 +367,12 @@ class Sender(Schedule):
             size = self.choose_size()
         sequence: int = self.sequences[number]
         self.sequences[number] = sequence + 1
-        layout = self._known_alias(number, size) if self.wants_alias else self._layout(number, size, 0)
+        if self.varied is not None:
+            layout = self._varied_layout(number, sequence, time)
+        else:
+            layout = self._known_alias(number, size) if self.wants_alias else self._layout(number, size, 0)
         stream: int = self.base + number
-        if self.template is None:
+        if self.template is None and self.varied is None:
             mark = pack(self.run, time, stream, sequence)
             tail = filler(size)
         else:
@@ -366,7 +380,7 @@ class Sender(Schedule):
             tail = layout.tail
         note: tuple[int, ...] | None = None
         if self.noted is not None:
-            length = size if self.template is None else layout.size
+            length = size if self.template is None and self.varied is None else layout.size
             note = self._note(number, sequence, time, now, length)
         self.sent += 1
         self.tally.sent += 1
@@ -374,10 +388,13 @@ class Sender(Schedule):
             self.remaining -= 1
         if self._quality(number) == 0:
             self.expected += 1 if self.fans is None else self.fans[number]
-            return layout.head + mark + tail
+            frame = layout.head + mark + tail
+            return self._correlated(frame, layout, stream, sequence, time) if self.correlates else frame
         identifier = self.session.identifier()
         name = two_bytes(identifier)
         frame = b"".join((layout.head, name, layout.middle, mark, tail))
+        if self.correlates:
+            frame = self._correlated(frame, layout, stream, sequence, time)
         kept = b""
         if self.session.keep_frames:
             kept = frame
@@ -390,6 +407,11 @@ class Sender(Schedule):
         self.session.unacked[identifier] = outgoing
         self.under_way += 1
         return frame
+
+    def _correlated(self, frame: bytes, layout: Layout, stream: i64, sequence: int, time: i64) -> bytes:
+        """A request, with its correlation data in its place."""
+        at = layout.asks_at
+        return frame[:at] + pack(self.run, time, stream, sequence) + frame[at + SIZE :]
 
     def _note(self, number: i64, sequence: int, time: i64, now: i64, size: i64) -> tuple[int, ...] | None:
         """What is recorded of a message; with QoS 0 that is all there will be to know."""
@@ -432,13 +454,32 @@ class Sender(Schedule):
             self._layouts[key] = found
         return found
 
-    def _lay_out(self, number: i64, size: i64, alias: i64, topic: bytes) -> Layout:
+    def _varied_layout(self, number: i64, sequence: i64, time: i64) -> Layout:
+        """Of contents that differ from message to message; kept where there are so many and no more."""
+        varied = self.varied
+        assert varied is not None
+        if self.distinct == 0:
+            return self._lay_out(number, 0, 0, self.name(number), varied(sequence, time))
+        key: int = (number << 28) ^ (sequence % self.distinct)
+        found = self._layouts.get(key)
+        if found is None:
+            found = self._lay_out(number, 0, 0, self.name(number), varied(sequence, time))
+            if len(self._layouts) >= self.most_layouts:
+                self._layouts = {}
+            self._layouts[key] = found
+        return found
+
+    def _lay_out(
+        self, number: i64, size: i64, alias: i64, topic: bytes, around: tuple[bytes, bytes] | None = None
+    ) -> Layout:
         before = b""
         mark_size: i64 = SIZE
-        if self.template is None:
+        if around is None and self.template is not None:
+            around = self.template(number)
+        if around is None:
             after = filler(size)
         else:
-            before, after = self.template(number)
+            before, after = around
             mark_size = TEXT_SIZE
         payload = before + bytes(mark_size) + after
         qos = self._quality(number)
@@ -455,4 +496,4 @@ class Sender(Schedule):
             while frame[identifier_at] >= 128:
                 identifier_at += 1
             identifier_at += 3 + len(topic)
-        return Layout(frame, identifier_at, mark_at, b"" if self.template is None else after, len(payload))
+        return Layout(frame, identifier_at, mark_at, b"" if around is None else after, len(payload), self.correlates)

@@ -113,7 +113,9 @@ def test_a_run_over_a_broker_that_was_restarted_is_not_green() -> None:
     result = well(14_245, 614)
     worst, *others = findings(result)
     assert worst.tone == "warn"
-    assert worst.text.startswith("31.2 % of the deliveries could not be judged (14,245): connections broke 614 times")
+    assert worst.text.startswith(
+        "31.2 % of the deliveries could not be judged (14,245): connections broke or failed 614 times"
+    )
     assert worst.text.endswith("Nothing else was lost, doubled, reordered or altered: 31,480 deliveries checked.")
     assert not any(each.tone == "good" for each in others)
     assert (exit_code(result, strict=True), exit_code(result, strict=False)) == (3, 0)
@@ -124,8 +126,22 @@ def test_what_comes_and_goes_as_the_scenario_says_is_told_beside_the_good_news()
     (only,) = findings(result)
     assert (only.tone, exit_code(result, strict=True)) == ("good", 0)
     assert only.text.endswith("Another 14,245 (31.2 %) could not be judged: their subscribers came or went.")
-    assert findings(well(300, 1))[-1].tone == "good"
-    assert exit_code(well(300, 1), strict=True) == 0
+
+
+def test_a_connection_that_broke_and_what_was_not_sent_stand_beside_the_good_news_and_strict_minds_them() -> None:
+    result = well(300, 1)
+    headline = next(each for each in findings(result) if each.text.startswith("Nothing was lost"))
+    assert (headline.tone, exit_code(result, strict=True), exit_code(result, strict=False)) == ("warn", 3, 0)
+    assert headline.text.endswith("But connections broke or failed 1 time.")
+    result = well(0, 0)
+    result.groups[0].unsent = 143
+    headline = next(each for each in findings(result) if each.text.startswith("Nothing was lost"))
+    assert (headline.tone, exit_code(result, strict=True)) == ("warn", 3)
+    assert headline.text.endswith("But 143 messages that were due could not be sent.")
+    result.groups[0].sent = 143 * 99
+    assert exit_code(result, strict=True) == 0
+    result.groups[0].unsent += 1
+    assert exit_code(result, strict=True) == 3
 
 
 def test_a_run_in_which_nothing_could_be_judged_says_so() -> None:

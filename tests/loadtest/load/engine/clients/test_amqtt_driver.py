@@ -256,3 +256,9 @@ def test_without_amqtt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "loadtest.load.engine.clients.amqtt_driver", None)
     with pytest.raises(DriverError, match=r"^amqtt is not installed: pip install amqtt"):
         drivers.opener("amqtt")
+
+
+async def test_amqtt_is_not_sent_to_tls_or_a_websocket() -> None:
+    job = Job(scenario(subscriber("s", "t")), "", [Target.parse("wss://127.0.0.1:1")], driver="amqtt")
+    with pytest.raises(RunError, match=r"wss://127.0.0.1:1/mqtt: amqtt plays on mqtt:// alone here"):
+        await conductor.play(job, Nobody())

@@ -6,21 +6,20 @@ that is there already is not made again. The commit's metadata say which sequenc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipeline.errors import MisuseError
+from pipeline.storage import Local
 from pipeline.tables.plans import DATE, DEAD, DEAD_LETTERS, Plan
+from pipeline.tables.staged import rows
 
 
 class DeltaSink:
     """Tables of Delta Lake in a folder of this machine."""
 
-    def __init__(self, root: Path, stream: str, plans: Sequence[Plan]) -> None:
+    def __init__(self, place: Local, stream: str, plans: Sequence[Plan]) -> None:
         try:
             import deltalake
         except ModuleNotFoundError as error:
@@ -28,7 +27,7 @@ class DeltaSink:
                 f"--format delta needs {error.name}, which Canopy's extra `delta` brings: pip install './canopy[delta]'"
             ) from error
         self._lake = deltalake
-        self._root = root
+        self._place = place
         self._stream = f"canopy-tables-{stream}"
         self._schemas = {plan.name: plan.arrow for plan in plans} | {DEAD_LETTERS: DEAD}
 
@@ -37,25 +36,16 @@ class DeltaSink:
         lake = self._lake
         for name in dict.fromkeys(table for table, _, _ in files):
             schema = self._schemas[name]
-            table = lake.DeltaTable.create(self._root / name, schema, mode="ignore", partition_by=[DATE])
+            table = lake.DeltaTable.create(self._place.local / name, schema, mode="ignore", partition_by=[DATE])
             if (table.transaction_version(self._stream) or 0) >= version:
                 continue
             mine = [(day.partition("=")[2], place) for owner, day, place in files if owner == name]
             lake.write_deltalake(
                 table,
-                pa.RecordBatchReader.from_batches(schema, self._rows(mine, schema)),
+                pa.RecordBatchReader.from_batches(schema, rows(self._place, mine, schema)),
                 mode="append",
                 commit_properties=lake.CommitProperties(
                     custom_metadata={**about, "canopy.batch": str(version)},
                     app_transactions=[lake.Transaction(self._stream, version)],
                 ),
             )
-
-    def _rows(self, files: list[tuple[str, str]], schema: Any) -> Iterator[Any]:
-        for day, place in files:
-            with pq.ParquetFile(self._root / place, page_checksum_verification=True) as opened:
-                for batch in opened.iter_batches():
-                    days = pa.repeat(pa.scalar(day), batch.num_rows)
-                    columns = [days if each == DATE else batch.column(each) for each in schema.names]
-                    cast = [column.cast(each.type) for column, each in zip(columns, schema, strict=True)]
-                    yield pa.RecordBatch.from_arrays(cast, schema=schema)

@@ -1,0 +1,94 @@
+"""The alarms: those that are raised, and those that were."""
+
+from __future__ import annotations
+
+import datetime
+import time
+
+from pydantic import BaseModel
+
+from broker.admin.errors import ApiError
+from broker.admin.routing import BASE, Call, Route
+from broker.observe.alarms.alarms import Alarm, Alarms
+
+
+class AlarmQuery(BaseModel):
+    """Which alarms."""
+
+    activated: bool = True
+    """Those that are raised; else those that were, the last one first."""
+
+
+class AlarmInfo(BaseModel):
+    """One alarm."""
+
+    name: str
+    """Its kind, and behind a `/` which of several."""
+    message: str
+    value: float
+    """The worst that it has been."""
+    bound: float
+    """At which it is raised."""
+    unit: str
+    activate_at: str
+    deactivate_at: str | None = None
+    """Null: it is raised."""
+    duration: int
+    """Milliseconds."""
+
+
+class AlarmList(BaseModel):
+    """All of them: there are few."""
+
+    data: list[AlarmInfo]
+
+
+def _told(alarm: Alarm) -> AlarmInfo:
+    end = time.time() if alarm.until is None else alarm.until
+    return AlarmInfo(
+        name=alarm.name,
+        message=alarm.message,
+        value=alarm.value,
+        bound=alarm.bound,
+        unit=alarm.unit,
+        activate_at=_date(alarm.since),
+        deactivate_at=None if alarm.until is None else _date(alarm.until),
+        duration=round((end - alarm.since) * 1_000),
+    )
+
+
+def _date(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="milliseconds")
+
+
+def _alarms(call: Call) -> Alarms:
+    alarms = call.broker.alarms
+    if alarms is None:
+        raise ApiError(503, "SERVICE_UNAVAILABLE", "the broker does not run")
+    return alarms
+
+
+async def alarms(call: Call) -> AlarmList:
+    """Those that are raised, or were."""
+    known = _alarms(call)
+    found = list(known.active.values()) if call.query.activated else list(reversed(known.history))
+    return AlarmList(data=[_told(alarm) for alarm in found])
+
+
+async def forget(call: Call) -> None:
+    """Forget those that were."""
+    _alarms(call).history.clear()
+
+
+ROUTES = (
+    Route(
+        "GET",
+        f"{BASE}/alarms",
+        alarms,
+        "The alarms that are raised, or were",
+        query=AlarmQuery,
+        answer=AlarmList,
+        tag="alarms",
+    ),
+    Route("DELETE", f"{BASE}/alarms", forget, "Forget the alarms that were", role="operator", tag="alarms"),
+)

@@ -1,0 +1,154 @@
+"""Bans: clients that an operator keeps out, and those that the broker found guessing passwords.
+
+An operator's ban holds until its time, until it is lifted, or until the broker ends: it is not kept in the store. Who
+is banned and connected is disconnected; a CONNECT gets 0x8A.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+
+from broker.admin.api.clients import moment
+from broker.admin.errors import ApiError
+from broker.admin.host import Host
+from broker.admin.paging import BUILT, TURN, Page, PageQuery, cut, in_turns, name_of
+from broker.admin.routing import BASE, Call, Route
+from broker.admin.walking import first_names
+from broker.core.bans import ADDRESS, CLIENT_ID, KINDS, Ban
+from broker.core.causes import ADMINISTRATIVE_ACTION
+from broker.core.codec import reasons
+from broker.security.guessing import ADDRESS as GUESSED_ADDRESS
+from broker.security.guessing import Guessing
+
+BROKER = "guessing"
+"""Who banned somebody that guessed passwords."""
+
+TEXT = "banned"
+
+
+class NewBan(BaseModel):
+    """Who is to be kept out."""
+
+    as_: Annotated[Literal["clientid", "username", "peerhost", "peerhost_net"], Field(alias="as")]
+    who: Annotated[str, Field(min_length=1, max_length=65_535)]
+    """A client identifier, a user name, an IP address (of IPv6 its /64 counts), or a network."""
+    reason: Annotated[str, Field(max_length=256)] = ""
+    until: datetime | None = None
+    """With its zone; null: until it is lifted."""
+
+
+class KnownBan(BaseModel):
+    """A ban that holds."""
+
+    as_: Annotated[str, Field(serialization_alias="as")]
+    who: str
+    by: str
+    """Who made it; `guessing`: the broker itself (`security.ban_after`)."""
+    reason: str
+    at: str | None
+    until: str
+    """`infinity`: until it is lifted."""
+
+
+def _known(broker: Host, ban: Ban) -> KnownBan:
+    return KnownBan(
+        as_=ban.kind,
+        who=ban.who,
+        by=ban.by,
+        reason=ban.reason,
+        at=moment(broker, ban.since),
+        until=moment(broker, ban.until) if ban.until else "infinity",
+    )
+
+
+def _guessing(broker: Host) -> Guessing | None:
+    return None if broker.securing is None else broker.securing.access.chain.guessing
+
+
+def _guessed(broker: Host, key: str, left: float) -> KnownBan:
+    return KnownBan(
+        as_=ADDRESS if key.startswith(GUESSED_ADDRESS) else CLIENT_ID,
+        who=key.partition(" ")[2],
+        by=BROKER,
+        reason="wrong passwords",
+        at=None,
+        until=moment(broker, broker.loop.time() + left),
+    )
+
+
+async def bans(call: Call) -> Page[KnownBan]:
+    """The bans that hold, by kind and name."""
+    broker, query = call.broker, call.query
+    now = broker.loop.time()
+    found: dict[str, Callable[[], KnownBan]] = {}
+    async for held in in_turns(broker.router.bans.all(), TURN):
+        if held.until == 0.0 or held.until > now:
+            found[f"{held.kind}\0{held.who}"] = partial(_known, broker, held)
+    guessing = _guessing(broker)
+    # Its clock is the process's own.
+    async for key, left in in_turns([] if guessing is None else guessing.current(time.monotonic()), TURN):
+        kind = ADDRESS if key.startswith(GUESSED_ADDRESS) else CLIENT_ID
+        found[f"{kind}\0{key.partition(' ')[2]}\0{BROKER}"] = partial(_guessed, broker, key, left)
+    after = name_of(query.cursor) if query.cursor else None
+    names, meta = cut(await first_names(found, after, query.limit + 1, lambda _: True), query.limit, str)
+    return Page(data=[found[name]() async for name in in_turns(names, BUILT)], meta=meta)
+
+
+async def ban(call: Call) -> KnownBan:
+    """Keep somebody out, and end what they have open."""
+    broker, body = call.broker, call.body
+    now = broker.loop.time()
+    until = 0.0
+    if body.until is not None:
+        if body.until.tzinfo is None:
+            raise ApiError(400, "BAD_REQUEST", "until: a zone is missing, as in 2026-11-23T12:00:00Z")
+        until = now + (body.until - datetime.now(UTC)).total_seconds()
+        if until <= now:
+            raise ApiError(400, "BAD_REQUEST", "until: it is over already")
+    made = Ban(body.as_, body.who, until, now, call.who.name, body.reason)
+    broker.router.bans.most = broker.settings.security.max_bans
+    try:
+        added = broker.router.bans.add(made, now)
+    except ValueError:
+        raise ApiError(400, "BAD_REQUEST", f"who: {body.as_} takes an IP address or network") from None
+    if not added:
+        raise ApiError(409, "QUOTA_EXCEEDED", "there are as many bans as security.max_bans allows, or 1,000 networks")
+    broker.log.warning("banned by an operator", kind=body.as_, who=body.who, reason=body.reason, by=call.who.name)
+    async for connection in in_turns(list(broker.connections)):
+        protocol = connection.protocol
+        if protocol.accepted and connection in broker.connections:
+            held = broker.router.bans.bars(protocol.client_id, protocol.user_name, connection.host, now)
+            if held is made:
+                connection.close(ADMINISTRATIVE_ACTION, reasons.ADMINISTRATIVE_ACTION, TEXT)
+    return _known(broker, made)
+
+
+async def lift(call: Call) -> None:
+    """End a ban, also one for guessing."""
+    broker = call.broker
+    kind, who = call.path["as"], call.path["who"]
+    if kind not in KINDS:
+        raise ApiError(404, "NOT_FOUND", f"there is {', '.join(KINDS)}")
+    try:
+        there = broker.router.bans.lift(kind, who)
+    except ValueError:
+        raise ApiError(400, "BAD_REQUEST", f"{kind} takes an IP address or network") from None
+    guessing = _guessing(broker)
+    if guessing is not None:
+        there = guessing.lift(kind == ADDRESS, who) or there
+    if not there:
+        raise ApiError(404, "NOT_FOUND", "there is no such ban")
+    broker.log.warning("ban lifted by an operator", kind=kind, who=who, by=call.who.name)
+
+
+ROUTES = (
+    Route("GET", f"{BASE}/banned", bans, "Bans", query=PageQuery, answer=Page[KnownBan], tag="bans"),
+    Route("POST", f"{BASE}/banned", ban, "Ban", role="operator", body=NewBan, answer=KnownBan, tag="bans"),
+    Route("DELETE", f"{BASE}/banned/{{as}}/{{who}}", lift, "Lift a ban", role="operator", tag="bans"),
+)

@@ -1,0 +1,353 @@
+"""Clients and their sessions: who is there, how far each is behind, what each has lost; and ending them.
+
+A client's times are seconds; moments are UTC. Links to upstream brokers are no clients. Mounted clients are shown as
+this broker knows them: their topics with the mount before them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, Field
+
+from broker.admin.errors import ApiError
+from broker.admin.host import Host
+from broker.admin.paging import BUILT, Meta, Page, PageQuery, cut, in_turns, name_of
+from broker.admin.routing import BASE, Call, Route
+from broker.admin.walking import first_names, first_sessions
+from broker.core.causes import ADMINISTRATIVE_ACTION
+from broker.core.codec import reasons
+from broker.core.codec.packets import NEVER, V5, V31
+from broker.core.counters import DROP_CAUSES
+from broker.core.queues.queue_policy import POLICIES
+from broker.core.session.session import Session
+from broker.net.client import Client as Connection
+
+VERSIONS: Final = {V31: "3.1", V5: "5.0"}
+
+LAST: Final = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
+"""The last second that can be written as a date: the two clocks differ by parts of one, and a ban may end then."""
+
+KICKED: Final = "an operator ended the connection"
+
+
+class Client(BaseModel):
+    """A client, connected or away."""
+
+    clientid: str
+    username: str | None
+    state: Literal["connected", "disconnected"]
+    connected: bool
+    ip_address: str
+    """Of the present connection, or of the last one."""
+    port: int | None
+    """Of the present connection; null: there is none, or it came by a Unix socket."""
+    listener: str
+    proto_ver: str
+    keepalive: int
+    """Seconds; 0: none was asked for, or the client is away."""
+    clean_start: bool
+    connected_at: str | None
+    disconnected_at: str | None
+    """Null: it is connected, or its session never expires, so that this was not written down."""
+    expiry_interval: int | None
+    """Session expiry interval; null: the session does not expire."""
+    subscriptions_cnt: int
+    inflight_cnt: int
+    """QoS 1 and 2 messages that the client has not acknowledged."""
+    mqueue_len: int
+    """Messages that wait for it."""
+    mqueue_bytes: int
+    mqueue_dropped: int
+    """Messages that it has lost, for as long as its session lives."""
+    lag: float
+    """Seconds for which the oldest of the messages that wait has waited."""
+    delivered: int
+    """Messages that its session has delivered."""
+    received: int
+    """Messages that the present connection has published."""
+
+
+class Details(Client):
+    """One client, with all that is known of it."""
+
+    dropped: dict[str, int]
+    """What it has lost, by cause."""
+    authenticator: str
+    certificate: str
+    """The subject of its certificate."""
+    groups: list[str]
+    mount: str
+    receive_maximum: int
+    """QoS 1 and 2 messages that may be in flight to it."""
+    maximum_packet_size: int | None
+    inflight_bytes: int
+    queue_policy: str
+    queue_limit_messages: int
+    queue_limit_bytes: int
+    high_water: int
+    """The most messages that waited for the present connection at a time."""
+    awaiting_rel_cnt: int
+    """QoS 2 messages from it for which a PUBREL is still to come."""
+    will_topic: str | None
+    bridge: bool
+
+
+class Subscription(BaseModel):
+    """A subscription, with its options (MQTT 5.0, section 3.8.3.1)."""
+
+    clientid: str
+    topic: str
+    """The topic filter, with `$share/name/` before it where it is shared."""
+    qos: int
+    """What was granted."""
+    nl: int
+    """No Local."""
+    rap: int
+    """Retain As Published."""
+    rh: int
+    """Retain Handling."""
+    subid: int | None
+    """Subscription identifier."""
+
+
+class ClientQuery(PageQuery):
+    """Which clients."""
+
+    clientid: Annotated[str, Field(max_length=65_535)] | None = None
+    like_clientid: Annotated[str, Field(max_length=65_535)] | None = None
+    """A part of the client identifier."""
+    username: Annotated[str, Field(max_length=65_535)] | None = None
+    like_username: Annotated[str, Field(max_length=65_535)] | None = None
+    ip_address: Annotated[str, Field(max_length=64)] | None = None
+    """An IP address or a network."""
+    conn_state: Literal["connected", "disconnected"] | None = None
+    min_lag: Annotated[float, Field(ge=0)] | None = None
+    """Those alone whose oldest message has waited for so many seconds."""
+    min_dropped: Annotated[int, Field(ge=0)] | None = None
+    """Those alone that have lost so many messages."""
+
+
+def connection_of(session: Session) -> Connection | None:
+    """The connection of a session; None: its client is away."""
+    owner = None if session.outbox is None else session.outbox.owner
+    return owner if isinstance(owner, Connection) else None
+
+
+def find(broker: Host, client_id: str) -> Session:
+    """The session of a client. Raises ApiError."""
+    session = broker.router.sessions.get(client_id)
+    if session is None or session.own:
+        raise ApiError(404, "CLIENTID_NOT_FOUND", "there is no such client")
+    return session
+
+
+def moment(broker: Host, at: float) -> str:
+    """A moment of the loop's clock, as people write it."""
+    seconds = min(time.time() - broker.loop.time() + at, LAST)
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def _facts(broker: Host, session: Session) -> dict[str, object]:
+    connection = connection_of(session)
+    principal, outbox = session.principal, session.outbox
+    now = broker.loop.time()
+    port = connection.address.rpartition(":")[2] if connection is not None else ""
+    expires = session.expiry_interval
+    disconnected = session.expires_at - expires if outbox is None and session.expires_at else 0.0
+    return {
+        "clientid": session.client_id,
+        "username": session.user_name,
+        "state": "disconnected" if outbox is None else "connected",
+        "connected": outbox is not None,
+        "ip_address": principal.host,
+        "port": int(port) if port.isdecimal() else None,
+        "listener": principal.listener,
+        "proto_ver": VERSIONS.get(session.version, "3.1.1"),
+        "keepalive": 0 if connection is None else connection.protocol.keep_alive,
+        "clean_start": connection is not None and connection.protocol.clean_start,
+        "connected_at": None if outbox is None else moment(broker, session.attached_at),
+        "disconnected_at": moment(broker, disconnected) if disconnected else None,
+        "expiry_interval": None if expires == NEVER else expires,
+        "subscriptions_cnt": len(session.subscriptions),
+        "inflight_cnt": len(session.inflight),
+        "mqueue_len": session.queue.messages + (0 if outbox is None else outbox.messages),
+        "mqueue_bytes": session.queue.bytes + (0 if outbox is None else outbox.bytes),
+        "mqueue_dropped": session.ledger.in_all(),
+        "lag": round(session.waited(now), 3),
+        "delivered": session.delivered_in_all(),
+        "received": 0 if connection is None else connection.protocol.messages_received,
+    }
+
+
+def view(broker: Host, session: Session) -> Client:
+    """A session as lists show it."""
+    return Client.model_validate(_facts(broker, session))
+
+
+def details(broker: Host, session: Session) -> Details:
+    """A session as it is shown by itself."""
+    principal, outbox, queue = session.principal, session.outbox, session.queue
+    dropped = session.ledger.dropped or []
+    largest = None if outbox is None else outbox.max_packet
+    mine = {
+        "dropped": {DROP_CAUSES[cause]: count for cause, count in enumerate(dropped) if count},
+        "authenticator": principal.authenticator,
+        "certificate": principal.certificate,
+        "groups": list(principal.groups),
+        "mount": principal.mount,
+        "receive_maximum": session.window.limit,
+        "maximum_packet_size": largest,
+        "inflight_bytes": session.window.bytes,
+        "queue_policy": POLICIES[queue.policy],
+        "queue_limit_messages": queue.max_messages,
+        "queue_limit_bytes": queue.max_bytes,
+        "high_water": 0 if outbox is None else outbox.queue.high_water,
+        "awaiting_rel_cnt": len(session.incoming_qos2 or ()),
+        "will_topic": None if session.will is None else session.will.topic,
+        "bridge": session.bridge or bool(session.link_peer),
+    }
+    return Details.model_validate(_facts(broker, session) | mine)
+
+
+def subscription_of(session: Session, name: str) -> Subscription:
+    """One subscription, which the session has."""
+    found = session.subscriptions[name]
+    return Subscription(
+        clientid=session.client_id,
+        topic=name,
+        qos=found.qos,
+        nl=int(found.no_local),
+        rap=int(found.retain_as_published),
+        rh=found.retain_handling,
+        subid=found.identifier or None,
+    )
+
+
+async def subscriptions_of(
+    session: Session, after: str | None, most: int, wanted: Callable[[str], bool]
+) -> list[Subscription]:
+    """The first `most` subscriptions of a session behind a topic filter that are `wanted`, by topic filter.
+
+    Fewer than `most`: there are no others.
+    """
+    found: list[Subscription] = []
+    while True:
+        lacking = most - len(found)
+        names = await first_names(session.subscriptions, after, lacking, wanted)
+        # Some may have gone since they were looked at.
+        found += [subscription_of(session, name) for name in names if name in session.subscriptions]
+        if len(names) < lacking or len(found) == most:
+            return found
+        after = names[-1]
+
+
+class _Wanted:
+    """What a query asks for."""
+
+    def __init__(self, broker: Host, query: ClientQuery) -> None:
+        self._broker = broker
+        self._query = query
+        self._network: ipaddress.IPv4Network | ipaddress.IPv6Network | None = None
+        if query.ip_address is not None:
+            try:
+                self._network = ipaddress.ip_network(query.ip_address, strict=False)
+            except ValueError:
+                raise ApiError(400, "BAD_REQUEST", "ip_address: an IP address or network is wanted") from None
+
+    def __call__(self, session: Session) -> bool:
+        query = self._query
+        user = session.user_name
+        if query.clientid is not None and session.client_id != query.clientid:
+            return False
+        if query.like_clientid is not None and query.like_clientid not in session.client_id:
+            return False
+        if query.username is not None and user != query.username:
+            return False
+        if query.like_username is not None and (user is None or query.like_username not in user):
+            return False
+        if query.conn_state is not None and (query.conn_state == "connected") != (session.outbox is not None):
+            return False
+        if query.min_dropped is not None and session.ledger.in_all() < query.min_dropped:
+            return False
+        if query.min_lag is not None and session.waited(self._broker.loop.time()) < query.min_lag:
+            return False
+        return self._network is None or self._from(session.principal.host)
+
+    def _from(self, host: str) -> bool:
+        try:
+            return ipaddress.ip_address(host) in self._network if self._network is not None else True
+        except ValueError:
+            return False
+
+
+async def clients(call: Call) -> Page[Client]:
+    """Clients, by client identifier."""
+    broker, query = call.broker, call.query
+    if query.clientid is not None:
+        # No need to look at the others.
+        session = broker.router.sessions.get(query.clientid)
+        there = session is not None and not session.own and _Wanted(broker, query)(session)
+        found = [session] if there and session is not None and not query.cursor else []
+        return Page(data=[view(broker, each) for each in found], meta=Meta(limit=query.limit, hasnext=False))
+    sessions, meta = await first_sessions(broker, query, _Wanted(broker, query))
+    return Page(data=[view(broker, each) async for each in in_turns(sessions, BUILT)], meta=meta)
+
+
+async def client(call: Call) -> Details:
+    """One client."""
+    return details(call.broker, find(call.broker, call.path["client_id"]))
+
+
+async def kick(call: Call) -> None:
+    """End the connection of a client; its session stays for as long as it would after any other end."""
+    session = find(call.broker, call.path["client_id"])
+    connection = connection_of(session)
+    if connection is None:
+        raise ApiError(404, "CLIENTID_NOT_FOUND", "the client is not connected; its session is at /sessions")
+    call.broker.log.warning("client disconnected by an operator", client_id=session.client_id, by=call.who.name)
+    connection.close(ADMINISTRATIVE_ACTION, reasons.ADMINISTRATIVE_ACTION, KICKED)
+
+
+async def client_subscriptions(call: Call) -> Page[Subscription]:
+    """The subscriptions of one client, by topic filter."""
+    session, query = find(call.broker, call.path["client_id"]), call.query
+    after = name_of(query.cursor) if query.cursor else None
+    found = await subscriptions_of(session, after, query.limit + 1, lambda _: True)
+    data, meta = cut(found, query.limit, lambda each: each.topic)
+    return Page(data=data, meta=meta)
+
+
+async def end_session(call: Call) -> None:
+    """End a session, and the connection that it may have: nothing is kept of it. Its will is published."""
+    broker = call.broker
+    session = find(broker, call.path["client_id"])
+    broker.log.warning("session ended by an operator", client_id=session.client_id, by=call.who.name)
+    connection = connection_of(session)
+    if connection is not None:
+        connection.close(ADMINISTRATIVE_ACTION, reasons.ADMINISTRATIVE_ACTION, KICKED)
+    now = broker.loop.time()
+    broker.router.fanout.drain(broker.router, now)
+    broker.router.end_session(session, now)
+    broker.after_batch()
+
+
+ROUTES = (
+    Route("GET", f"{BASE}/clients", clients, "Clients", query=ClientQuery, answer=Page[Client], tag="clients"),
+    Route("GET", f"{BASE}/clients/{{client_id}}", client, "One client", answer=Details, tag="clients"),
+    Route("DELETE", f"{BASE}/clients/{{client_id}}", kick, "End its connection", role="operator", tag="clients"),
+    Route(
+        "GET",
+        f"{BASE}/clients/{{client_id}}/subscriptions",
+        client_subscriptions,
+        "The subscriptions of one client",
+        query=PageQuery,
+        answer=Page[Subscription],
+        tag="clients",
+    ),
+    Route("DELETE", f"{BASE}/sessions/{{client_id}}", end_session, "End a session", role="operator", tag="clients"),
+)

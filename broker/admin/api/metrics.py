@@ -1,0 +1,114 @@
+"""The broker's figures: for Prometheus, and as JSON for whoever asks the API.
+
+What there is to tell is the catalogue's (`broker.observe.figures`). An answer costs what the catalogue has rows, and
+walks over no clients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from aiohttp import hdrs, web
+from prometheus_client import exposition
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector, CollectorRegistry
+from pydantic import RootModel
+
+from broker.admin.routing import BASE, Call, Route
+from broker.core.histogram import Histogram
+from broker.observe.figures.catalogue import FIGURES
+from broker.observe.figures.figure import Figure, Kind
+from broker.observe.figures.sources import Reading, Sources
+
+
+class Figures(RootModel[dict[str, int | float]]):
+    """Figures by name: `.` stands between the words, and before the value of a label."""
+
+
+class FigureCollector(Collector):
+    """The catalogue as Prometheus' library wants it."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: whoever registers it need not read everything for that."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """How things are now."""
+        reading = self._sources.read()
+        for figure in FIGURES:
+            if figure.exported:
+                metric = _metric(figure, reading)
+                if metric is not None:
+                    yield metric
+
+
+def _metric(figure: Figure, reading: Reading) -> Metric | None:
+    if figure.kind is Kind.HISTOGRAM:
+        found = figure.read(reading)
+        if not isinstance(found, Histogram):
+            return None
+        buckets = [("+Inf" if bound == math.inf else repr(bound), float(count)) for bound, count in found.cumulative()]
+        return HistogramMetricFamily(figure.metric, figure.help, buckets, found.sum)
+    family: CounterMetricFamily | GaugeMetricFamily
+    if figure.kind is Kind.COUNTER:
+        family = CounterMetricFamily(figure.metric, figure.help, labels=figure.labels)
+    else:
+        family = GaugeMetricFamily(figure.metric, figure.help, labels=figure.labels)
+    for labels, value in figure.samples(reading):
+        family.add_metric(labels, float(value))
+    return family if family.samples else None
+
+
+def _json(call: Call, kinds: tuple[Kind, ...]) -> Figures:
+    """The figures of these kinds."""
+    reading = call.broker.figures.read()
+    found: dict[str, int | float] = {}
+    for figure in FIGURES:
+        if figure.kind not in kinds or figure.name == "build_info":
+            # The API says what runs in words (`status`).
+            continue
+        name = figure.metric.removeprefix("canopy_").replace("_", ".")
+        if figure.kind is Kind.HISTOGRAM:
+            times = figure.read(reading)
+            if isinstance(times, Histogram):
+                found[f"{name}.count"], found[f"{name}.sum"] = times.count, times.sum
+            continue
+        for labels, value in figure.samples(reading):
+            if not isinstance(value, str):
+                found[".".join((name, *labels))] = value
+    return Figures(found)
+
+
+async def metrics(call: Call) -> web.Response:
+    """All figures, in Prometheus' text format or as OpenMetrics."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(FigureCollector(call.broker.figures))
+    # Not the library's choice: it raises at versions that are no numbers.
+    if "application/openmetrics-text" in call.request.headers.get(hdrs.ACCEPT, ""):
+        text: bytes = openmetrics.generate_latest(registry)  # type: ignore[no-untyped-call]
+        content_type = openmetrics.CONTENT_TYPE_LATEST
+    else:
+        text, content_type = exposition.generate_latest(registry), exposition.CONTENT_TYPE_PLAIN_0_0_4
+    return web.Response(body=text, headers={hdrs.CONTENT_TYPE: content_type})
+
+
+async def stats(call: Call) -> Figures:
+    """What is now."""
+    return _json(call, (Kind.GAUGE,))
+
+
+async def counters(call: Call) -> Figures:
+    """What has been since the start."""
+    return _json(call, (Kind.COUNTER, Kind.HISTOGRAM))
+
+
+ROUTES = (
+    Route("GET", "/metrics", metrics, "The figures, for Prometheus"),
+    Route("GET", f"{BASE}/stats", stats, "The gauges", answer=Figures, tag="metrics"),
+    Route("GET", f"{BASE}/metrics", counters, "The counters since the start", answer=Figures, tag="metrics"),
+)

@@ -1,0 +1,162 @@
+"""What an operator does with a broker that runs: have settings read again, hear more of the log, see the links."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from broker.admin.errors import ApiError
+from broker.admin.routing import BASE, Call, Route
+from broker.configuration import SettingsError
+from broker.process import Level as LogLevelName
+from broker.upstream.links.status import status
+
+
+class Reloaded(BaseModel):
+    """What became of the settings."""
+
+    restart: list[str]
+    """What differs and takes a restart, a line each."""
+
+
+class LogLevel(BaseModel):
+    """How much the log tells."""
+
+    level: LogLevelName
+    seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 600.0
+    """After which the level of the settings holds again."""
+
+
+class Level(BaseModel):
+    """The level that holds now."""
+
+    level: str
+
+
+class Drain(BaseModel):
+    """How clients are moved to other brokers."""
+
+    seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 60.0
+    """In which they are told to go, evenly."""
+    for_good: bool = False
+    """Whether they shall come back no more: 0x9D in place of 0x9C."""
+    server_reference: Annotated[str, Field(max_length=1_024, pattern=r"^[^\x00]*$")] = ""
+    """The servers that 5.0 clients are to use, as section 4.11 has them: `host:port host:port`."""
+
+
+class Drained(BaseModel):
+    """How far that is."""
+
+    active: bool
+    """Whether nobody may come."""
+    moved: int
+    """Clients that were told to go."""
+    left: int
+    """Connections that are here."""
+
+
+class Upstream(BaseModel):
+    """A link to an upstream broker; `figures` are those of `$SYS/broker/upstream/<name>/` (docs/federation.md)."""
+
+    name: str
+    state: str
+    trouble: str
+    """Why it is not up."""
+    figures: dict[str, str]
+
+
+class Upstreams(BaseModel):
+    """All links."""
+
+    data: list[Upstream]
+
+
+async def reload(call: Call) -> Reloaded:
+    """Read the settings again, and all files that they name, as on SIGHUP."""
+    broker = call.broker
+    read = broker.process.read
+    try:
+        new = broker.settings if read is None else await asyncio.to_thread(read)
+        return Reloaded(restart=await broker.reload(new))
+    except SettingsError as error:
+        raise ApiError(400, "BAD_REQUEST", "; ".join(error.problems)) from None
+
+
+async def log_level(call: Call) -> Level:
+    """Have the log tell more, or less, for a time."""
+    body: LogLevel = call.body
+    broker = call.broker
+    if not broker.process.logs:
+        raise ApiError(400, "BAD_REQUEST", "the log is that of the program that the broker is embedded in")
+    broker.log.warning("log level changed by an operator", level=body.level, seconds=body.seconds, by=call.who.name)
+    broker.process.log_at(body.level, body.seconds, lambda: broker.settings.log.level)
+    return Level(level=body.level)
+
+
+async def drain(call: Call) -> Drained:
+    """Let nobody in any more, and move those who are here to other brokers. `/readyz` says no until it ends."""
+    body: Drain = call.body
+    call.broker.draining.start(body.seconds, body.for_good, body.server_reference, call.who.name)
+    return _drained(call)
+
+
+async def drained(call: Call) -> Drained:
+    """How far draining is."""
+    return _drained(call)
+
+
+async def undrain(call: Call) -> None:
+    """Let clients in again."""
+    call.broker.draining.stop()
+
+
+def _drained(call: Call) -> Drained:
+    draining = call.broker.draining
+    return Drained(active=draining.active, moved=draining.moved, left=draining.left)
+
+
+async def upstreams(call: Call) -> Upstreams:
+    """The links to upstream brokers."""
+    links = call.broker.links
+    found = [] if links is None else list(links.links.values())
+    return Upstreams(
+        data=[
+            Upstream(
+                name=link.name,
+                state=link.state,
+                trouble=link.trouble,
+                figures={name: str(value) for name, value in status(link)},
+            )
+            for link in found
+        ]
+    )
+
+
+ROUTES = (
+    Route("POST", f"{BASE}/reload", reload, "Reload", role="operator", answer=Reloaded, tag="operating"),
+    Route(
+        "PUT",
+        f"{BASE}/log-level",
+        log_level,
+        "Change the log's level for a time",
+        role="operator",
+        body=LogLevel,
+        answer=Level,
+        tag="operating",
+    ),
+    Route("GET", f"{BASE}/drain", drained, "How far draining is", answer=Drained, tag="operating"),
+    Route(
+        "POST",
+        f"{BASE}/drain",
+        drain,
+        "Move clients to other brokers",
+        role="operator",
+        body=Drain,
+        answer=Drained,
+        tag="operating",
+    ),
+    Route("DELETE", f"{BASE}/drain", undrain, "Let clients in again", role="operator", tag="operating"),
+    Route("GET", f"{BASE}/upstreams", upstreams, "Links to upstream brokers", answer=Upstreams, tag="operating"),
+)

@@ -1,0 +1,69 @@
+"""Whether the broker is there, and fit to serve."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+
+from aiohttp import web
+from pydantic import BaseModel
+
+from broker.admin.routing import BASE, Call, Route
+from broker.buildinfo import core_state
+from broker.version import __version__
+
+
+class Status(BaseModel):
+    """The broker in a few words."""
+
+    name: str
+    version: str
+    core: str
+    """`compiled` or `interpreted`."""
+    uptime: int
+    """Seconds."""
+    listening: list[str]
+    """URLs, with their real ports."""
+    ready: bool
+    reasons: list[str]
+    """Why it is not fit to serve."""
+
+
+async def healthz(call: Call) -> web.Response:
+    """200 as long as the event loop goes round: for a supervisor that starts again what does not answer."""
+    del call
+    return web.Response(text="ok\n")
+
+
+async def readyz(call: Call) -> web.Response:
+    """200 where clients should come here, else 503 and why: for a load balancer."""
+    reasons = call.broker.not_ready()
+    return web.Response(text="".join(f"{line}\n" for line in reasons) or "ok\n", status=503 if reasons else 200)
+
+
+@cache
+def _core() -> str:
+    """What the core is. It looks at files: for a thread."""
+    return core_state()
+
+
+async def status(call: Call) -> Status:
+    """The broker in a few words."""
+    broker = call.broker
+    reasons = broker.not_ready()
+    return Status(
+        name=broker.router.broker_id,
+        version=__version__,
+        core=await asyncio.to_thread(_core),
+        uptime=int(broker.uptime),
+        listening=broker.listening,
+        ready=not reasons,
+        reasons=reasons,
+    )
+
+
+ROUTES = (
+    Route("GET", "/healthz", healthz, "200 while the broker runs", role="anyone"),
+    Route("GET", "/readyz", readyz, "200 while clients should come here, else 503 and why", role="anyone"),
+    Route("GET", f"{BASE}/status", status, "The broker in a few words", answer=Status, tag="status"),
+)

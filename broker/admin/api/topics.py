@@ -1,0 +1,90 @@
+"""The topics with retained messages, as a tree that is opened level by level."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from typing import Annotated, Final, cast
+
+from pydantic import BaseModel, Field
+
+from broker.admin.paging import Page, PageQuery, cut, name_of
+from broker.admin.routing import BASE, Call, Route
+from broker.core.queues.message import Message
+from broker.core.topics.topic_tree import TopicNode
+
+SEARCHED: Final = 2_000
+"""Levels that are compared in one turn of the event loop: about a millisecond."""
+
+
+class Level(BaseModel):
+    """One level of a topic name: a topic with a retained message, or on the way to some, or both."""
+
+    level: str
+    """What stands between two slashes."""
+    topic: str
+    """The name from the beginning to this level."""
+    retained: bool
+    """Whether there is a retained message for this very topic."""
+    size: int
+    """Bytes of its payload."""
+    below: int
+    """How many levels are right below."""
+
+
+class TopicQuery(PageQuery):
+    """Which level is opened."""
+
+    prefix: Annotated[str, Field(max_length=65_535)] | None = None
+    """The topic below which to look, without the slash behind it; none: the first levels."""
+
+
+async def topics(call: Call) -> Page[Level]:
+    """The levels right below a topic, by name."""
+    query: TopicQuery = call.query
+    # The cursor begins with a character of its own: a level may be empty.
+    behind = name_of(query.cursor)[1:] if query.cursor else None
+    found = await smallest(call.broker.router.retained.below(query.prefix), behind, query.limit + 1)
+    start = "" if query.prefix is None else query.prefix + "/"
+    nodes, meta = cut(found, query.limit, lambda node: "/" + node.level)
+    return Page(data=[_level(node, start) for node in nodes], meta=meta)
+
+
+async def smallest(nodes: list[TopicNode], behind: str | None, most: int) -> list[TopicNode]:
+    """The first `most` by name behind one, found in turns."""
+    best: list[TopicNode] = []
+    for start in range(0, len(nodes), SEARCHED):
+        if start:
+            await asyncio.sleep(0)
+        some = [node for node in nodes[start : start + SEARCHED] if behind is None or node.level > behind]
+        # A node that was taken out meanwhile is bare.
+        best = heapq.nsmallest(most, [node for node in (*best, *some) if not node.is_bare()], key=_name)
+    return best
+
+
+def _name(node: TopicNode) -> str:
+    return node.level
+
+
+def _level(node: TopicNode, start: str) -> Level:
+    message = cast("Message | None", node.value)
+    return Level(
+        level=node.level,
+        topic=start + node.level,
+        retained=message is not None,
+        size=0 if message is None else len(message.payload()),
+        below=node.child_count(),
+    )
+
+
+ROUTES = (
+    Route(
+        "GET",
+        f"{BASE}/topics",
+        topics,
+        "The topics with retained messages, level by level",
+        query=TopicQuery,
+        answer=Page[Level],
+        tag="topics",
+    ),
+)

@@ -1,0 +1,228 @@
+"""Traces: begin, look at, read along, download, stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Annotated, Final, Literal, TypeAlias
+
+from aiohttp import web
+from pydantic import BaseModel, Field
+
+from broker.admin.errors import ApiError
+from broker.admin.paging import Meta, Page
+from broker.admin.routing import BASE, Call, Route, secured
+from broker.observe.trace import as_json, as_text, pcapng
+from broker.observe.trace.kept import Entry, Kind, State, Trace
+from broker.observe.trace.traces import TraceError, TraceExists
+
+Form: TypeAlias = Literal["text", "jsonl", "pcapng"]
+
+FORMS: Final[dict[Form, Callable[[Iterable[Entry]], Iterator[bytes]]]] = {
+    "text": as_text.lines,
+    "jsonl": as_json.lines,
+    "pcapng": pcapng.blocks,
+}
+
+TYPES: Final[dict[Form, str]] = {
+    "text": "text/plain; charset=utf-8",
+    "jsonl": "application/x-ndjson",
+    "pcapng": "application/x-pcapng",
+}
+
+ENTRIES: Final = 64
+WRITE_BYTES: Final = 65_536
+"""Entries, and bytes, that are made ready for one write."""
+
+LOOK: Final = 1.0
+"""Seconds after which it is looked whether somebody who reads along is still there."""
+
+
+class Begin(BaseModel):
+    """What is to be traced."""
+
+    type: Kind
+    value: Annotated[str, Field(min_length=1, max_length=65_535)]
+    """A client identifier; a topic filter; an IP address or network."""
+    name: Annotated[str, Field(max_length=64)] = ""
+    """How it is called; empty: something is made up."""
+    duration: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Seconds; null: as many as the settings allow."""
+    max_bytes: Annotated[int, Field(ge=1)] | None = None
+    """Bytes that it may take; null: as many as the settings allow."""
+
+
+class Known(BaseModel):
+    """A trace."""
+
+    name: str
+    type: Kind
+    value: str
+    status: State
+    started_at: str
+    """UTC."""
+    ended_at: str | None
+    """UTC; null while it runs."""
+    duration: float
+    max_bytes: int
+    bytes: int
+    packets: int
+
+
+class Wanted(BaseModel):
+    """In which form a trace is read."""
+
+    format: Form = "text"
+
+
+class WantedLive(BaseModel):
+    """In which form a trace is read along."""
+
+    format: Literal["text", "jsonl"] = "text"
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _known(trace: Trace) -> Known:
+    return Known(
+        name=trace.name,
+        type=trace.kind,
+        value=trace.value,
+        status=trace.state,
+        started_at=_time(trace.started_at),
+        ended_at=None if trace.running else _time(trace.ended_at),
+        duration=trace.seconds,
+        max_bytes=trace.max_bytes,
+        bytes=trace.bytes,
+        packets=trace.packets,
+    )
+
+
+def _named(call: Call) -> Trace:
+    trace = call.broker.traces.all.get(call.path["name"])
+    if trace is None:
+        raise ApiError(404, "NOT_FOUND", "there is no such trace")
+    return trace
+
+
+async def begin(call: Call) -> Known:
+    """Begin a trace."""
+    body: Begin = call.body
+    try:
+        return _known(call.broker.traces.start(body.type, body.value, body.name, body.duration, body.max_bytes))
+    except TraceExists as error:
+        raise ApiError(409, "ALREADY_EXISTS", str(error)) from None
+    except TraceError as error:
+        raise ApiError(400, "BAD_REQUEST", str(error)) from None
+
+
+async def every(call: Call) -> Page[Known]:
+    """The traces that run, and those that are kept."""
+    found = [_known(trace) for trace in call.broker.traces.all.values()]
+    return Page[Known](data=found, meta=Meta(limit=len(found), hasnext=False))
+
+
+async def one(call: Call) -> Known:
+    """A trace."""
+    return _known(_named(call))
+
+
+async def stop(call: Call) -> Known:
+    """End a trace, and keep what it has."""
+    return _known(call.broker.traces.stop(_named(call).name))
+
+
+async def remove(call: Call) -> None:
+    """End a trace, and forget what it has."""
+    call.broker.traces.remove(_named(call).name)
+
+
+async def download(call: Call) -> web.StreamResponse:
+    """What a trace has by now."""
+    trace = _named(call)
+    form: Form = call.query.format
+    ending = "txt" if form == "text" else form
+    response = _response(form)
+    response.headers["Content-Disposition"] = f'attachment; filename="{trace.name}.{ending}"'
+    await response.prepare(call.request)
+    if call.request.method != "HEAD":
+        await _write(response, FORMS[form](list(trace.entries)))
+    await response.write_eof()
+    return response
+
+
+async def follow(call: Call) -> web.StreamResponse:
+    """What a trace has, and what comes, until it ends or nobody reads along."""
+    trace = _named(call)
+    form: Form = call.query.format
+    response = _response(form)
+    await response.prepare(call.request)
+    if call.request.method != "HEAD":
+        async for entries in _along(call, trace):
+            await _write(response, FORMS[form](entries))
+    await response.write_eof()
+    return response
+
+
+async def _along(call: Call, trace: Trace) -> AsyncIterator[list[Entry]]:
+    at = 0
+    while True:
+        try:
+            async with asyncio.timeout(LOOK):
+                if not await trace.more(at):
+                    return
+        except TimeoutError:
+            transport = call.request.transport
+            if transport is None or transport.is_closing():
+                return
+            continue
+        entries = trace.entries[at : at + ENTRIES]
+        at += len(entries)
+        yield entries
+
+
+def _response(form: Form) -> web.StreamResponse:
+    response = web.StreamResponse()
+    response.headers["Content-Type"] = TYPES[form]
+    secured(response)
+    return response
+
+
+async def _write(response: web.StreamResponse, pieces: Iterator[bytes]) -> None:
+    """Write what is made, in a thread: of a packet of many properties a line takes milliseconds.
+
+    A client that takes nothing is the gate's to end.
+    """
+    while batch := await asyncio.to_thread(_batch, pieces):
+        await response.write(batch)
+
+
+def _batch(pieces: Iterator[bytes]) -> bytes:
+    """Some of the pieces, joined; empty: there are no more."""
+    batch: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        batch.append(piece)
+        size += len(piece)
+        if len(batch) >= ENTRIES or size >= WRITE_BYTES:
+            break
+    return b"".join(batch)
+
+
+ALL: Final = f"{BASE}/trace"
+ONE: Final = f"{ALL}/{{name}}"
+LIVE: Final = f"{ONE}/follow"
+FILE: Final = f"{ONE}/download"
+
+ROUTES = (
+    Route("GET", ALL, every, "The traces", "operator", answer=Page[Known], tag="trace"),
+    Route("POST", ALL, begin, "Begin a trace", "operator", body=Begin, answer=Known, status=201, tag="trace"),
+    Route("GET", ONE, one, "A trace", "operator", answer=Known, tag="trace"),
+    Route("PUT", f"{ONE}/stop", stop, "End a trace and keep it", "operator", answer=Known, tag="trace"),
+    Route("DELETE", ONE, remove, "End a trace and forget it", "operator", status=204, tag="trace"),
+    Route("GET", FILE, download, "What a trace has", "operator", query=Wanted, tag="trace", streams=True),
+    Route("GET", LIVE, follow, "Read a trace along", "operator", query=WantedLive, tag="trace", streams=True),
+)

@@ -1,0 +1,67 @@
+"""What the routes need of the broker that they are about (`broker.app.Broker`)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+from broker.core.routing.router import Router
+from broker.draining import Draining
+from broker.net.client import Client
+from broker.net.log import Faults
+from broker.net.monitor import Monitor
+from broker.observe.alarms.alarms import Alarms
+from broker.observe.explain.watches import Watches
+from broker.observe.figures.sources import Sources
+from broker.observe.top import Top
+from broker.observe.trace.traces import Traces
+from broker.process import Process
+from broker.securing import Securing
+from broker.settings import Settings
+from broker.store.base import Store
+from broker.storing import StoreWatch
+from broker.upstream.links.links import Links
+
+
+class Host(Protocol):
+    """One running broker. A member that a route needs is added here."""
+
+    log: Any
+    faults: Faults
+    router: Router
+    settings: Settings
+    loop: asyncio.AbstractEventLoop
+    connections: set[Client]
+    traces: Traces
+    watches: Watches
+    top: Top
+    figures: Sources
+    alarms: Alarms | None
+    process: Process
+    draining: Draining
+    securing: Securing | None
+    monitor: Monitor
+    store: Store | None
+    store_watch: StoreWatch | None
+    links: Links | None
+
+    @property
+    def listening(self) -> list[str]:
+        """URLs of its listeners, with their real ports."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it ends, and nothing new is to begin."""
+
+    @property
+    def uptime(self) -> float:
+        """Seconds since it began to serve."""
+
+    def not_ready(self) -> list[str]:
+        """Why clients should go elsewhere, a line each."""
+
+    def after_batch(self) -> None:
+        """To be called after whatever publishes, or changes who is subscribed."""
+
+    async def reload(self, new: Settings) -> list[str]:
+        """Apply other settings; a line for each that takes a restart."""

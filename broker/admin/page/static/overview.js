@@ -1,0 +1,105 @@
+// Rates, lag, queues and drops at a glance, and who is slow.
+
+import { chart } from "./charts.js";
+import { client, h, refresh, replace } from "./dom.js";
+import { bytes, count, plural, rate, seconds, short } from "./format.js";
+import { lately, live, rates, values } from "./live.js";
+import { figures, table } from "./parts.js";
+
+export const slowTable = (clients) => table("Slow subscribers", [
+  { title: "Client", cell: (each) => client(each.clientid) },
+  { title: "Behind", cell: (each) => seconds(each.delay), number: true },
+  { title: "Waiting", cell: (each) => count(each.waiting), number: true },
+  { title: "In bytes", cell: (each) => bytes(each.bytes), number: true },
+  { title: "Lost", cell: (each) => count(each.dropped), number: true },
+], clients);
+
+export function overview(root) {
+  const now = figures({
+    received: "Received, messages/s", sent: "Sent, messages/s", dropped: "Dropped, messages/s", lag: "Event loop's lag",
+    queued: "Waiting, messages", queued_bytes: "Waiting, bytes", connected: "Clients", connections: "New connections/s",
+  });
+  const charts = [
+    chart("Messages a second", [
+      { label: "in", colour: "--link", values: () => rates("received") },
+      { label: "out", colour: "--good", values: () => rates("sent") },
+    ], short),
+    chart("Bytes a second", [
+      { label: "in", colour: "--link", values: () => rates("bytes_in") },
+      { label: "out", colour: "--good", values: () => rates("bytes_out") },
+    ], short),
+    chart("Dropped messages a second", [{ label: "dropped", colour: "--bad", values: () => rates("dropped") }], short),
+    chart("Event loop's lag", [{ label: "lag", colour: "--warn", values: () => values("lag") }], seconds, 0.02),
+    chart("Messages that wait", [{ label: "waiting", colour: "--warn", values: () => values("queued") }], short),
+    chart("Clients", [{ label: "connected", colour: "--link", values: () => values("connected") }], short),
+  ];
+  const slow = h("div");
+  const causes = h("div");
+  const more = figures({
+    sessions: "Sessions", subscriptions: "Subscriptions", filters: "Filters", retained: "Retained", uptime: "Running for",
+    denied: "Not authorized", errors: "Protocol errors",
+  });
+  replace(root, h("h1", {}, "Overview"), now.list, h("div", { class: "charts" }, charts.map((each) => each.figure)),
+    h("h2", {}, "Slow subscribers"), slow, h("h2", {}, "Dropped since the start"), causes, h("h2", {}, "In all"), more.list);
+  let shownSlow = "";
+  let shownCauses = "";
+  return {
+    tick() {
+      const snapshot = live.snapshot;
+      const last = live.samples.at(-1);
+      if (snapshot === null || !last) return;
+      const dropped = lately("dropped");
+      now.set("received", rate(lately("received")));
+      now.set("sent", rate(lately("sent")));
+      now.set("dropped", rate(dropped), dropped > 0 ? "bad" : "");
+      now.set("lag", seconds(last.lag), last.lag > 0.25 ? "bad" : "");
+      now.set("queued", count(last.queued));
+      now.set("queued_bytes", bytes(last.queued_bytes));
+      now.set("connected", count(last.connected));
+      now.set("connections", rate(lately("connections")));
+      charts.forEach((each) => each.update());
+      const clients = JSON.stringify(snapshot.slow);
+      if (clients !== shownSlow) {
+        shownSlow = clients;
+        const others = snapshot.slow.count - snapshot.slow.clients.length;
+        refresh(slow, snapshot.slow.count ? slowTable(snapshot.slow.clients) : h("p", { class: "soft" }, "None."),
+          others > 0 ? h("p", { class: "soft" }, `and ${plural(others, "other")}`) : null);
+      }
+      const lost = JSON.stringify(snapshot.dropped);
+      if (lost !== shownCauses) {
+        shownCauses = lost;
+        const rows = Object.entries(snapshot.dropped).filter(([, number]) => number > 0).sort((one, other) => other[1] - one[1]);
+        refresh(causes, rows.length ? table("Dropped messages by cause", [
+          { title: "Cause", cell: ([cause]) => cause },
+          { title: "Messages", cell: ([, number]) => count(number), number: true },
+          { title: "Now, a second", cell: ([cause]) => rate(live.dropping[cause] ?? 0), number: true },
+        ], rows) : h("p", { class: "soft" }, "Nothing."));
+      }
+      const totals = snapshot.totals;
+      more.set("sessions", count(totals.sessions));
+      more.set("subscriptions", count(totals.subscriptions));
+      more.set("filters", count(totals.filters));
+      more.set("retained", `${count(totals.retained)} (${bytes(totals.retained_bytes)})`);
+      more.set("uptime", seconds(snapshot.uptime));
+      more.set("denied", count(totals.denied_publishes + totals.denied_subscriptions));
+      more.set("errors", count(totals.protocol_errors));
+    },
+    close: () => charts.forEach((each) => each.close()),
+  };
+}
+
+export function slow(root) {
+  const shown = h("div");
+  replace(root, h("h1", {}, "Slow subscribers"),
+    h("p", { class: "soft" }, "Subscribers whose oldest message has waited for queue.slow_after, the slowest first."), shown);
+  let before = "";
+  return {
+    tick() {
+      const text = JSON.stringify(live.snapshot?.slow ?? null);
+      if (live.snapshot === null || text === before) return;
+      before = text;
+      const others = live.snapshot.slow.count - live.snapshot.slow.clients.length;
+      refresh(shown, slowTable(live.snapshot.slow.clients), others > 0 ? h("p", { class: "soft" }, `and ${plural(others, "other")}`) : null);
+    },
+  };
+}

@@ -1,0 +1,75 @@
+// Links to upstream brokers, the store, and alarms.
+
+import { ask } from "./api.js";
+import { h, name, replace, sentence } from "./dom.js";
+import { count, moment } from "./format.js";
+import { live } from "./live.js";
+import { failed, facts, table } from "./parts.js";
+
+/** A view that follows a part of the snapshot. */
+function follows(title, part, show) {
+  return (root) => {
+    const shown = h("div");
+    replace(root, h("h1", {}, title), shown);
+    let before = "";
+    return {
+      tick() {
+        if (live.snapshot === null) return;
+        const text = JSON.stringify(live.snapshot[part]);
+        if (text !== before) {
+          before = text;
+          replace(shown, show(live.snapshot[part]));
+        }
+      },
+    };
+  };
+}
+
+export const upstreams = follows("Links to upstream brokers", "upstream", (links) => [
+  table("Links to upstream brokers", [
+    { title: "Name", cell: (each) => name(each.name) },
+    { title: "State", cell: (each) => each.state },
+    { title: "Trouble", cell: (each) => (each.trouble ? sentence(each.trouble) : "–") },
+    { title: "Received", cell: (each) => count(each["messages/received"]), number: true },
+    { title: "Sent", cell: (each) => count(each["messages/sent"]), number: true },
+    { title: "Waiting", cell: (each) => count(each["messages/queued"]), number: true },
+    { title: "Dropped", cell: (each) => count(each["messages/dropped"]), number: true },
+  ], links),
+  links.map((each) => [h("h2", {}, name(each.name)), facts(each)]),
+].flat(2));
+
+export const store = follows("Store", "store", (found) => [
+  h("p", { class: found.failing ? "told bad" : "told" }, found.failing ? "The store cannot be written." : found.kept
+    ? "Sessions, queued and retained messages are kept." : "Everything is kept in memory, and ends with the broker."),
+  facts(found.figures),
+]);
+
+export function alarms(root) {
+  const shown = h("div");
+  const past = h("div");
+  replace(root, h("h1", {}, "Alarms"), shown, h("h2", {}, "Before"), past);
+  const columns = [
+    { title: "Alarm", cell: (each) => name(each.name) },
+    { title: "What", cell: (each) => sentence(each.message) },
+    { title: "Since", cell: (each) => moment(each.activate_at) },
+    { title: "Until", cell: (each) => moment(each.deactivate_at) },
+  ];
+  let timer = 0;
+  let stopped = false;
+  async function read() {
+    clearTimeout(timer);
+    for (const [element, activated] of [[shown, "true"], [past, "false"]]) {
+      try {
+        const answer = await ask("GET", "/alarms", { query: { activated } });
+        if (stopped) return;
+        replace(element, table("Alarms", columns, answer.data));
+      } catch (error) {
+        if (stopped) return;
+        replace(element, failed(error));
+      }
+    }
+    timer = setTimeout(read, 3000);
+  }
+  read();
+  return { again: read, close() { stopped = true; clearTimeout(timer); } };
+}

@@ -1,0 +1,225 @@
+"""What a route is, and how a request gets to it: who asks, what its query and body are, and how errors are answered.
+
+Owns `Route`, `Call` and `serve`. Promises: a handler is called for those alone who may, with a query and a body that
+its models have validated; what it raises is answered, logged where it is a fault of ours, and stays here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeAlias
+
+from aiohttp import hdrs, web
+from pydantic import BaseModel, ValidationError
+
+from broker.admin.access import CHALLENGE, NOBODY, SAFE, Access, Role, Who, is_json
+from broker.admin.errors import ApiError
+from broker.admin.gate import Doors
+from broker.admin.host import Host
+from broker.admin.paging import Page, as_json
+
+Method: TypeAlias = Literal["GET", "POST", "PUT", "DELETE"]
+
+BASE: Final = "/api/v5"
+"""What the API's paths begin with, as those of EMQX 5 do."""
+
+AT_ONCE: Final = 2
+"""Requests to look at something that are worked at in one turn of the event loop: each takes about a millisecond of it,
+and MQTT clients wait for all of them."""
+
+LONGEST_LIST: Final = 5
+"""Faults of a query or a body that are told."""
+
+SECURE: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    hdrs.CACHE_CONTROL: "no-store",
+    hdrs.SERVER: "canopy",
+}
+"""Headers of every answer that does not have its own."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One request that has been understood."""
+
+    broker: Host
+    request: web.Request
+    who: Who
+    path: dict[str, str]
+    query: Any = None
+    """An instance of the route's model."""
+    body: Any = None
+    """An instance of the route's model."""
+
+    @property
+    def role(self) -> Role:
+        """What whoever asks may."""
+        return self.who.role
+
+
+Handler: TypeAlias = Callable[[Call], Awaitable[BaseModel | web.StreamResponse | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One method of one path. `{name}` in the path is one segment of it.
+
+    `handler` gives a model, which is answered as JSON; None for 204; or a response of its own. `streams`: its answer
+    may take longer than `http.timeout`.
+    """
+
+    method: Method
+    path: str
+    handler: Handler
+    summary: str
+    role: Role = "viewer"
+    query: type[BaseModel] | None = None
+    body: type[BaseModel] | None = None
+    answer: type[BaseModel] | None = None
+    status: int = 200
+    tag: str = ""
+    streams: bool = False
+
+
+class Desk:
+    """Answers the requests of one server."""
+
+    def __init__(self, broker: Host, access: Access, doors: Doors, timeout: float, public: Sequence[str]) -> None:
+        """`timeout` in seconds, for a request as a whole. `public`: paths for which nobody has to say who they are."""
+        self._public = public
+        self._broker = broker
+        self.access = access
+        self._doors = doors
+        self._timeout = timeout
+        self._looking = asyncio.Semaphore(AT_ONCE)
+
+    def add(self, app: web.Application, route: Route, local: bool) -> None:
+        """Serve a route. `local`: to whoever may open the Unix socket."""
+
+        # Health and the page's files do not wait for others; questions of `explain` wait for each other already.
+        in_turn = route.method == "GET" and not (route.role == "anyone" or route.streams or route.tag == "explain")
+
+        if route.path in self._public:
+            route = replace(route, role="anyone")
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            return await self._answer(request, route, local, in_turn)
+
+        app.router.add_route(route.method, route.path, answer)
+        if route.method == "GET":
+            app.router.add_route("HEAD", route.path, answer)
+
+    async def _answer(self, request: web.Request, route: Route, local: bool, in_turn: bool) -> web.StreamResponse:
+        gate = self._doors.of(request.transport)
+        if gate is not None:
+            gate.begins()
+        try:
+            async with asyncio.timeout(None if route.streams else self._timeout):
+                made = await self._call(request, route, local, in_turn)
+        except ApiError as error:
+            made = failure(error)
+        except TimeoutError:
+            made = failure(ApiError(503, "TIMEOUT", "the request took too long"))
+        except web.HTTPException as error:
+            made = failure(ApiError(error.status, "BAD_REQUEST", error.reason))
+        except ConnectionError:
+            # Whoever asked has gone, in the middle of the body or of an answer that streams: nobody reads this.
+            made = failure(ApiError(400, "BAD_REQUEST", "the connection is gone"))
+        except Exception as error:
+            self._broker.faults.broke("http", error)
+            made = failure(ApiError(500, "INTERNAL_ERROR", "the broker failed at this; its log says where"))
+        finally:
+            if gate is not None:
+                gate.ends()
+        return made
+
+    async def _call(self, request: web.Request, route: Route, local: bool, in_turn: bool) -> web.StreamResponse:
+        # Whoever looks after a broker's health comes by any name, and with any credentials.
+        who = NOBODY if route.role == "anyone" else await self.access.who(request, local)
+        if not who.may(route.role):
+            if who.role == "anyone":
+                raise ApiError(401, "UNAUTHORIZED", "a user or a token is needed", CHALLENGE)
+            raise ApiError(403, "FORBIDDEN", f"this takes an {route.role}: {who.name} is a {who.role}")
+        if self._broker.stopping and request.method not in SAFE:
+            # What it would begin, nobody would end, and what it would publish, nobody keep.
+            raise ApiError(503, "SERVICE_UNAVAILABLE", "the broker is stopping")
+        call = Call(self._broker, request, who, dict(request.match_info))
+        if route.query is not None:
+            call.query = _query(request, route.query)
+        if route.body is not None:
+            call.body = await _body(request, route.body)
+        if not in_turn:
+            return await self._made(route, call)
+        async with self._looking:
+            try:
+                return await self._made(route, call)
+            finally:
+                # Also after an answer that did not wait for anything: the next one comes in a turn of its own.
+                await asyncio.sleep(0)
+
+    async def _made(self, route: Route, call: Call) -> web.StreamResponse:
+        made = await route.handler(call)
+        if made is None:
+            return secured(web.Response(status=204))
+        if isinstance(made, BaseModel):
+            body = await as_json(made) if isinstance(made, Page) else made.model_dump_json(by_alias=True).encode()
+            return secured(web.Response(body=body, content_type="application/json", status=route.status))
+        return made if made.prepared else secured(made)
+
+
+def secured(response: web.StreamResponse) -> web.StreamResponse:
+    """The response, with the headers that it lacks."""
+    for name, value in SECURE.items():
+        response.headers.setdefault(name, value)
+    return response
+
+
+def failure(error: ApiError) -> web.StreamResponse:
+    """The answer to a request that cannot be served."""
+    text = json.dumps({"code": error.code, "message": error.message})
+    return secured(web.Response(text=text, content_type="application/json", status=error.status, headers=error.headers))
+
+
+def _query(request: web.Request, model: type[BaseModel]) -> BaseModel:
+    given: dict[str, Any] = {}
+    for name in request.query:
+        values = request.query.getall(name)
+        field = model.model_fields.get(name)
+        if field is None:
+            raise ApiError(400, "BAD_REQUEST", f"{name}: there is {', '.join(sorted(model.model_fields))}")
+        listed = "list" in str(field.annotation)
+        if len(values) > 1 and not listed:
+            raise ApiError(400, "BAD_REQUEST", f"{name}: given more than once")
+        given[name] = values if listed else values[0]
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        raise ApiError(400, "BAD_REQUEST", _told(error)) from None
+
+
+async def _body(request: web.Request, model: type[BaseModel]) -> BaseModel:
+    if not is_json(request):
+        raise ApiError(415, "UNSUPPORTED_MEDIA_TYPE", "the body has to be JSON: Content-Type: application/json")
+    try:
+        return model.model_validate_json(await request.read())
+    except web.HTTPRequestEntityTooLarge:
+        raise ApiError(413, "BAD_REQUEST", "the body is larger than http.max_request_bytes") from None
+    except web.RequestPayloadError:
+        raise ApiError(400, "BAD_REQUEST", "the body is not encoded as its headers say") from None
+    except ValidationError as error:
+        raise ApiError(400, "BAD_REQUEST", _told(error)) from None
+
+
+def _told(error: ValidationError) -> str:
+    """What is wrong, without what was given: that may be a password."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    told = [f"{'.'.join(str(part) for part in each['loc']) or 'body'}: {each['msg']}" for each in faults]
+    more = len(told) - LONGEST_LIST
+    return "; ".join(told[:LONGEST_LIST]) + (f"; and {more} more" if more > 0 else "")

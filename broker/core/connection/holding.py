@@ -1,0 +1,90 @@
+"""How long a publisher is held back: while a subscriber that reads has more waiting for it than half of its queue.
+
+A publisher in full flight sends what its subscribers cannot have read yet: a client that reads as fast as it can would
+lose what does not fit into its queue. Reading from the publisher stops instead, and TCP tells it. Bounded: a publisher
+has `most` seconds in which it may be held, and gets `RECOVERY` of the time back. Only who has sent more than was acted
+on, or comes again at once, is held; never for its own queue, nor while it has acknowledgements to send for which others
+may wait.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.core.queues.queue_totals import Crowded, QueueTotals
+from broker.core.session.session import Session
+
+STEP: Final = 0.002
+"""Seconds between two looks at the queue. What the system has in its buffers for a client lasts longer."""
+
+RECOVERY: Final = 0.1
+"""Part of the time that a publisher gets back as time in which it may be held."""
+
+FLIGHT: Final = 0.02
+"""Seconds within which a publisher comes again that is in full flight."""
+
+
+class Hold:
+    """One publisher's. Times in seconds of the caller's monotonic clock."""
+
+    def __init__(self, most: float, now: float) -> None:
+        self._most = most
+        self._left = most
+        self._at = now
+        # When it last published to a queue that is more than half full.
+        self._met_at = now - FLIGHT
+        # The queue that it waits for, if it does: of a connection, or of a session.
+        self._live: Crowded | None = None
+        self._kept: Crowded | None = None
+
+    def meet(self, totals: QueueTotals, session: Session | None, more: bool, now: float) -> bool:
+        """It has published to a queue that has become more than half full, or was: whether it is held for that.
+
+        `session` is its own, None for the program itself; `more`: it has sent more than was acted on.
+        """
+        again = now < self._met_at + FLIGHT
+        self._met_at = now
+        self._pass(now)
+        if not (more or again) or self._left <= 0.0:
+            return False
+        live = totals.crowded_live
+        kept = totals.crowded_session
+        if session is not None:
+            outbox = session.outbox
+            if session.window.inflight.count > 0 or outbox is None:
+                return False
+            if live is outbox.queue:
+                live = None
+            if kept is session.queue:
+                kept = None
+        self._live = live
+        self._kept = kept
+        totals.crowded_live = None
+        totals.crowded_session = None
+        if self.on:
+            totals.holds += 1
+        return self.on
+
+    def until(self, now: float) -> float:
+        """Until when it is held, at least; 0.0: it may go on."""
+        self._pass(now)
+        live = self._live
+        if live is not None and (self._left <= 0.0 or not live.crowded(now)):
+            self._live = None
+        kept = self._kept
+        if kept is not None and (self._left <= 0.0 or not kept.crowded(now)):
+            self._kept = None
+        return now + STEP if self.on else 0.0
+
+    @property
+    def on(self) -> bool:
+        """Whether it is held."""
+        return self._live is not None or self._kept is not None
+
+    def _pass(self, now: float) -> None:
+        """Time has passed, in which it was held or not."""
+        passed = now - self._at
+        self._at = now
+        self._left += -passed if self.on else passed * RECOVERY
+        if self._left > self._most:
+            self._left = self._most

@@ -1,0 +1,49 @@
+"""What the core knows of the other nodes of a mesh.
+
+Owns `NodeState`, and the user property that tells for which share group a message on its way to another node was
+chosen: nodes put it there and take it away; from a client it is an ordinary user property.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.core.codec.primitives import text
+from broker.core.codec.properties import properties_of
+from broker.core.hooks import Confirmer
+
+_HEAD: Final = b"\x26\x00\x0ccanopy-share"
+"""Everything before the value, section 2.2.2.2."""
+
+
+class NodeState:
+    """The other nodes, as publishing and subscribing see them.
+
+    `count`: how many may want what is published here; `patience`: seconds that a publisher's acknowledgement waits for
+    them at most; `confirmer` says when they know what is asked for here.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.patience = 0.0
+        self.confirmer: Confirmer | None = None
+
+
+def with_share(properties: bytes, share: str) -> bytes:
+    """The properties of a message that goes to a node for a share group, `$share/name/filter`."""
+    return properties + _HEAD + text(share)
+
+
+def take_share(properties: bytes) -> tuple[str, bytes]:
+    """The group that a message from a node is for, and its properties without it; "" where it is for none."""
+    if properties.find(_HEAD) < 0:
+        return "", properties
+    found = -1
+    end = 0
+    for _, start, stop in properties_of(properties):
+        # The last one: the node's own, behind whatever a client has written.
+        if properties[start:stop].startswith(_HEAD):
+            found, end = start, stop
+    if found < 0 or end != len(properties):
+        return "", properties
+    return properties[found + len(_HEAD) + 2 : end].decode(), properties[:found]

@@ -1,0 +1,74 @@
+"""`canopy ctl bans`, `ban` and `unban`: who is kept out."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Final
+
+import typer
+
+from broker.ctl.asking import named
+from broker.ctl.lists import Columns, Limit, facts, show
+from broker.ctl.options import asking, options
+from broker.ctl.trace import seconds
+
+
+class Kind(StrEnum):
+    """By what somebody is banned."""
+
+    CLIENT = "client"
+    USER = "user"
+    ADDRESS = "address"
+    NETWORK = "network"
+
+
+KINDS: Final = {
+    Kind.CLIENT: "clientid",
+    Kind.USER: "username",
+    Kind.ADDRESS: "peerhost",
+    Kind.NETWORK: "peerhost_net",
+}
+"""What the API calls them."""
+
+WORDS: Final = {called: kind.value for kind, called in KINDS.items()}
+
+BANS: Final[Columns] = {
+    "kind": lambda of: WORDS.get(of["as"], of["as"]),
+    "who": lambda of: of["who"],
+    "by": lambda of: of["by"],
+    "until": lambda of: of["until"],
+    "reason": lambda of: of["reason"],
+}
+
+Who = Annotated[str, typer.Argument(metavar="WHO", show_default=False)]
+
+
+@asking
+def bans(context: typer.Context, limit: Limit = 100) -> None:
+    """List the bans that hold: those of operators, and those for guessing passwords."""
+    show(context, BANS, "/banned", limit)
+
+
+@asking
+def ban(
+    context: typer.Context,
+    kind: Kind,
+    who: Who,
+    how_long: Annotated[
+        float | None,
+        typer.Option("--for", parser=seconds, metavar="TIME", help="30s, 5m, 1h; else until it is lifted."),
+    ] = None,
+    reason: Annotated[str, typer.Option(metavar="TEXT")] = "",
+) -> None:
+    """Keep somebody out, and end what they have open. A broker that starts again has forgotten it."""
+    body = {"as": KINDS[kind], "who": who, "reason": reason}
+    if how_long is not None:
+        body["until"] = (datetime.now(UTC) + timedelta(seconds=how_long)).isoformat()
+    facts(context, options(context).api().call("POST", "/banned", body))
+
+
+@asking
+def unban(context: typer.Context, kind: Kind, who: Who) -> None:
+    """Lift a ban, also one for guessing passwords."""
+    options(context).api().call("DELETE", f"/banned/{KINDS[kind]}/{named(who)}")

@@ -1,0 +1,59 @@
+"""`canopy ctl`: the group of commands, and the options that all of them have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broker.commands import Group
+from broker.ctl import alarms, bans, clients, explain, figures, messages, operating, top, trace
+from broker.ctl.options import Options
+
+app = typer.Typer(
+    name="ctl", help="Look at a running broker, and steer it.", no_args_is_help=True, rich_markup_mode=None
+)
+app.command("top")(top.top)
+app.add_typer(trace.app, name="trace", cls=Group)
+app.command("explain")(explain.explain)
+app.command("alarms")(alarms.alarms)
+app.command("figures")(figures.figures)
+app.command("status")(operating.status)
+app.command("clients")(clients.clients)
+app.command("client")(clients.client)
+app.command("kick")(clients.kick)
+app.command("subs")(clients.subs)
+app.command("sessions")(clients.sessions)
+app.command("end")(clients.end)
+app.command("bans")(bans.bans)
+app.command("ban")(bans.ban)
+app.command("unban")(bans.unban)
+app.add_typer(messages.app, name="retained", cls=Group)
+app.command("publish")(messages.publish)
+app.command("upstream")(operating.upstream)
+app.command("reload")(operating.reload)
+app.command("log-level")(operating.log_level)
+app.command("drain")(operating.drain)
+app.command("workers")(operating.workers)
+app.command("restart")(operating.restart)
+app.command("api")(operating.api)
+
+
+@app.callback()
+def ctl(
+    context: typer.Context,
+    url: Annotated[
+        str, typer.Option(metavar="URL", help="Where it listens for HTTP: http://, https:// or http+unix:///PATH.")
+    ] = "http://127.0.0.1:8080",
+    token_file: Annotated[Path | None, typer.Option(metavar="FILE", help="A file whose first line is a token.")] = None,
+    user: Annotated[
+        str, typer.Option(metavar="NAME", help="A user name; the password is asked for, or read from standard input.")
+    ] = "",
+    ca: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The authority (PEM) that an https:// broker is held to.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Answers as JSON.")] = False,
+) -> None:
+    """Look at a running broker, and steer it. It has to listen for HTTP (the section [http] of its settings)."""
+    context.obj = Options(url, token_file, user, ca, as_json)

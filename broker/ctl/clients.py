@@ -1,0 +1,117 @@
+"""`canopy ctl clients`, `client`, `kick`, `sessions`, `end` and `subs`: who is there, and ending connections."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from broker.ctl.asking import named
+from broker.ctl.lists import Columns, Limit, facts, show
+from broker.ctl.options import asking, options
+
+ClientId = Annotated[str, typer.Argument(metavar="CLIENT", help="A client identifier.", show_default=False)]
+Like = Annotated[str | None, typer.Option(metavar="TEXT", help="Those whose client identifier has this in it.")]
+User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Those of one user.")]
+Lag = Annotated[
+    float | None, typer.Option(min=0, metavar="SECONDS", help="Those whose oldest message has waited so long.")
+]
+Dropped = Annotated[int | None, typer.Option(min=0, metavar="N", help="Those that have lost so many messages.")]
+
+CLIENTS: Final[Columns] = {
+    "client": lambda of: of["clientid"],
+    "user": lambda of: of["username"],
+    "state": lambda of: of["state"],
+    "address": lambda of: of["ip_address"],
+    "MQTT": lambda of: of["proto_ver"],
+    "subs": lambda of: of["subscriptions_cnt"],
+    "in flight": lambda of: of["inflight_cnt"],
+    "queued": lambda of: of["mqueue_len"],
+    "lag": lambda of: of["lag"],
+    "lost": lambda of: of["mqueue_dropped"],
+}
+
+SESSIONS: Final[Columns] = {
+    "client": lambda of: of["clientid"],
+    "user": lambda of: of["username"],
+    "left": lambda of: of["disconnected_at"],
+    "expires after": lambda of: "never" if of["expiry_interval"] is None else of["expiry_interval"],
+    "subs": lambda of: of["subscriptions_cnt"],
+    "queued": lambda of: of["mqueue_len"],
+    "bytes": lambda of: of["mqueue_bytes"],
+    "lost": lambda of: of["mqueue_dropped"],
+}
+
+SUBSCRIPTIONS: Final[Columns] = {
+    "client": lambda of: of["clientid"],
+    "QoS": lambda of: of["qos"],
+    "options": lambda of: ", ".join(
+        word
+        for word, holds in (
+            ("no local", of["nl"]),
+            ("retain as published", of["rap"]),
+            (f"retain handling {of['rh']}", of["rh"]),
+            (f"identifier {of['subid']}", of["subid"]),
+        )
+        if holds
+    ),
+    "topic filter": lambda of: of["topic"],
+}
+
+
+@asking
+def clients(
+    context: typer.Context,
+    like: Like = None,
+    user: User = None,
+    address: Annotated[str | None, typer.Option(metavar="NETWORK", help="Those from an IP address or network.")] = None,
+    min_lag: Lag = None,
+    min_dropped: Dropped = None,
+    limit: Limit = 100,
+) -> None:
+    """List the clients that are connected, by client identifier."""
+    show(
+        context, CLIENTS, "/clients", limit, conn_state="connected", like_clientid=like, username=user,
+        ip_address=address, min_lag=min_lag, min_dropped=min_dropped,
+    )  # fmt: skip
+
+
+@asking
+def sessions(
+    context: typer.Context, like: Like = None, user: User = None, min_dropped: Dropped = None, limit: Limit = 100
+) -> None:
+    """List the sessions whose clients are away, by client identifier."""
+    show(
+        context, SESSIONS, "/clients", limit, conn_state="disconnected", like_clientid=like, username=user,
+        min_dropped=min_dropped,
+    )  # fmt: skip
+
+
+@asking
+def client(context: typer.Context, client_id: ClientId) -> None:
+    """Show what is known of one client, connected or away."""
+    facts(context, options(context).api().call("GET", f"/clients/{named(client_id)}"))
+
+
+@asking
+def kick(context: typer.Context, client_id: ClientId) -> None:
+    """End the connection of a client. Its session stays for as long as after any other end, and it may come again."""
+    options(context).api().call("DELETE", f"/clients/{named(client_id)}")
+
+
+@asking
+def end(context: typer.Context, client_id: ClientId) -> None:
+    """End a client's session, and its connection where it has one: nothing is kept of it."""
+    options(context).api().call("DELETE", f"/sessions/{named(client_id)}")
+
+
+@asking
+def subs(
+    context: typer.Context,
+    client_id: Annotated[str | None, typer.Argument(metavar="[CLIENT]", help="Those of one client.")] = None,
+    topic: Annotated[str | None, typer.Option(metavar="FILTER", help="Those of one topic filter, spelt so.")] = None,
+    group: Annotated[str | None, typer.Option(metavar="NAME", help="Those of one share group.")] = None,
+    limit: Limit = 100,
+) -> None:
+    """List subscriptions, by client identifier and topic filter."""
+    show(context, SUBSCRIPTIONS, "/subscriptions", limit, clientid=client_id, topic=topic, share_group=group)

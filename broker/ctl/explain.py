@@ -1,0 +1,178 @@
+"""`canopy ctl explain`: what would happen to a message now, a sentence for each who would (not) get it."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from broker.ctl.asking import Api, CtlError, named
+from broker.ctl.options import asking, options
+from broker.ctl.top import printable
+from broker.ctl.trace import seconds
+
+LARGEST: Final = 268_435_455
+PAUSE: Final = 0.5
+"""Seconds between two looks at what has happened."""
+
+
+@asking
+def explain(
+    context: typer.Context,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="A topic name, with its publisher's mount if any.")],
+    client: Annotated[str, typer.Option("--client", metavar="ID", help="The client that is asked about.")] = "",
+    publisher: Annotated[
+        str | None, typer.Option("--publisher", metavar="ID", help="Who would publish it: access and No Local count.")
+    ] = None,
+    qos: Annotated[int, typer.Option(min=0, max=2, help="With which QoS.")] = 0,
+    retain: Annotated[bool, typer.Option("--retain", help="A message that is to be retained.")] = False,
+    size: Annotated[int, typer.Option(min=0, max=LARGEST, metavar="BYTES", help="Of its payload.")] = 1,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Receivers that are named.")] = 100,
+    cursor: Annotated[str, typer.Option(metavar="CURSOR", help="Go on where the last answer ended.")] = "",
+    follow: Annotated[
+        float | None,
+        typer.Option(
+            "--follow", parser=seconds, metavar="TIME", help="With --client: tell what it gets and loses, for 30s, 5m."
+        ),
+    ] = None,
+) -> None:
+    """Say who would get a message that is published now, and who would not, and why. Nothing is published.
+
+    With --client, the exit code is 3 when that client would not get it.
+    """
+    if follow is not None and not client:
+        raise typer.BadParameter("--follow needs --client")
+    api = options(context).api()
+    answer = api.call(
+        "GET", "/explain", topic=topic, client=client or None, publisher=publisher, qos=qos,
+        retain="true" if retain else None, size=size, limit=limit, cursor=cursor or None,
+    )  # fmt: skip
+    if options(context).as_json:
+        typer.echo(json.dumps(answer))
+    else:
+        _show(answer)
+    if follow is not None:
+        with suppress(KeyboardInterrupt):
+            # What the client itself calls the topic: its mount is left out.
+            _follow(
+                api,
+                client,
+                answer["receivers"][0]["topic"] if answer["receivers"] else topic,
+                follow,
+                as_json=options(context).as_json,
+            )
+    if client and not _reaches(answer, client):
+        raise typer.Exit(3)
+
+
+def _reaches(answer: dict[str, Any], client: str) -> bool:
+    """Whether a client would get it, by a subscription of its own or as the next of a share group."""
+    chosen = [group["next"] for group in answer["groups"] if group["next"] is not None]
+    return any(one["client_id"] == client and one["gets"] for one in [*answer["receivers"], *chosen])
+
+
+def _follow(api: Api, client: str, topic: str, duration: float, *, as_json: bool) -> None:
+    """Tell of each delivery when it is complete, and of each loss."""
+    wanted = {"client": client, "topic_filter": topic, "duration": duration}
+    name = named(api.call("POST", "/explain/watch", wanted)["name"])
+    told: set[int] = set()
+    after = 0
+    try:
+        while True:
+            found = api.call("GET", f"/explain/watch/{name}", after=after)
+            over = found["status"] != "running"
+            events = sorted([*found["deliveries"], *found["losses"]], key=lambda one: int(one["number"]))
+            open_ = [one["number"] for one in events if not one.get("complete", True)]
+            for one in events:
+                if one["number"] not in told and (over or one.get("complete", True)):
+                    told.add(one["number"])
+                    typer.echo(json.dumps(one) if as_json else _told(one))
+            after = min(open_) - 1 if open_ else found["last"]
+            told = {number for number in told if number > after}
+            if over:
+                return
+            time.sleep(PAUSE)
+    finally:
+        with suppress(CtlError):
+            api.call("DELETE", f"/explain/watch/{name}")
+
+
+def _told(one: dict[str, Any]) -> str:
+    """A delivery or a loss."""
+    at = datetime.fromtimestamp(one["at"]).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    if "cause" in one:
+        return f"{at}  lost {one['count']}: {one['cause']}"
+    head = f"{at}  {printable(one['topic'])} QoS {one['qos']}"
+    if one["packet_id"]:
+        head += f" packet {one['packet_id']}"
+    if not one["qos"]:
+        return f"{head}  written"
+    if one["answered_at"] is None:
+        return f"{head}  written, not acknowledged"
+    took = (one["answered_at"] - one["at"]) * 1000
+    how = "acknowledged" if one["complete"] else "received, not complete"
+    code = one["reason_code"] or 0
+    return f"{head}  {how} after {took:.1f} ms" + (f" with 0x{code:02X}" if code else "")
+
+
+def _show(answer: dict[str, Any]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+
+    def say(mark: str, style: str, sentence: str) -> None:
+        console.print(Text.assemble(("  " + mark.ljust(5), style), printable(sentence)))
+
+    retain = ", retained" if answer["retain"] else ""
+    size = _counted(answer["size"], "byte")
+    console.print(Text(printable(f"{answer['topic']}: QoS {answer['qos']}{retain}, payload of {size}"), "bold"))
+    publisher = answer["publisher"]
+    say("from", "green" if publisher["accepted"] else "red", publisher["sentence"])
+    for match in answer["filters"]:
+        groups = f", {_counted(match['groups'], 'share group')}" if match["groups"] else ""
+        say("by", "cyan", f"{match['topic_filter']} ({_counted(match['subscriptions'], 'subscription')}{groups})")
+    if answer["more_filters"]:
+        say("by", "cyan", f"{answer['more_filters']} more filters")
+    if not answer["filters"]:
+        say("by", "cyan", "no filter matches")
+    for receiver in answer["receivers"]:
+        mark = ("yes" if receiver["certain"] else "yes?") if receiver["gets"] else "no"
+        say(mark, "green" if receiver["gets"] else "red", receiver["sentence"])
+        for line in _state(receiver):
+            say("", "", line)
+    for group in answer["groups"]:
+        say("group", "cyan", group["sentence"])
+        chosen = group["next"]
+        if chosen is not None:
+            say("yes" if chosen["gets"] else "no", "green" if chosen["gets"] else "red", chosen["sentence"])
+    if answer["more_groups"]:
+        say("group", "cyan", f"{answer['more_groups']} more share groups")
+    if answer["retained"] is not None:
+        say("kept", "green" if answer["retained"]["stored"] else "yellow", answer["retained"]["sentence"])
+    if answer["in_turns"]:
+        say("note", "yellow", "so many listen that it goes to them in turns: what each does is as it is by then")
+    if answer["cursor"] is not None:
+        say("more", "yellow", f"others follow: --cursor {answer['cursor']}")
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def _state(receiver: dict[str, Any]) -> list[str]:
+    """What its queues hold and what it has lost, where there is anything."""
+    lines: list[str] = []
+    queue, ledger = receiver["queue"], receiver["ledger"]
+    if queue is not None and (queue["live_messages"] or queue["waiting_messages"] or queue["in_flight"]):
+        lines.append(
+            f"  its queues ({queue['policy']}): {queue['live_messages']} to be written, "
+            f"{queue['waiting_messages']} waiting, {queue['in_flight']} in flight"
+        )
+    if ledger is not None and ledger["dropped"]:
+        lost = ", ".join(f"{count} {cause}" for cause, count in ledger["dropped"].items())
+        lines.append(f"  so far {ledger['delivered']} delivered, lost: {lost}")
+    return lines

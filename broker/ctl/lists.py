@@ -1,0 +1,98 @@
+"""Lists of a broker's API: as many pages as are asked for, shown as one table or as JSON.
+
+Promises: what is shown of a name, which a client chose, is printable, and no markup of the table.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final, TypeAlias
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from broker.ctl.asking import Api
+from broker.ctl.options import options
+from broker.ctl.top import printable
+
+PAGE: Final = 1_000
+"""Entries that are asked for at a time."""
+
+WIDEST: Final = 1_000_000
+"""Characters of a row: more than names of 65,535 bytes each take."""
+
+Limit: TypeAlias = Annotated[int, typer.Option(min=1, metavar="N", help="Show so many at most.")]
+
+Columns: TypeAlias = dict[str, Callable[[dict[str, Any]], object]]
+"""Headings, and what of an entry stands below each; numbers to the right."""
+
+
+def entries(api: Api, path: str, most: int, **query: Any) -> tuple[list[dict[str, Any]], bool]:
+    """The first `most` entries of a list, and whether there are more. Raises CtlError."""
+    found: list[dict[str, Any]] = []
+    cursor: str | None = None
+    while True:
+        page = api.call("GET", path, limit=min(PAGE, most - len(found)), cursor=cursor, **query)
+        found += page["data"]
+        cursor = page["meta"]["cursor"]
+        if cursor is None or len(found) >= most:
+            return found, cursor is not None
+
+
+def show(context: typer.Context, columns: Columns, path: str, most: int, **query: Any) -> None:
+    """A list of the API as a table, or as JSON. What is not shown is told to those who read the table."""
+    found, more = entries(options(context).api(), path, most, **query)
+    if options(context).as_json:
+        typer.echo(json.dumps({"data": found, "meta": {"limit": most, "hasnext": more}}))
+        return
+    table(columns, found)
+    if more:
+        typer.echo(f"canopy: there are more; --limit shows more than {most:,}", err=True)
+
+
+def table(columns: Columns, rows: Sequence[dict[str, Any]]) -> None:
+    """Rows as a table: of any width, for other programs to search."""
+    made = Table(box=None)
+    cells = [[of(row) for of in columns.values()] for row in rows]
+    for number, heading in enumerate(columns):
+        numbers = bool(cells) and all(isinstance(row[number], int | float) for row in cells)
+        made.add_column(heading, justify="right" if numbers else "left", no_wrap=True)
+    for row in cells:
+        made.add_row(*(Text(_text(cell)) for cell in row))
+    # As wide as the longest names: a terminal's width would cut them, and what is cut names nothing.
+    wide = Console(width=WIDEST).measure(made).maximum
+    Console(highlight=False, width=max(wide, 1), soft_wrap=True).print(made)
+
+
+def facts(context: typer.Context, found: dict[str, Any]) -> None:
+    """One thing: a line for each that is known of it, or JSON."""
+    if options(context).as_json:
+        typer.echo(json.dumps(found))
+        return
+    wide = max((len(name) for name in found), default=0)
+    for name, value in found.items():
+        typer.echo(f"{name:<{wide}}  {_text(value)}".rstrip())
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, dict):
+        return ", ".join(f"{printable(str(name))}={_text(each)}" for name, each in value.items()) or "-"
+    if isinstance(value, list):
+        return ", ".join(_text(each) for each in value) or "-"
+    return printable(str(value))
+
+
+def write(data: bytes) -> None:
+    """Bytes as they are, to standard output."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()

@@ -1,0 +1,108 @@
+"""`canopy ctl retained` and `canopy ctl publish`: what a broker retains, and messages of an operator."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from broker.ctl.asking import CtlError, named
+from broker.ctl.lists import Columns, Limit, show, write
+from broker.ctl.options import asking, options
+
+app = typer.Typer(name="retained", help="Retained messages.", no_args_is_help=True, rich_markup_mode=None)
+
+RETAINED: Final[Columns] = {
+    "bytes": lambda of: of["payload_size"],
+    "QoS": lambda of: of["qos"],
+    "expires in": lambda of: of["expires_in"],
+    "published by": lambda of: of["from_clientid"],
+    "topic": lambda of: of["topic"],
+}
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
+
+
+@app.command("list")
+@asking
+def listed(
+    context: typer.Context,
+    topic_filter: Annotated[str, typer.Argument(metavar="[FILTER]", help="Those that a topic filter matches.")] = "#",
+    limit: Limit = 100,
+) -> None:
+    """List retained messages, by topic."""
+    show(context, RETAINED, "/mqtt/retainer/messages", limit, topic=topic_filter)
+
+
+@app.command()
+@asking
+def get(context: typer.Context, topic: Topic) -> None:
+    """Write the payload of a topic's retained message to standard output, as it is."""
+    found = options(context).api().call("GET", f"/mqtt/retainer/message/{named(topic)}")
+    if options(context).as_json:
+        typer.echo(json.dumps(found))
+    else:
+        write(base64.b64decode(found["payload"]))
+
+
+@app.command()
+@asking
+def clear(context: typer.Context, topic: Topic) -> None:
+    """Clear the retained message of a topic."""
+    options(context).api().call("DELETE", f"/mqtt/retainer/message/{named(topic)}")
+
+
+@asking
+def publish(
+    context: typer.Context,
+    topic: Topic,
+    payload: Annotated[str, typer.Argument(metavar="[PAYLOAD]", help="Text; without it and --file, nothing.")] = "",
+    file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A file that is the payload; - is standard input.")
+    ] = None,
+    qos: Annotated[int, typer.Option(min=0, max=2)] = 0,
+    retain: Annotated[bool, typer.Option("--retain", help="The topic is to retain it.")] = False,
+    expires: Annotated[int | None, typer.Option(min=0, metavar="SECONDS", help="After which it expires.")] = None,
+    content_type: Annotated[str | None, typer.Option(metavar="TEXT")] = None,
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A user property.")
+    ] = None,
+) -> None:
+    """Publish a message as the operator, to whom no access rule applies."""
+    user: dict[str, str] = {}
+    for each in properties or []:
+        name, equals, value = each.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{each!r} is not NAME=VALUE", param_hint="--property")
+        user[name] = value
+    if file is not None and payload:
+        raise typer.BadParameter("there is a PAYLOAD already", param_hint="--file")
+    given: dict[str, Any] = {
+        "message_expiry_interval": expires, "content_type": content_type, "user_properties": user or None,
+    }  # fmt: skip
+    body = {
+        "topic": topic,
+        "payload": base64.b64encode(
+            payload.encode("utf-8", "surrogateescape") if file is None else _read(file)
+        ).decode(),
+        "payload_encoding": "base64",
+        "qos": qos,
+        "retain": retain,
+        "properties": {name: value for name, value in given.items() if value is not None},
+    }
+    told = options(context).api().call("POST", "/publish", body)
+    if options(context).as_json:
+        typer.echo(json.dumps(told))
+    else:
+        typer.echo(f"for {told['matched']:,} subscribers" + (", and retained" if told["retained"] else ""))
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        raise CtlError(f"{file}: {error.strerror}") from None

@@ -1,0 +1,164 @@
+"""`canopy ctl status`, `upstream`, `reload`, `log-level`, `drain`, `workers`, `restart`, `api`: a broker as a whole."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from typing import Annotated, Final
+from urllib.parse import quote
+
+import typer
+
+from broker.ctl.asking import CtlError
+from broker.ctl.lists import Columns, facts, table, write
+from broker.ctl.options import asking, options
+from broker.ctl.trace import seconds
+
+SOME: Final = 3
+"""The exit code where a question that scripts ask is answered with no."""
+
+AS_IT_IS: Final = "/?&=%+,:;@!$'()*-._~"
+"""What is not escaped in a path that somebody wrote."""
+
+LINKS: Final[Columns] = {
+    "link": lambda of: of["name"],
+    "state": lambda of: of["state"],
+    "trouble": lambda of: of["trouble"],
+}
+
+WORKERS: Final[Columns] = {
+    "worker": lambda of: of["name"],
+    "pid": lambda of: of["pid"],
+    "restarts": lambda of: of["restarts"],
+}
+
+
+class Level(StrEnum):
+    """How much a log tells."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Method(StrEnum):
+    """What a request does."""
+
+    GET = "GET"
+    POST = "POST"
+    PUT = "PUT"
+    DELETE = "DELETE"
+
+
+@asking
+def status(context: typer.Context) -> None:
+    """Show which broker it is, and whether clients should come to it. The exit code is 3 where they should not."""
+    told = options(context).api().call("GET", "/status")
+    facts(context, told)
+    if not told["ready"]:
+        raise typer.Exit(SOME)
+
+
+@asking
+def upstream(context: typer.Context) -> None:
+    """Show the links to upstream brokers. The exit code is 3 where one of them is not connected."""
+    told = options(context).api().call("GET", "/upstreams")
+    if options(context).as_json:
+        typer.echo(json.dumps(told))
+    elif told["data"]:
+        table(LINKS, told["data"])
+    else:
+        typer.echo("there are no links")
+    if any(link["state"] != "connected" for link in told["data"]):
+        raise typer.Exit(SOME)
+
+
+@asking
+def reload(context: typer.Context) -> None:
+    """Have the settings, and all files that they name, read again, as SIGHUP does."""
+    told = options(context).api().call("POST", "/reload")
+    if options(context).as_json:
+        typer.echo(json.dumps(told))
+        return
+    for line in told["restart"]:
+        typer.echo(line)
+
+
+@asking
+def log_level(
+    context: typer.Context,
+    level: Level,
+    how_long: Annotated[
+        float, typer.Option("--for", parser=seconds, metavar="TIME", help="For how long: 30s, 5m, 1h.")
+    ] = 600.0,
+) -> None:
+    """Have the log tell more, or less, for a time."""
+    options(context).api().call("PUT", "/log-level", {"level": level.value, "seconds": how_long})
+
+
+@asking
+def drain(
+    context: typer.Context,
+    within: Annotated[
+        float, typer.Option("--within", parser=seconds, metavar="TIME", help="In which clients are told to go: 5m.")
+    ] = 60.0,
+    for_good: Annotated[bool, typer.Option("--for-good", help="They are to come back no more.")] = False,
+    to: Annotated[str, typer.Option(metavar="SERVERS", help="Where they are to go: 'HOST:PORT HOST:PORT'.")] = "",
+    look: Annotated[bool, typer.Option("--status", help="Show how far it is.")] = False,
+    end: Annotated[bool, typer.Option("--end", help="Let clients in again.")] = False,
+) -> None:
+    """Let no client in any more, and move those that are here to other brokers, evenly over a time."""
+    api = options(context).api()
+    if look and end:
+        raise typer.BadParameter("--status or --end, not both")
+    if end:
+        api.call("DELETE", "/drain")
+    elif look:
+        facts(context, api.call("GET", "/drain"))
+    else:
+        body = {"seconds": within, "for_good": for_good, "server_reference": to}
+        facts(context, api.call("POST", "/drain", body))
+
+
+@asking
+def workers(context: typer.Context) -> None:
+    """Show the processes of a broker with workers. The exit code is 3 where one of them is not there."""
+    told = options(context).api().call("GET", "/workers")
+    if options(context).as_json:
+        typer.echo(json.dumps(told))
+    else:
+        table(WORKERS, told["data"])
+    if any(worker["pid"] is None for worker in told["data"]):
+        raise typer.Exit(SOME)
+
+
+@asking
+def restart(context: typer.Context) -> None:
+    """Restart the workers of a broker, one after the other, as SIGUSR2 does: no client is refused meanwhile."""
+    options(context).api().call("POST", "/restart")
+
+
+@asking
+def api(
+    context: typer.Context,
+    method: Method,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="Below /api/v5, as '/clients?limit=5'.")],
+    body: Annotated[str, typer.Argument(metavar="[BODY]", help="JSON; - reads it from standard input.")] = "",
+) -> None:
+    """Ask the API itself, and write what it answers as it is. /openapi.json says what there is."""
+    if not path.startswith("/"):
+        raise typer.BadParameter("begins with /", param_hint="PATH")
+    made = None
+    if body:
+        try:
+            made = json.loads(sys.stdin.read() if body == "-" else body)
+        except ValueError as error:
+            raise CtlError(f"the body is no JSON: {error}") from None
+    last = b""
+    for piece in options(context).api().pieces(method.value, quote(path, safe=AS_IT_IS), made):
+        write(piece)
+        last = piece
+    if last and not last.endswith(b"\n"):
+        write(b"\n")

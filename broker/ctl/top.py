@@ -1,0 +1,122 @@
+"""`canopy ctl top`: what costs most, as tables that renew themselves, until Ctrl-C.
+
+Promises: what is shown of a name, which a client chose, is printable; where nobody watches (a pipe, `--once`, `--json`)
+the tables come once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from broker.ctl.asking import Api
+from broker.ctl.options import asking, options
+
+UNITS: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+class Of(StrEnum):
+    """Whose costs."""
+
+    TOPICS = "topics"
+    PREFIXES = "prefixes"
+    PUBLISHERS = "publishers"
+    SUBSCRIBERS = "subscribers"
+
+
+class By(StrEnum):
+    """Which costs."""
+
+    MESSAGES = "messages"
+    BYTES = "bytes"
+    DROPS = "drops"
+    LAG = "lag"
+
+
+@asking
+def top(
+    context: typer.Context,
+    of: Annotated[list[Of] | None, typer.Option(help="Which tables; all that there are unless told.")] = None,
+    by: Annotated[By, typer.Option(help="Drops and lag are those of subscribers.")] = By.MESSAGES,
+    window: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="One of the broker's top.windows; else the first.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=4_096, help="Places of each table.")] = 8,
+    every: Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="How often they are renewed.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Show them once.")] = False,
+) -> None:
+    """What costs most: topics, prefixes, publishers, subscribers."""
+    api = options(context).api()
+    wanted = of or ([Of.SUBSCRIBERS] if by in (By.DROPS, By.LAG) else list(Of))
+    if options(context).as_json:
+        typer.echo(json.dumps(_ask(api, wanted, by, window, limit)))
+        return
+    console = Console()
+    if once or not sys.stdout.isatty():
+        console.print(tables(_ask(api, wanted, by, window, limit)))
+        return
+    with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False, screen=True) as live:
+        while True:
+            live.update(tables(_ask(api, wanted, by, window, limit)), refresh=True)
+            time.sleep(every)
+
+
+def _ask(api: Api, wanted: Sequence[Of], by: By, window: float | None, limit: int) -> list[dict[str, Any]]:
+    return [
+        api.call("GET", "/top", of=of.value, by=by.value, window=None if of is Of.SUBSCRIBERS else window, limit=limit)
+        for of in wanted
+    ]
+
+
+def tables(lists: Sequence[dict[str, Any]]) -> Group:
+    """The broker's answers, as they are shown."""
+    return Group(*(_table(each) for each in lists))
+
+
+def _table(found: dict[str, Any]) -> Table:
+    lag = found["by"] == "lag"
+    what = "lag" if lag else f"{found['by']}/s"
+    about = "now" if lag else f"{found['seconds']:.4g} s"
+    total = "longest" if lag else "of"
+    made = Table(
+        title=f"{found['of']} by {what}, {about}, {total} {number(found['total'])}", title_justify="left", expand=True
+    )
+    made.add_column("", ratio=1, no_wrap=True, overflow="ellipsis")
+    made.add_column(what, justify="right")
+    made.add_column("share", justify="right")
+    made.add_column("±", justify="right")
+    for place in found["data"]:
+        share = place["value"] / found["total"] if found["total"] and not lag else None
+        # Twice the standard deviation of the sampling, and by what the counter may be too high.
+        doubt = 2 * place["deviation"] + place["error"]
+        made.add_row(
+            Text(printable(place["name"])),
+            number(place["value"]),
+            "" if share is None else f"{share:.1%}",
+            number(doubt) if doubt else "",
+        )
+    return made
+
+
+def printable(name: str) -> str:
+    """A name without anything that a terminal would obey."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in name)
+
+
+def number(value: float) -> str:
+    """Three digits and a unit."""
+    for unit, letter in UNITS:
+        if value >= unit:
+            return f"{value / unit:.3g}{letter}"
+    return f"{value:.3g}"

@@ -1,0 +1,92 @@
+"""Moves the clients of a broker to others before it goes: for upgrades of one broker after the other.
+
+Owns who may come meanwhile (nobody) and the pace at which clients are told to go: evenly over the time that is given,
+so that the others are not overrun. 5.0 clients get 0x9C (use another server) or 0x9D (server moved), with a Server
+Reference where one is given; older ones have their connection closed. Sessions stay.
+
+Promises: `stop` lets clients in again; it and the end of the broker leave no task behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from broker.core.causes import MOVED
+from broker.core.codec import reasons
+
+if TYPE_CHECKING:
+    from broker.net.server import Server
+
+PAUSE: Final = 0.1
+"""Seconds between two groups of clients that are told."""
+
+TURN: Final = 128
+"""Clients that are told in one turn: some milliseconds."""
+
+TEXT: Final = "the broker is being drained"
+
+
+class Draining:
+    """The draining of one server."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._task: asyncio.Task[None] | None = None
+        self.active = False
+        """Whether nobody may come."""
+        self.moved = 0
+        """Clients that were told to go since it began."""
+        self.by = ""
+        """Who began it."""
+
+    @property
+    def left(self) -> int:
+        """Connections of clients that are still here."""
+        return sum(1 for connection in self._server.connections if not connection.terms.node)
+
+    def start(self, seconds: float, for_good: bool, reference: str, by: str) -> None:
+        """Let nobody in, and move those who are here within `seconds`. One that runs already begins anew.
+
+        `for_good`: clients shall come back no more (0x9D), as far as they know that. `reference`: the server that they
+        are to use, as section 4.11 has it; empty: they know others.
+        """
+        self.stop()
+        self.active = self._server.connection_table.closed = True
+        self.moved = 0
+        self.by = by
+        self._server.router.limits.server_reference = reference
+        code = reasons.SERVER_MOVED if for_good else reasons.USE_ANOTHER_SERVER
+        self._server.log.warning("draining", clients=self.left, seconds=seconds, reference=reference, by=by)
+        self._task = self._server.loop.create_task(self._move(seconds, code))
+
+    def stop(self) -> None:
+        """Let clients in again, unless the broker stops."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        if self.active:
+            self.active = self._server.connection_table.closed = False
+            self._server.log.warning("draining has ended", moved=self.moved, left=self.left)
+
+    async def _move(self, seconds: float, code: int) -> None:
+        server = self._server
+        loop = server.loop
+        begun = loop.time()
+        # Other nodes of a mesh stay: what is here goes on to be theirs.
+        waiting = [connection for connection in server.connections if not connection.terms.node]
+        told = 0
+        while told < len(waiting):
+            # As many as should have gone by now.
+            passed = loop.time() - begun + PAUSE
+            due = len(waiting) if passed >= seconds else int(len(waiting) * passed / seconds)
+            for connection in waiting[told : min(due, told + TURN)]:
+                told += 1
+                if connection in server.connections:
+                    self.moved += 1
+                    try:
+                        connection.close(MOVED, code, TEXT)
+                    except Exception as error:
+                        server.faults.broke("drain", error)
+            await asyncio.sleep(0 if told < due else PAUSE)
+        server.log.warning("drained", clients=self.moved)

@@ -1,0 +1,67 @@
+"""A topic plug-in of amqtt as a plug-in of ours (extra `amqtt`): asked at PUBLISH, at SUBSCRIBE and for each delivery.
+
+amqtt asks its plug-ins in coroutines that wait for nothing; they are run through on the spot. One that does wait for
+something refuses, since nobody else may wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from broker.core.codec import reasons
+from broker.core.principal import Principal
+from broker.hooks.interface import Hooks, Published
+from broker.hooks.loading import PluginError
+
+REFUSED = 0x80
+
+
+class AmqttTopics(Hooks):
+    """Has a topic plug-in decide; only True, or what counts as true, allows."""
+
+    def __init__(self, plugin: Callable[[Any], Any], config: Mapping[str, Any] | None = None) -> None:
+        """`plugin`: a class derived from amqtt's `BaseTopicPlugin`; `config`: the fields of its `Config`.
+
+        Raises:
+            PluginError: amqtt is not installed. What the plug-in raises is raised as it is.
+        """
+        try:
+            from amqtt.contexts import Action, BaseContext
+            from amqtt.session import Session
+        except ImportError as error:
+            raise PluginError("amqtt is not installed: pip install 'canopy-mqtt[amqtt]'") from error
+        context = BaseContext()
+        context.config = getattr(plugin, "Config", dict)(**(config or {}))
+        self._plugin = plugin(context)
+        self._actions = Action
+        self._new_session: Callable[[], Any] = Session
+
+    def publish(self, client: Principal, message: Published) -> int:
+        """Whether the client may publish there."""
+        allowed = self._ask(client, message.topic, self._actions.PUBLISH)
+        return reasons.SUCCESS if allowed else reasons.NOT_AUTHORIZED
+
+    def subscribe(self, client: Principal, topic_filter: str, qos: int) -> int:
+        """Whether it may subscribe to the filter."""
+        return qos if self._ask(client, topic_filter, self._actions.SUBSCRIBE) else REFUSED
+
+    def deliver(self, client: Principal, topic: str) -> bool:
+        """Whether it may be sent messages of the topic."""
+        return self._ask(client, topic, self._actions.RECEIVE)
+
+    def _ask(self, client: Principal, topic: str, action: Any) -> bool:
+        session = self._new_session()
+        session.client_id, session.username = client.client_id, client.user_name
+        session.remote_address = client.host
+        return bool(_at_once(self._plugin.topic_filtering(session=session, topic=topic, action=action)))
+
+
+def _at_once(work: Coroutine[Any, Any, Any]) -> Any:
+    """What a coroutine returns that waits for nothing. Raises RuntimeError where it waits."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value
+    work.close()
+    raise RuntimeError("a topic plug-in of amqtt waits for something; everybody would wait for it")

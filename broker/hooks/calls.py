@@ -1,0 +1,114 @@
+"""The calls of plug-ins: each guarded, and those that are `async` one after the other, a bounded number at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.hooks.interface import defined
+from broker.hooks.loading import check
+
+if TYPE_CHECKING:
+    from broker.net.server import Server
+
+PLACE: Final = "hooks"
+"""What the count of exceptions of plug-ins is called: `$SYS/broker/hooks/hooks/errors`."""
+
+MOST_CALLS: Final = 1_000
+"""Calls of `async` hooks that wait for their turn; the next ones are left out and logged."""
+
+
+FINISH: Final = 5.0
+"""Seconds that a broker which stops waits for `async` hooks that were called already; then they are cancelled."""
+
+
+def code_of(answer: Any) -> int:
+    """The reason code that a hook has answered; None is 0. Raises ValueError: it is none."""
+    if answer is None:
+        return 0
+    if not isinstance(answer, int) or not 0 <= answer <= 0xFF:
+        raise ValueError(f"a plug-in has answered {answer!r:.80}, which is no reason code")
+    return int(answer)
+
+
+class Calls:
+    """Calls the plug-ins of one broker. `server`: from its start on."""
+
+    def __init__(self, plugins: Sequence[Any]) -> None:
+        """Raises PluginError: one of them has no hook, or one that does not exist."""
+        for plugin in plugins:
+            check(plugin)
+        self.plugins = tuple(plugins)
+        self.server: Server | None = None
+        self.left_out = 0
+        """Calls of `async` hooks for which there was no room."""
+        self._waiting: deque[tuple[Any, tuple[Any, ...]]] = deque()
+        self._worker: asyncio.Task[None] | None = None
+
+    def of(self, name: str) -> list[Any]:
+        """The methods of that name of all plug-ins that define it."""
+        return [method for plugin in self.plugins if (method := defined(plugin, name)) is not None]
+
+    def failed(self, error: Exception) -> None:
+        """A plug-in has raised."""
+        if self.server is not None:
+            self.server.faults.failed(PLACE, error)
+
+    def tell(self, methods: list[Any], *arguments: Any) -> None:
+        """Call each; none of them can harm another one, or the broker."""
+        for method in methods:
+            if inspect.iscoroutinefunction(method):
+                self._later(method, arguments)
+                continue
+            try:
+                method(*arguments)
+            except Exception as error:
+                self.failed(error)
+
+    def _later(self, method: Any, arguments: tuple[Any, ...]) -> None:
+        if len(self._waiting) >= MOST_CALLS:
+            self.left_out += 1
+            if self.server is not None and self.left_out & (self.left_out - 1) == 0:
+                self.server.log.warning("hooks do not keep up", left_out=self.left_out)
+            return
+        self._waiting.append((method, arguments))
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.get_running_loop().create_task(self._work())
+
+    async def _work(self) -> None:
+        """One after the other: a plug-in hears of things in the order in which they happened."""
+        while self._waiting:
+            method, arguments = self._waiting.popleft()
+            try:
+                await method(*arguments)
+            except Exception as error:
+                self.failed(error)
+
+    async def finish(self) -> None:
+        """Nothing is told any more: wait until what was told is done."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            _, late = await asyncio.wait([worker], timeout=FINISH)
+            if late:
+                worker.cancel()
+                await asyncio.wait([worker])
+                self._waiting.clear()
+
+    async def end(self, name: str, *arguments: Any) -> None:
+        """Call a hook of each plug-in and wait for it; those that raise are logged."""
+        for method in self.of(name):
+            try:
+                answer = method(*arguments)
+                if inspect.isawaitable(answer):
+                    await answer
+            except Exception as error:
+                self.failed(error)
+
+    @property
+    def connect_timeout(self) -> float | None:
+        """Seconds for which a CONNECT may be decided on."""
+        assert self.server is not None
+        return self.server.settings.limits.connect_timeout or None

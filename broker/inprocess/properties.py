@@ -1,0 +1,54 @@
+"""The properties of a message, as a program gives and gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from broker.core.codec.properties import (
+    CONTENT_TYPE,
+    CORRELATION_DATA,
+    PAYLOAD_FORMAT_INDICATOR,
+    RESPONSE_TOPIC,
+    decode_forward,
+    encode_forward,
+)
+from broker.core.queues.message import LONGEST_EXPIRY
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """The properties of MQTT 5.0 that a message may carry (section 3.3.2.3). Clients of 3.1.1 do not see them."""
+
+    payload_format_indicator: int | None = None
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation_data: bytes | None = None
+    user_properties: Mapping[str, str] | Sequence[tuple[str, str]] = ()
+    """In order. Of a message that was received: always pairs, since a name may come more than once."""
+    message_expiry_interval: int | None = None
+    """Seconds after which nobody is to get it any more. Of a message that was received: what is left of them."""
+
+    def encoded(self) -> bytes:
+        """As a PUBLISH carries them on, without the message expiry interval. Raises ValueError."""
+        user = self.user_properties
+        pairs = list(user.items() if isinstance(user, Mapping) else user)
+        if self.message_expiry_interval is not None and not 0 <= self.message_expiry_interval <= LONGEST_EXPIRY:
+            raise ValueError(f"message_expiry_interval: 0 to {LONGEST_EXPIRY} seconds")
+        return encode_forward(
+            self.payload_format_indicator, self.content_type, self.response_topic, self.correlation_data, pairs or None
+        )
+
+    @classmethod
+    def decoded(cls, raw: bytes, expiry: int) -> Self:
+        """Of a message in the broker; `expiry`: seconds that are left, -1: it does not expire."""
+        found = decode_forward(raw)
+        return cls(
+            found.integers.get(PAYLOAD_FORMAT_INDICATOR),
+            found.strings.get(CONTENT_TYPE),
+            found.strings.get(RESPONSE_TOPIC),
+            found.binaries.get(CORRELATION_DATA),
+            tuple(found.user),
+            None if expiry < 0 else expiry,
+        )

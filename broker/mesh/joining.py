@@ -1,0 +1,37 @@
+"""A broker joins its mesh: the bus is made of the settings, and what stands on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.mesh.mesh import Mesh
+from broker.net.listening.listeners import StartupError
+from broker.settings import Mesh as MeshSettings
+
+if TYPE_CHECKING:
+    from broker.net.server import Server
+    from broker.store.sqlite import RuleTexts
+
+
+async def join(server: Server, settings: MeshSettings, rules: RuleTexts, failed: Callable[[str], None]) -> Mesh:
+    """Become a node. `rules`: see `Mesh`. `failed`: called with a line when this node turns out not to be one.
+
+    Raises:
+        StartupError: the package is not installed, or the mesh cannot be joined so; in one line.
+    """
+    try:
+        from broker.mesh.zenoh.bus import ZenohBus
+        from broker.mesh.zenoh.session import MeshError
+    except ImportError as error:
+        why = f'mesh.name needs the extra `mesh`: pip install "canopy-mqtt[mesh]" ({error})'
+        raise StartupError(why) from None
+    bus = ZenohBus(settings, server.log, server.faults, failed)
+    mesh = Mesh(server, settings, bus, rules)
+    mesh.close = bus.stop
+    try:
+        await bus.start()
+    except MeshError as error:
+        mesh.let_go()
+        raise StartupError(str(error)) from None
+    return mesh

@@ -1,0 +1,348 @@
+"""A broker's part in a mesh: the rooms put together, on one bus.
+
+Owns the composition and the order: who hears of a node first, when rooms have their turns, what is told to the log.
+What each room does, it knows itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, cast
+
+from broker.core.hooks import Confirmed, Confirmer, NodeListener
+from broker.core.routing.loop_detection import NODES
+from broker.core.session.session import Session
+from broker.core.topics.subscription import SharedGroup
+from broker.mesh.bus import LINKS, OWNERSHIP, Bus, ProtocolFault, Room
+from broker.mesh.interest.confirmations import Waiter
+from broker.mesh.interest.hearing import Sink
+from broker.mesh.interest.room import InterestRoom
+from broker.mesh.interest.telling import Interest
+from broker.mesh.links.link import NodeLink
+from broker.mesh.ownership.room import Ownership, Shell
+from broker.mesh.pipes import Pipes, PipeTransport
+from broker.mesh.retained.replicas import Replicas, ReplicaTerms
+from broker.net.connection import Connection
+from broker.net.listening.terms import ListenerTerms
+from broker.settings import Mesh as MeshSettings
+from broker.store.sqlite.principals import Principals
+
+if TYPE_CHECKING:
+    from broker.net.server import Server
+    from broker.store.sqlite import RuleTexts
+
+LISTENER: Final = "mesh"
+"""What stands for a listener where a node is told of."""
+
+
+class Mesh(NodeListener):
+    """One node's part. For a server that has been started; `bus` is started and ended by whoever made it."""
+
+    def __init__(self, server: Server, settings: MeshSettings, bus: Bus, rules: RuleTexts | None = None) -> None:
+        """`rules` writes and reads what principals bring of their own, for sessions that move."""
+        self.settings = settings
+        self.bus = bus
+        self.links: dict[str, NodeLink] = {}
+        """The other nodes, by name: those that are there, and those for which something waits."""
+        self.server = server
+        self._loop = server.loop
+        self._groups: dict[tuple[str, str], int] = {}
+        self._due: asyncio.TimerHandle | None = None
+        self._turning = False
+        self._stopped = False
+        self.close: Callable[[], Awaitable[None]] | None = None
+        """Ends the bus, where this is to be done with it."""
+        interest = Interest(bus, settings.max_filters, confirm_timeout=settings.confirm_timeout)
+        self.interest = InterestRoom(
+            bus, interest, self._link, self.turn_soon, settings.max_node_filters, settings.max_node_filter_bytes
+        )
+        self.pipes = Pipes(bus, settings.pipe_bytes, self._accept, server.loop)
+        terms = ReplicaTerms(
+            settings.max_clock_ahead, settings.tombstone_time, settings.tombstone_bytes, settings.digest_interval
+        )
+        store = server.router.retained_store
+        self.retained = Replicas(bus, store, terms, server.loop.time, time.time, self.turn_soon)
+        self.ownership = Ownership(
+            server.router, bus, _Shell(self), server.log, settings.confirm_timeout, Principals(rules)
+        )
+        bus.attach(OWNERSHIP, self.ownership)
+        server.router.owner = self.ownership
+        # Last: a pipe can be opened by then.
+        bus.attach(LINKS, _Members(self))
+        nodes = server.router.nodes
+        nodes.patience = settings.confirm_timeout
+        nodes.confirmer = _Confirmations(self)
+        self._survey()
+
+    def _survey(self) -> None:
+        """Have the others told of what is wanted here already, and of what is from now on."""
+        table = self.server.router.table
+        for session in self.server.router.sessions.values():
+            for subscription in session.subscriptions.values():
+                entry = subscription.entry
+                if entry is not None and not session.node:
+                    self.wanted(entry.topic_filter, _share(subscription.group))
+        table.node_listener = self
+
+    async def stop(self, flush: float) -> None:
+        """Give what waits for other nodes so many seconds to get there, and let go of them."""
+        self._stopped = True
+        router = self.server.router
+        router.table.node_listener = None
+        router.nodes.confirmer = None
+        router.retained_store.listener = None
+        router.owner = None
+        ends = [link.stop(flush) for link in self.links.values()]
+        for error in await asyncio.gather(*ends, return_exceptions=True):
+            if isinstance(error, Exception):
+                self.server.faults.broke("mesh", error)
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        if self.close is not None:
+            await self.close()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Nothing waits for any node any more."""
+        for link in self.links.values():
+            link.end()
+        self.links.clear()
+        self.server.router.nodes.count = 0
+
+    def not_ready(self) -> list[str]:
+        """Why clients should go to another node, a line each."""
+        waits = [node for node in self.bus.nodes() if not self.retained.ready_with(node)]
+        return [f"retained messages of the node {node} are on their way" for node in waits]
+
+    def counted(self) -> tuple[int, int]:
+        """How many connections there are with other nodes, and how many sessions of theirs."""
+        router = self.server.router
+        sessions: list[Session] = [link.session for link in self.links.values()]
+        for node in self.links:
+            known = router.sessions.get(f"{NODES}from/{node}")
+            if known is not None:
+                sessions.append(known)
+        return sum(1 for session in sessions if session.outbox is not None), len(sessions)
+
+    # -- what is asked for here ----------------------------------------------------------------------------------------
+
+    def wanted(self, topic_filter: str, share: str) -> None:
+        """One more local subscription (`hooks.NodeListener`)."""
+        try:
+            if share:
+                self._count(share, topic_filter, 1)
+            else:
+                self.interest.wanted(topic_filter, self._loop.time())
+        except Exception as error:
+            self.server.faults.broke("mesh", error)
+
+    def unwanted(self, topic_filter: str, share: str) -> None:
+        """One less (`hooks.NodeListener`)."""
+        try:
+            if share:
+                self._count(share, topic_filter, -1)
+            else:
+                self.interest.unwanted(topic_filter, self._loop.time())
+        except Exception as error:
+            self.server.faults.broke("mesh", error)
+
+    def _count(self, share: str, topic_filter: str, change: int) -> None:
+        key = (share, topic_filter)
+        members = self._groups.get(key, 0) + change
+        if members > 0:
+            self._groups[key] = members
+        else:
+            self._groups.pop(key, None)
+        self.interest.put_group(share, topic_filter, members, 0)
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def _link(self, node: str) -> NodeSink:
+        link = self.links.get(node)
+        if link is None:
+            link = NodeLink(self.server, self.settings, self.pipes, self.bus.node, node)
+            self.links[node] = link
+            self.server.router.nodes.count = len(self.links)
+        return NodeSink(link)
+
+    def joined(self, node: str) -> None:
+        """A node is there; its interest follows."""
+        self.links[node].joined()
+
+    def left(self, node: str) -> None:
+        """A node is gone."""
+        link = self.links[node]
+        link.left()
+        if not self._stopped:
+            link.expire_in(self.settings.node_expiry, self._expired)
+
+    def _expired(self, link: NodeLink) -> None:
+        """A node has been away for too long."""
+        self.server.log.warning("node is given up", node=link.node, messages=link.session.queued())
+        del self.links[link.node]
+        self.server.router.nodes.count = len(self.links)
+        self.interest.forget(link.node)
+
+    def _accept(self, node: str, transport: PipeTransport) -> asyncio.BaseProtocol | None:
+        """A node opens a pipe: it is a client here, whom nobody asks who it is."""
+        del transport
+        if self._stopped:
+            return None
+        terms = ListenerTerms(LISTENER, False, 0, "", None)
+        terms.node = node
+        connection = Connection(self.server.connection_table, terms)
+        connection.address = f"node {node}"
+        return cast(asyncio.BaseProtocol, connection)
+
+    # -- turns ---------------------------------------------------------------------------------------------------------
+
+    def _tick(self, now: float) -> None:
+        if 0.0 < self.ownership.due <= now:
+            self.ownership.tick()
+
+    def _next_due(self, now: float) -> float:
+        """When a room has something to do by time; 0.0: never, as things stand."""
+        retained = self.retained.due()
+        times = [self.interest.due, self.ownership.due, max(retained, now) if retained >= 0.0 else 0.0]
+        return min((each for each in times if each > 0.0), default=0.0)
+
+    def turn_soon(self) -> None:
+        """Something has happened: rooms get their turns."""
+        if not self._turning:
+            self._turning = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        now = self._loop.time()
+        self._turning = False
+        if self._stopped:
+            return
+        for turn in (self.interest.turn, self.retained.turn, self._tick):
+            try:
+                turn(now)
+            except Exception as error:
+                self.server.faults.broke("mesh", error)
+        self.server.after_batch()
+        due = self._next_due(now)
+        if self._due is not None:
+            if due > 0.0 and self._due.when() <= due:
+                return
+            self._due.cancel()
+            self._due = None
+        if due > 0.0 and not self._stopped:
+            self._due = self._loop.call_at(due, self._fall_due)
+
+    def _fall_due(self) -> None:
+        self._due = None
+        self._turn()
+
+
+class NodeSink(Sink):
+    """What a node wants, as the subscriptions of its session here."""
+
+    def __init__(self, link: NodeLink) -> None:
+        self._link = link
+
+    def subscribe(self, topic_filter: str) -> None:
+        """The node wants a topic filter."""
+        self._link.subscribe(topic_filter)
+
+    def unsubscribe(self, topic_filter: str) -> None:
+        """And no more."""
+        self._link.unsubscribe(topic_filter)
+
+    def put_group(self, name: str, topic_filter: str, connected: int, away: bool) -> None:
+        """A share group has members there, or none any more."""
+        share = f"$share/{name}/{topic_filter}"
+        if connected or away:
+            self._link.subscribe(share)
+        else:
+            self._link.unsubscribe(share)
+
+
+class _Shell(Shell):
+    """What the ownership of sessions needs of this broker."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self._loop = mesh.server.loop
+
+    def now(self) -> float:
+        return self._loop.time()
+
+    def wall(self) -> float:
+        return time.time()
+
+    def soon(self, call: Callable[[], None]) -> None:
+        self._loop.call_soon(self._call, call)
+
+    def settle(self, call: Callable[[], None]) -> None:
+        if not self._mesh.interest.wait(_Settled(self, call), self._loop.time()):
+            self.soon(call)
+
+    def wake(self) -> None:
+        self._mesh.turn_soon()
+
+    def _call(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:
+            self._mesh.server.faults.broke("mesh", error)
+        self.wake()
+
+
+class _Settled(Waiter):
+    """Something that is called when all nodes know what is wanted here."""
+
+    def __init__(self, shell: _Shell, call: Callable[[], None]) -> None:
+        self._shell = shell
+        self._called = call
+
+    def told(self, everywhere: bool) -> None:
+        del everywhere
+        self._shell.soon(self._called)
+
+
+class _Members(Room):
+    """Tells the mesh who comes and goes, when all other rooms have heard of it. Nothing is said of this kind."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+
+    def joined(self, node: str) -> None:
+        self._mesh.joined(node)
+
+    def left(self, node: str) -> None:
+        self._mesh.left(node)
+
+    def received(self, node: str, data: bytes) -> None:
+        raise ProtocolFault(f"{len(data)} bytes from {node} of a kind that there is not")
+
+
+class _Confirmations(Confirmer):
+    """Has things leave when the others know what is asked for here."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+
+    def wait(self, waiting: Confirmed) -> bool:
+        return self._mesh.interest.wait(_Answer(waiting), self._mesh.server.loop.time())
+
+
+class _Answer(Waiter):
+    """What waits in the core for the others to know of subscriptions."""
+
+    def __init__(self, waiting: Confirmed) -> None:
+        self._waiting = waiting
+
+    def told(self, everywhere: bool) -> None:
+        """They do, or it has waited long enough."""
+        del everywhere
+        self._waiting.confirmed()
+
+
+def _share(group: SharedGroup | None) -> str:
+    return "" if group is None else group.name

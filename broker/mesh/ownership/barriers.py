@@ -1,0 +1,75 @@
+"""Waiting until all that other nodes had sent has arrived.
+
+Owns the barriers of this node. Promises: each is passed once, when every node that was there has answered behind what
+it had sent until then, has left, or has had its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from broker.mesh.ownership.messages import Message, Pass, Passed
+
+
+class _Barrier:
+    def __init__(self, awaiting: set[str], call: Callable[[], None], due: float) -> None:
+        self.awaiting = awaiting
+        self.call = call
+        self.due = due
+
+
+class Barriers:
+    """The barriers. `timeout`: seconds that a node is waited for."""
+
+    def __init__(self, send: Callable[[str, Message], None], now: Callable[[], float], timeout: float) -> None:
+        self.timed_out = 0
+        """Nodes that did not answer in time: what they had sent may come later."""
+        self._send = send
+        self._now = now
+        self._timeout = timeout
+        self._number = 0
+        # In the order in which they fall due.
+        self._pending: dict[int, _Barrier] = {}
+
+    def begin(self, nodes: Iterable[str], call: Callable[[], None]) -> None:
+        """Call something when all that these nodes have sent until now has arrived; at once where there are none."""
+        awaiting = set(nodes)
+        if not awaiting:
+            call()
+            return
+        self._number += 1
+        self._pending[self._number] = _Barrier(awaiting, call, self._now() + self._timeout)
+        for node in awaiting:
+            self._send(node, Pass(self._number))
+
+    def passed(self, node: str, answer: Passed) -> None:
+        """A node has answered."""
+        barrier = self._pending.get(answer.number)
+        if barrier is not None:
+            self._without(answer.number, barrier, node)
+
+    def left(self, node: str) -> None:
+        """A node is gone."""
+        for number, barrier in list(self._pending.items()):
+            self._without(number, barrier, node)
+
+    def _without(self, number: int, barrier: _Barrier, node: str) -> None:
+        barrier.awaiting.discard(node)
+        if not barrier.awaiting and self._pending.pop(number, None) is not None:
+            barrier.call()
+
+    @property
+    def due(self) -> float:
+        """When `tick` is to be called; 0.0: not before something happens."""
+        for barrier in self._pending.values():
+            return barrier.due
+        return 0.0
+
+    def tick(self) -> None:
+        """Go on without the nodes whose time is over."""
+        now = self._now()
+        while 0.0 < self.due <= now:
+            number = next(iter(self._pending))
+            barrier = self._pending.pop(number)
+            self.timed_out += len(barrier.awaiting)
+            barrier.call()

@@ -1,0 +1,364 @@
+"""Who has the session of a client identifier: one node, whichever its client came to last.
+
+Owns the claims of this node. No directory of sessions is kept: a claim asks every node, so that nothing has to be
+repaired after a node dies; a CONNECT costs one message to each, of about 40 bytes, many of them in one packet, and
+nothing where the session is here already. Promises: of claims that are made at once the latest wins, by the clock that
+all nodes share and then by the node's name; a node that has been told that there is none here has nothing here to give;
+each claim comes to an end, whatever other nodes do.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from broker.core.codec import reasons
+from broker.core.hooks import OwnerClaim
+from broker.mesh.ownership.messages import LATER, LATEST, LOST, REFUSED, Answer, Ask, Message
+
+MICROSECONDS: Final = 1_000_000
+
+FORGET: Final = 4_096
+"""Claims whose sessions may be over before they are looked for."""
+
+
+class Hall(ABC):
+    """What claims are made among: the nodes, and the sessions of this one."""
+
+    @abstractmethod
+    def nodes(self) -> list[str]:
+        """The other nodes that are there."""
+
+    @abstractmethod
+    def send(self, node: str, message: Message) -> None:
+        """Say something to a node."""
+
+    @abstractmethod
+    def holds(self, client_id: str) -> bool:
+        """Whether there is a session here."""
+
+    @abstractmethod
+    def giving(self, client_id: str) -> bool:
+        """Whether it is being handed over to another node."""
+
+    @abstractmethod
+    def now(self) -> float:
+        """The broker's monotonic clock (s)."""
+
+    @abstractmethod
+    def give(self, node: str, ask: Ask) -> int:
+        """Hand a session over to a node that has claimed it: NONE, REFUSED, or LATER: somebody answers in time."""
+
+    @abstractmethod
+    def tell_soon(self) -> None:
+        """Have `Claims.tell` be called in a later turn."""
+
+
+class Waiting(OwnerClaim):
+    """One connection that waits for a claim; then the one that opens the session."""
+
+    def __init__(self, claims: Claims, claim: Claim, clean: bool, told: Callable[[int], None]) -> None:
+        self.clean = clean
+        self.told: Callable[[int], None] | None = told
+        self.claim: Claim | None = claim
+        self._claims = claims
+
+    def over(self) -> None:
+        self.told = None
+        claim, self.claim = self.claim, None
+        if claim is not None:
+            self._claims.left_by(claim, self)
+
+
+class Claim:
+    """One client identifier that this node claims. `time` and the node name it."""
+
+    def __init__(self, client_id: str, user: str | None, clean: bool, time: int) -> None:
+        self.client_id = client_id
+        self.user = user
+        self.clean = clean
+        self.time = time
+        self.due = 0.0
+        # The nodes that have not answered; this one while it still hands the session over itself.
+        self.awaiting: set[str] = set()
+        # Sessions that are on their way here because of it.
+        self.moves = 0
+        # A session is here already: the claim is about another one, which a node has that was not there.
+        self.merges = False
+        self.granted = False
+        self.beaten = False
+        self.waiting: list[Waiting] = []
+        # Connections that came when it was beaten: the next claim is theirs.
+        self.next: list[tuple[Waiting, str | None]] = []
+        # Nodes that claim the same, and have their answer when this is over.
+        self.askers: list[tuple[str, Ask]] = []
+
+
+class Claims:
+    """The claims of one node. `wall`: seconds since the epoch; `timeout`: seconds that a node is waited for."""
+
+    def __init__(self, node: str, hall: Hall, wall: Callable[[], float], timeout: float) -> None:
+        self.node = node
+        self.timeout = timeout
+        self.pending: dict[str, Claim] = {}
+        # When the sessions that are here were claimed, and when last with a clean start.
+        self.times: dict[str, int] = {}
+        self.clean: dict[str, int] = {}
+        self.clock = 0
+        self.made = 0
+        self.timed_out = 0
+        """Nodes that did not answer a claim in time, and so counted as having nothing."""
+        self.lost = 0
+        """Clients that were refused because another one came elsewhere at the same time."""
+        self.fenced = 0
+        """Answers to claims that were over."""
+        self._hall = hall
+        self._wall = wall
+        self._line: deque[Claim] = deque()
+        # How many of `times` there were when they were last looked through.
+        self._kept = 0
+        self._to_tell: list[tuple[Waiting, int]] = []
+
+    # -- clients of this node ------------------------------------------------------------------------------------------
+
+    def claim(self, client_id: str, user: str | None, clean: bool, told: Callable[[int], None]) -> Waiting | None:
+        """Claim a client identifier for a connection; None: it is this node's, and need not wait.
+
+        Else `told` is called in a later turn: 0, or the reason code with which the client is refused.
+        """
+        claim = self.pending.get(client_id)
+        if claim is None:
+            giving = self._hall.giving(client_id)
+            if not giving and (self._hall.holds(client_id) or not self._hall.nodes()):
+                self._own(client_id, self._next(), clean)
+                return None
+            claim = self._begin(client_id, user, clean)
+        waiting = Waiting(self, claim, clean, told)
+        if claim.beaten or claim.user != user:
+            claim.next.append((waiting, user))
+        else:
+            claim.waiting.append(waiting)
+            if claim.granted:
+                self._own(client_id, self._next(), clean)
+                self._tell(waiting, 0)
+        self._advance(claim)
+        return waiting
+
+    def reclaim(self, client_id: str, user: str | None, node: str, time: int) -> None:
+        """The session is here, and an older one, claimed at `time`, at a node: have that come into this one.
+
+        Where this one has begun with a clean start since, the other one ends.
+        """
+        if client_id in self.pending or self._hall.giving(client_id):
+            return  # somebody claims it: what the node has goes there
+        clean = time < self.clean.get(client_id, 0)
+        claim = Claim(client_id, user, clean, self.times.get(client_id, 0))
+        claim.merges = claim.granted = True
+        self._add(claim, [node])
+
+    def later(self, client_id: str, node: str, time: int) -> bool:
+        """Whether the session here was claimed later than that of a node at `time`."""
+        return (self.times.get(client_id, 0), self.node) > (time, node)
+
+    def left_by(self, claim: Claim, waiting: Waiting) -> None:
+        """A connection has its session open, or has ended."""
+        if waiting in claim.waiting:
+            claim.waiting.remove(waiting)
+        claim.next = [each for each in claim.next if each[0] is not waiting]
+        self._advance(claim)
+
+    def tell(self) -> None:
+        """Tell connections what has become of their claims."""
+        told, self._to_tell = self._to_tell, []
+        for waiting, code in told:
+            call = waiting.told
+            waiting.told = None
+            if call is not None:
+                call(code)
+
+    def _begin(self, client_id: str, user: str | None, clean: bool) -> Claim:
+        claim = Claim(client_id, user, clean, self._next())
+        self.made += 1
+        nodes = self._hall.nodes()
+        if self._hall.giving(client_id):
+            claim.awaiting.add(self.node)
+        self._add(claim, nodes)
+        return claim
+
+    def _add(self, claim: Claim, nodes: list[str]) -> None:
+        claim.awaiting.update(nodes)
+        claim.due = self._hall.now() + self.timeout
+        self._line.append(claim)
+        self.pending[claim.client_id] = claim
+        for node in nodes:
+            self._hall.send(node, Ask(claim.client_id, claim.user, claim.clean, claim.merges, claim.time))
+
+    def _next(self) -> int:
+        self.clock = max(int(self._wall() * MICROSECONDS), self.clock + 1)
+        return self.clock
+
+    def heard(self, clock: int) -> None:
+        """No claim of this node is earlier than what others have said."""
+        if self.clock < clock < LATEST // 2:
+            self.clock = clock
+
+    def _own(self, client_id: str, time: int, clean: bool) -> None:
+        self.times[client_id] = time
+        if clean:
+            self.clean[client_id] = time
+        if len(self.times) > 2 * self._kept + FORGET:
+            self.times = {each: at for each, at in self.times.items() if self._hall.holds(each)}
+            self.clean = {each: at for each, at in self.clean.items() if each in self.times}
+            self.times[client_id] = time
+            self._kept = len(self.times)
+
+    def _tell(self, waiting: Waiting, code: int) -> None:
+        if not self._to_tell:
+            self._hall.tell_soon()
+        self._to_tell.append((waiting, code))
+
+    # -- what becomes of a claim ---------------------------------------------------------------------------------------
+
+    def _beat(self, claim: Claim, code: int) -> None:
+        """Its clients are refused; what is on its way here still comes."""
+        claim.beaten = True
+        for waiting in claim.waiting:
+            self.lost += 1
+            waiting.claim = None
+            self._tell(waiting, code)
+        claim.waiting = []
+
+    def _advance(self, claim: Claim) -> None:
+        if self.pending.get(claim.client_id) is not claim:
+            return
+        if not claim.awaiting and not claim.granted and not claim.beaten:
+            claim.granted = True
+            self._own(claim.client_id, claim.time, claim.clean)
+            for waiting in claim.waiting:
+                self._tell(waiting, 0)
+        if claim.awaiting or claim.waiting or claim.moves:
+            return
+        del self.pending[claim.client_id]
+        # The latest first: it has the session, and the others hear of none.
+        for node, ask in sorted(claim.askers, key=lambda asker: (asker[1].time, asker[0]), reverse=True):
+            self.serve(node, ask)
+        if claim.next:
+            _, user = claim.next[-1]
+            after = self._begin(claim.client_id, user, claim.next[-1][0].clean)
+            for waiting, _ in claim.next:
+                waiting.claim = after
+                after.waiting.append(waiting)
+            self._advance(after)
+
+    # -- other nodes ---------------------------------------------------------------------------------------------------
+
+    def asked(self, node: str, ask: Ask) -> None:
+        """A node claims a client identifier."""
+        self.heard(ask.time)
+        claim = self.pending.get(ask.client_id)
+        if claim is None:
+            self.serve(node, ask)
+            return
+        if not claim.granted and not claim.beaten:
+            if (claim.time, self.node) > (ask.time, node):
+                self._hall.send(node, Answer(ask.client_id, ask.time, LOST))
+                return
+            self._beat(claim, reasons.SERVER_UNAVAILABLE)
+        claim.askers.append((node, ask))
+        self._advance(claim)
+
+    def serve(self, node: str, ask: Ask) -> None:
+        """Hand over what is here, or say that it is nothing."""
+        outcome = self._hall.give(node, ask)
+        if outcome != LATER:
+            self._hall.send(node, Answer(ask.client_id, ask.time, outcome))
+
+    def answered(self, node: str, answer: Answer) -> None:
+        """A node has answered a claim of this one."""
+        claim = self.pending.get(answer.client_id)
+        if claim is None or claim.time != answer.time or node not in claim.awaiting:
+            self.fenced += 1
+            return
+        if not claim.granted and not claim.beaten:
+            if answer.outcome == LOST:
+                self._beat(claim, reasons.SERVER_UNAVAILABLE)
+            elif answer.outcome == REFUSED:
+                self._beat(claim, reasons.CLIENT_IDENTIFIER_NOT_VALID)
+        claim.awaiting.discard(node)
+        self._advance(claim)
+
+    def joined(self, node: str) -> None:
+        """A node is there that was not asked: what is claimed and not opened yet is claimed of it, too."""
+        for claim in list(self.pending.values()):
+            if claim.merges or claim.beaten:
+                continue
+            if claim.granted:
+                untold = [waiting for waiting, _ in self._to_tell if waiting.claim is claim]
+                if not untold:
+                    continue  # its session is here, and is compared
+                self._to_tell = [each for each in self._to_tell if each[0].claim is not claim]
+                claim.granted = False
+            self._add(claim, [node])
+
+    def left(self, node: str) -> None:
+        """A node is gone: it counts as having nothing, and claims nothing."""
+        for claim in list(self.pending.values()):
+            claim.askers = [each for each in claim.askers if each[0] != node]
+            claim.awaiting.discard(node)
+            self._advance(claim)
+
+    def given(self, client_id: str) -> None:
+        """This node hands the session over no more: it has gone, or stays."""
+        claim = self.pending.get(client_id)
+        if claim is not None:
+            claim.awaiting.discard(self.node)
+            self._advance(claim)
+
+    # -- sessions on their way here ------------------------------------------------------------------------------------
+
+    def move_begins(self, client_id: str, time: int) -> Claim | None:
+        """A session comes: the claim that it answers, if that is not over."""
+        claim = self.pending.get(client_id)
+        if claim is None or claim.time != time:
+            return None
+        claim.moves += 1
+        return claim
+
+    def move_goes_on(self, claim: Claim) -> None:
+        """More of it has come: there is no reason to give the node up."""
+        claim.due = self._hall.now() + self.timeout
+
+    def moved(self, claim: Claim, node: str) -> None:
+        """All of it is here: its client may have it."""
+        claim.awaiting.discard(node)
+        self._advance(claim)
+
+    def move_ends(self, claim: Claim, node: str) -> None:
+        """All of it is kept here; or no more comes of it."""
+        claim.moves -= 1
+        claim.awaiting.discard(node)
+        self._advance(claim)
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def due(self) -> float:
+        """When `tick` is to be called; 0.0: not before something happens."""
+        return self._line[0].due if self._line else 0.0
+
+    def tick(self) -> None:
+        """Go on without the nodes whose time is over."""
+        now = self._hall.now()
+        line = self._line
+        while line and (line[0].due <= now or not line[0].awaiting):
+            claim = line.popleft()
+            if not claim.awaiting:
+                continue
+            if claim.due > now:
+                line.append(claim)
+                continue
+            self.timed_out += len(claim.awaiting)
+            claim.awaiting.clear()
+            self._advance(claim)

@@ -1,0 +1,304 @@
+"""Sessions that go from this node to others.
+
+Owns each until the other node keeps it. Promises: the connection ends first, as when the client connects here again; no
+message that came to the session before it went stays behind unnamed; at most `WINDOW` bytes are on the way to a node
+that it has not taken. Until a node has said that it keeps the session, it is still here: if that node leaves, it stays.
+
+What comes to the session while it goes is its rest, and follows when all nodes know where its subscriptions stand now.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from broker.core.codec.errors import Refused
+from broker.core.codec.packets import Will
+from broker.core.connection.identity import check_owner
+from broker.core.counters import SESSION_ENDED
+from broker.core.persistence.journal import DeliveryRecord, Fetch, SessionRecord
+from broker.core.persistence.moving import delivery_record, record_of
+from broker.core.persistence.pages import FETCHED, FETCHED_BYTES, Page
+from broker.core.queues.delivery import QUEUED, Delivery
+from broker.core.routing.router import Router
+from broker.core.session.session import Session
+from broker.mesh.ownership.messages import LATER, NONE, REFUSED, Ask, Message, Part
+from broker.mesh.ownership.records import SessionWriter
+from broker.store.sqlite.principals import Principals
+
+WINDOW: Final = 1_048_576
+"""Bytes of parts on their way to a node that it has not taken, but for one part: what waits for it besides has room in
+`mesh.queue_bytes`."""
+
+
+class _Read(Fetch):
+    """Pages of a session that goes, which are being read."""
+
+    def __init__(self, first: int, last: int, messages: int, done: Callable[[list[DeliveryRecord]], None]) -> None:
+        super().__init__(first, last, messages)
+        self._done = done
+
+    def committed(self, number: int) -> int:
+        """They have come."""
+        del number
+        if not self.over:
+            self._done(self.records)
+        return len(self.records)
+
+
+class Giving:
+    """One session that goes to a node, because of a claim."""
+
+    def __init__(self, session: Session, node: str, ask: Ask) -> None:
+        self.session = session
+        self.client_id = session.client_id
+        self.node = node
+        self.ask = ask
+        # What waits on disk alone and was read, how far, and how much of each page.
+        self.read: list[DeliveryRecord] = []
+        self.read_bytes = 0
+        self.pages: dict[Page, tuple[int, int]] = {}
+        self.fetch: _Read | None = None
+        # What has gone, and what of that was read since.
+        self.gone: set[Delivery] = set()
+        self.will: Will | None = None
+        self.will_due = 0.0
+        self.writer: SessionWriter | None = None
+        self.rest = False
+        # Nodes that claim it too: they have their answer when this is over.
+        self.askers: list[tuple[str, Ask]] = []
+
+
+class _Line:
+    """What goes to one node."""
+
+    def __init__(self) -> None:
+        self.unread = 0
+        self.waiting: deque[Giving] = deque()
+
+
+class Giver:
+    """The sessions that go. `most_bytes`: of messages of one session that are read from disk to go along."""
+
+    def __init__(
+        self,
+        router: Router,
+        principals: Principals,
+        send: Callable[[str, Message], None],
+        over: Callable[[Giving], None],
+        barrier: Callable[[str, Callable[[], None]], None],
+        now: Callable[[], float],
+        log: Any,
+        most_bytes: int,
+    ) -> None:
+        """`over`: who is told that one has gone, or stays. `barrier`: calls when all has arrived that the nodes had
+        sent, but for one of them."""
+        self.givings: dict[str, Giving] = {}
+        self.moved = 0
+        """Sessions that have gone to other nodes."""
+        self.left_behind = 0
+        """Messages that did not go along with their sessions: more waited on disk than may go."""
+        self._router = router
+        self._principals = principals
+        self._send = send
+        self._over = over
+        self._barrier = barrier
+        self._now = now
+        self._log = log
+        self._most_bytes = most_bytes
+        self._lines: dict[str, _Line] = {}
+
+    def give(self, node: str, ask: Ask) -> int:
+        """End the connection of a session, and have it go to a node: NONE: there is none (any more); REFUSED; LATER."""
+        router, now = self._router, self._now()
+        giving = self.givings.get(ask.client_id)
+        if giving is not None:
+            giving.askers.append((node, ask))
+            return LATER
+        session = router.sessions.get(ask.client_id)
+        if session is not None and session.outbox is None:
+            router.look_at(session, now)
+        if session is None or session.ended or session.own or session.uplink or session.node:
+            return NONE
+        clean = ask.clean
+        try:
+            check_owner(session, ask.user, router.limits, now)
+        except Refused:
+            if not ask.merges:
+                return REFUSED
+            clean = True
+        if session.outbox is not None:
+            peer = session.outbox.peer
+            assert peer is not None
+            peer.take_over(now)
+            router.fanout.drain(router, now)
+        if router.sessions.get(ask.client_id) is not session:
+            return NONE
+        if clean:
+            router.end_session(session, now)
+            return NONE
+        giving = self.givings[ask.client_id] = Giving(session, node, ask)
+        self._go_on(giving)
+        return LATER
+
+    # -- what goes -----------------------------------------------------------------------------------------------------
+
+    def _go_on(self, giving: Giving) -> None:
+        """Read the next pages; when there are none, have all that has not gone yet go."""
+        session = giving.session
+        disk = session.queue.disk
+        journal = session.journal
+        if disk is not None and journal is not None and giving.read_bytes < self._most_bytes:
+            first = last = messages = size = 0
+            taken: list[tuple[Page, int]] = []
+            for page in disk.pages():
+                read_to, count = giving.pages.get(page, (0, 0))
+                if page.last <= read_to:
+                    continue
+                if taken and (messages + page.messages > FETCHED or size + page.bytes > FETCHED_BYTES):
+                    break
+                first = first or max(int(page.first), read_to + 1)
+                last = int(page.last)
+                messages += int(page.messages) - count
+                size += int(page.bytes)
+                taken.append((page, int(page.messages)))
+            if taken:
+                for page, count in taken:
+                    giving.pages[page] = (int(page.last), count)
+                giving.read_bytes += size
+                giving.fetch = _Read(first, last, messages, lambda records: self._was_read(giving, records))
+                journal.fetch(session.client_id, giving.fetch)
+                return
+        self._begin_parts(giving)
+
+    def _was_read(self, giving: Giving, records: list[DeliveryRecord]) -> None:
+        giving.fetch = None
+        if self.givings.get(giving.client_id) is giving:
+            giving.read.extend(records)
+            self._go_on(giving)
+
+    def _begin_parts(self, giving: Giving) -> None:
+        session = giving.session
+        record = self._rest_of(giving) if giving.rest else self._all_of(giving)
+        pages = [] if session.queue.disk is None else session.queue.disk.pages()
+        # In their places among what is in memory; without those that were dropped since they were read.
+        read = [kept for kept in giving.read if any(page.first <= kept.number <= page.last for page in pages)]
+        giving.read = []
+        if read:
+            waiting = [kept for kept in record.deliveries if kept.state == QUEUED] + read
+            waiting.sort(key=lambda kept: kept.number)
+            record.deliveries[:] = [kept for kept in record.deliveries if kept.state != QUEUED] + waiting
+        record.pages.clear()
+        giving.writer = SessionWriter(record, self._principals)
+        line = self._lines.setdefault(giving.node, _Line())
+        line.waiting.append(giving)
+        self._pump(giving.node, line)
+
+    def _all_of(self, giving: Giving) -> SessionRecord:
+        session, now = giving.session, self._now()
+        if session.ended:
+            # Its time was over while pages were read.
+            return SessionRecord(giving.client_id, 0, 0.0, session.principal)
+        record = record_of(session, now)
+        giving.gone.update(session.queue.waiting())
+        # From here on it is the other node's to publish.
+        giving.will, giving.will_due = session.will, session.will_due
+        session.will, session.will_due = None, 0.0
+        self._router.schedule(session)
+        return record
+
+    def _rest_of(self, giving: Giving) -> SessionRecord:
+        session, now = giving.session, self._now()
+        record = SessionRecord(giving.client_id, session.expiry_interval, 0.0, session.principal)
+        if not session.ended:
+            for delivery in session.queue.waiting():
+                if delivery not in giving.gone:
+                    record.deliveries.append(delivery_record(delivery, {}, now))
+        return record
+
+    def _pump(self, node: str, line: _Line) -> None:
+        while line.waiting and line.unread < WINDOW:
+            giving = line.waiting[0]
+            writer = giving.writer
+            assert writer is not None
+            data = writer.next()
+            line.unread += len(data)
+            self._send(node, Part(giving.client_id, giving.ask.time, giving.rest, data))
+            line.waiting.popleft()
+            if not writer.over:
+                # Each in turn: a large session holds up no small one.
+                line.waiting.append(giving)
+
+    # -- what the other node says --------------------------------------------------------------------------------------
+
+    def took(self, node: str, size: int) -> None:
+        """It has taken so many bytes of parts."""
+        line = self._lines.get(node)
+        if line is not None:
+            line.unread = max(line.unread - size, 0)
+            self._pump(node, line)
+
+    def ready(self, node: str, client_id: str, time: int) -> None:
+        """All nodes know that the subscriptions stand there: the rest goes."""
+        giving = self._of(node, client_id, time)
+        if giving is not None and not giving.rest and giving.writer is not None and giving.writer.over:
+            giving.rest = True
+            # What nodes sent before they knew it is still on its way here, perhaps.
+            self._barrier(node, lambda: self._begin_rest(giving))
+
+    def _begin_rest(self, giving: Giving) -> None:
+        if self.givings.get(giving.client_id) is giving:
+            self._go_on(giving)
+
+    def taken(self, node: str, client_id: str, time: int) -> None:
+        """The session is kept there: it is forgotten here."""
+        giving = self._of(node, client_id, time)
+        if giving is None or not giving.rest:
+            return
+        session = giving.session
+        self._count_left_behind(giving)
+        self._router.release(session, self._now())
+        self.moved += 1
+        self._end(giving)
+
+    def _of(self, node: str, client_id: str, time: int) -> Giving | None:
+        giving = self.givings.get(client_id)
+        return giving if giving is not None and giving.node == node and giving.ask.time == time else None
+
+    def _count_left_behind(self, giving: Giving) -> None:
+        disk = giving.session.queue.disk
+        if disk is None or giving.session.ended:
+            return
+        behind = 0
+        for page in disk.pages():
+            read_to, count = giving.pages.get(page, (0, 0))
+            if page.last > read_to:
+                behind += int(page.messages) - count
+        if behind > 0:
+            self.left_behind += behind
+            giving.session.offered += behind
+            giving.session.ledger.lost(SESSION_ENDED, behind)
+            self._log.warning("messages stayed behind", client_id=giving.client_id, node=giving.node, messages=behind)
+
+    def left(self, node: str) -> None:
+        """A node is gone: what was on its way there stays."""
+        self._lines.pop(node, None)
+        for giving in list(self.givings.values()):
+            giving.askers = [each for each in giving.askers if each[0] != node]
+            if giving.node == node:
+                self._stay(giving)
+
+    def _stay(self, giving: Giving) -> None:
+        session = giving.session
+        if giving.fetch is not None:
+            giving.fetch.over = True
+        if giving.will is not None and not session.ended:
+            session.will, session.will_due = giving.will, giving.will_due
+            self._router.session_table.count(session)
+            self._router.schedule(session)
+        self._end(giving)
+
+    def _end(self, giving: Giving) -> None:
+        del self.givings[giving.client_id]
+        self._over(giving)

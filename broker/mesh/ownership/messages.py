@@ -1,0 +1,131 @@
+"""What nodes say to each other about sessions, and how it stands in bytes: many of them in one message of the bus.
+
+Owns the kinds of messages. Promises: what is read was looked at; anything else raises ProtocolFault. A time is that of
+a claim: microseconds of the clock of all nodes (`claims`), which with the node that made it names the claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import msgspec
+
+from broker.mesh.bus import ProtocolFault
+
+LATEST: Final = 1 << 62
+"""The last point of the clock; what lies far ahead of all clocks would stop them."""
+
+Time = Annotated[int, msgspec.Meta(ge=0, le=LATEST)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=65_535)]
+
+NONE: Final = 0
+"""Answer to a claim: there is no session here, or none any more."""
+LOST: Final = 1
+"""A claim of the same client identifier that was made here is later."""
+REFUSED: Final = 2
+"""The session here is another user's."""
+LATER: Final = -1
+"""The answer follows when what goes on with the session is over. It is said to nobody."""
+
+
+class Hello(msgspec.Struct, array_like=True, frozen=True, tag=0):
+    """The first message. `clock`: no claim of this node was later; `sessions`: how many are here."""
+
+    clock: Time
+    sessions: Count
+
+
+class Ask(msgspec.Struct, array_like=True, frozen=True, tag=1):
+    """A client with this identifier is here: who has its session is to end the connection and hand it over.
+
+    `clean`: to end the session. `user`: whom the client has proved to be. `merges`: its session is there, and what is
+    here comes into it.
+    """
+
+    client_id: Name
+    user: str | None
+    clean: bool
+    merges: bool
+    time: Time
+
+
+class Answer(msgspec.Struct, array_like=True, frozen=True, tag=2):
+    """What there is to say to a claim; where the session comes, its parts are the answer."""
+
+    client_id: Name
+    time: Time
+    outcome: Annotated[int, msgspec.Meta(ge=NONE, le=REFUSED)]
+
+
+class Part(msgspec.Struct, array_like=True, frozen=True, tag=3):
+    """A part of a session (`records`). `rest`: of what came to it since the first parts were made."""
+
+    client_id: Name
+    time: Time
+    rest: bool
+    data: bytes
+
+
+class Took(msgspec.Struct, array_like=True, frozen=True, tag=4):
+    """So many bytes of parts were taken: as many more may follow."""
+
+    size: Count
+
+
+class Ready(msgspec.Struct, array_like=True, frozen=True, tag=5):
+    """The session's subscriptions stand here, and all nodes know it: the rest may follow."""
+
+    client_id: Name
+    time: Time
+
+
+class Taken(msgspec.Struct, array_like=True, frozen=True, tag=6):
+    """All of the session is kept here: the node that had it may forget it."""
+
+    client_id: Name
+    time: Time
+
+
+class Held(msgspec.Struct, array_like=True, frozen=True, tag=7):
+    """Sessions that are here: the client identifier, and when it was claimed (0: never)."""
+
+    sessions: list[tuple[Name, Time]]
+
+
+class Compared(msgspec.Struct, array_like=True, frozen=True, tag=8):
+    """The answer to that. `older`: sessions of these that are here too, claimed at an earlier time than there."""
+
+    older: list[tuple[Name, Time]]
+
+
+class Pass(msgspec.Struct, array_like=True, frozen=True, tag=9):
+    """The other node is to answer with `Passed`, behind all that it has sent so far."""
+
+    number: Count
+
+
+class Passed(msgspec.Struct, array_like=True, frozen=True, tag=10):
+    """The answer to that."""
+
+    number: Count
+
+
+Message = Hello | Ask | Answer | Part | Took | Ready | Taken | Held | Compared | Pass | Passed
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Message]).decode
+
+
+def encode(messages: Sequence[Message]) -> bytes:
+    """Some messages as one."""
+    return _encode(messages)
+
+
+def decode(data: bytes) -> list[Message]:
+    """The messages in one. Raises ProtocolFault."""
+    try:
+        return _decode(data)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise ProtocolFault(f"a message about sessions that nobody wrote: {error}") from error

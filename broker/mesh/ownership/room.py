@@ -1,0 +1,311 @@
+"""The room of the mesh in which a client identifier has one session: claims, and sessions that come and go.
+
+Owns what is said to each node in a turn, and the comparison with a node that has come: both may have had clients of one
+identifier while they could not talk to each other. The later claim keeps the session, and what is at the other node
+comes into it (`taking`); it ends there instead if the later one began with a clean start, or is another user's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Final
+
+from broker.core.connection.handshake import RESERVED
+from broker.core.hooks import Owner, OwnerClaim
+from broker.core.routing.router import Router
+from broker.core.session.session import Session
+from broker.mesh.bus import OWNERSHIP, Bus, ProtocolFault, Room
+from broker.mesh.ownership.barriers import Barriers
+from broker.mesh.ownership.claims import Claims, Hall
+from broker.mesh.ownership.giving import Giver, Giving
+from broker.mesh.ownership.messages import (
+    NONE,
+    Answer,
+    Ask,
+    Compared,
+    Held,
+    Hello,
+    Message,
+    Part,
+    Pass,
+    Passed,
+    Ready,
+    Taken,
+    Took,
+    decode,
+    encode,
+)
+from broker.mesh.ownership.taking import Taker
+from broker.store.sqlite.principals import Principals
+
+COMPARED: Final = 1_000
+COMPARED_BYTES: Final = 65_536
+"""Sessions, and characters of their client identifiers, that are compared with a node at a time."""
+
+BATCH: Final = 1_024
+"""Messages that go to a node as one, at most. A part of a session ends a batch."""
+
+MOST_READ: Final = 268_435_456
+"""Bytes of messages that are read from disk to go along with one session, if nothing else is said."""
+
+
+class Shell(ABC):
+    """What the room needs of the broker that it stands in. All on the event loop's thread."""
+
+    @abstractmethod
+    def now(self) -> float:
+        """The broker's monotonic clock (s), as the router knows it."""
+
+    @abstractmethod
+    def wall(self) -> float:
+        """Seconds since the epoch. Where the clocks of nodes differ, claims are still in order once they have met."""
+
+    @abstractmethod
+    def soon(self, call: Callable[[], None]) -> None:
+        """Call something in a later turn of the event loop."""
+
+    @abstractmethod
+    def settle(self, call: Callable[[], None]) -> None:
+        """Call something, not before this has returned, when every node knows the filters that stand here now, or has
+        had its time (`mesh.confirm_timeout`)."""
+
+    @abstractmethod
+    def wake(self) -> None:
+        """Connections may have ended, or have something to write: look after them (`FlushScheduler.after_batch`)."""
+
+
+class Ownership(Room, Owner):
+    """The room, and what the router asks for each CONNECT.
+
+    The broker attaches it to the bus (`OWNERSHIP`) and to `Router.owner`, and calls `tick` when `due` has come.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        bus: Bus,
+        shell: Shell,
+        log: Any,
+        timeout: float,
+        principals: Principals | None = None,
+        most_read: int = MOST_READ,
+    ) -> None:
+        """`timeout`: seconds that a node is waited for (`mesh.confirm_timeout`). `most_read`: see `MOST_READ`."""
+        known = Principals() if principals is None else principals
+        self._router = router
+        self._bus = bus
+        self._shell = shell
+        self._hall = _Hall(self)
+        self.claims = Claims(bus.node, self._hall, shell.wall, timeout)
+        # Two of them have to fit into the time that a claim has.
+        self.barriers = Barriers(self.say, shell.now, timeout / 2)
+        self.giver = Giver(router, known, self.say, self._given, self._barrier, shell.now, log, most_read)
+        self.taker = Taker(
+            router, known, self.claims, self.say, self._hall.giving, shell.settle, self._barrier, shell.now, log
+        )
+        # What is still to be said to each node in this turn.
+        self._to_say: dict[str, list[Message]] = {}
+        # The nodes that are there: how many sessions they were told to be here.
+        self._told: dict[str, int] = {}
+        # The client identifiers that are still to be compared with a node, from the last on.
+        self._comparing: dict[str, list[str]] = {}
+
+    # -- the router's --------------------------------------------------------------------------------------------------
+
+    def claim(
+        self, client_id: str, user_name: str | None, clean_start: bool, told: Callable[[int], None]
+    ) -> OwnerClaim | None:
+        """See `Owner.claim`."""
+        return self.claims.claim(client_id, user_name, clean_start, told)
+
+    @property
+    def due(self) -> float:
+        """When `tick` is to be called (s, of the shell's clock); 0.0: not before something happens here."""
+        claims, barriers = self.claims.due, self.barriers.due
+        return min(claims, barriers) if claims and barriers else claims or barriers
+
+    def tick(self) -> None:
+        """Go on without nodes that do not answer."""
+        self.barriers.tick()
+        self.claims.tick()
+        self._shell.wake()
+
+    # -- the bus's -----------------------------------------------------------------------------------------------------
+
+    def joined(self, node: str) -> None:
+        """A node is there: say how many sessions are here, so that the one with fewer names them."""
+        count = self._told[node] = sum(map(_counts, self._router.sessions.values()))
+        self.say(node, Hello(self.claims.clock, count))
+        self.claims.joined(node)
+
+    def left(self, node: str) -> None:
+        """A node is gone, and all that was under way with it."""
+        self._told.pop(node, None)
+        self._to_say.pop(node, None)
+        self._comparing.pop(node, None)
+        self.barriers.left(node)
+        self.taker.left(node)
+        self.giver.left(node)
+        self.claims.left(node)
+        self._shell.wake()
+
+    def received(self, node: str, data: bytes) -> None:
+        """A node has said something. Raises ProtocolFault."""
+        router = self._router
+        router.fanout.drain(router, self._shell.now())
+        try:
+            for message in decode(data):
+                self._hear(node, message)
+        finally:
+            self._shell.wake()
+
+    def _hear(self, node: str, message: Message) -> None:
+        match message:
+            case Ask():
+                self.claims.asked(node, message)
+            case Answer():
+                self.claims.answered(node, message)
+            case Part():
+                self.taker.part(node, message)
+            case Took():
+                self.giver.took(node, message.size)
+            case Ready():
+                self.giver.ready(node, message.client_id, message.time)
+            case Taken():
+                self.giver.taken(node, message.client_id, message.time)
+            case Hello():
+                self._begin_comparing(node, message)
+            case Held():
+                self._compare(node, message)
+            case Compared():
+                self._compared(node, message)
+            case Pass():
+                self.say(node, Passed(message.number))
+            case Passed():
+                self.barriers.passed(node, message)
+
+    def _barrier(self, but: str, call: Callable[[], None]) -> None:
+        """Call something when all has arrived that the nodes had sent, but for one of them."""
+        self.barriers.begin((node for node in self._told if node != but), call)
+
+    # -- saying --------------------------------------------------------------------------------------------------------
+
+    def say(self, node: str, message: Message) -> None:
+        """Say something to a node, with all else of this turn."""
+        waiting = self._to_say.get(node)
+        if waiting is None:
+            if not self._to_say:
+                self._shell.soon(self._flush)
+            waiting = self._to_say[node] = []
+        waiting.append(message)
+        if isinstance(message, Part) or len(waiting) >= BATCH:
+            self._bus.send(node, OWNERSHIP, encode(waiting))
+            waiting.clear()
+
+    def _flush(self) -> None:
+        to_say, self._to_say = self._to_say, {}
+        for node, waiting in to_say.items():
+            if waiting:
+                self._bus.send(node, OWNERSHIP, encode(waiting))
+
+    # -- sessions that go ----------------------------------------------------------------------------------------------
+
+    def _given(self, giving: Giving) -> None:
+        """A session has gone, or stays: whoever has waited for that goes on."""
+        for node, ask in sorted(giving.askers, key=lambda asker: (asker[1].time, asker[0]), reverse=True):
+            self.claims.serve(node, ask)
+        if not self._hall.giving(giving.client_id):
+            self.taker.given(giving.client_id)
+            self.claims.given(giving.client_id)
+
+    # -- nodes that were not there -------------------------------------------------------------------------------------
+
+    def _begin_comparing(self, node: str, hello: Hello) -> None:
+        self.claims.heard(hello.clock)
+        mine = self._told.get(node)
+        if mine is None or node in self._comparing:
+            raise ProtocolFault("a second hello")
+        self._comparing[node] = []
+        if (mine, self._bus.node) < (hello.sessions, node) and mine > 0:
+            self._comparing[node] = [each.client_id for each in self._router.sessions.values() if _counts(each)]
+            self._name_some(node)
+
+    def _name_some(self, node: str) -> None:
+        """Name the next sessions that are here to a node."""
+        left = self._comparing.get(node)
+        claims = self.claims
+        named: list[tuple[str, int]] = []
+        size = 0
+        while left and len(named) < COMPARED and size < COMPARED_BYTES:
+            client_id = left.pop()
+            session = self._router.sessions.get(client_id)
+            if session is not None:
+                named.append((client_id, claims.times.get(client_id, 0)))
+                size += len(client_id)
+        if named:
+            self.say(node, Held(named))
+
+    def _compare(self, node: str, held: Held) -> None:
+        older: list[tuple[str, int]] = []
+        for client_id, time in held.sessions:
+            session = self._router.sessions.get(client_id)
+            if session is None or not _counts(session):
+                continue
+            if self.claims.later(client_id, node, time):
+                self.claims.reclaim(client_id, session.user_name, node, time)
+            else:
+                older.append((client_id, self.claims.times.get(client_id, 0)))
+        self.say(node, Compared(older))
+
+    def _compared(self, node: str, compared: Compared) -> None:
+        for client_id, time in compared.older:
+            session = self._router.sessions.get(client_id)
+            if session is not None and _counts(session) and self.claims.later(client_id, node, time):
+                self.claims.reclaim(client_id, session.user_name, node, time)
+        self._name_some(node)
+
+    # -- for the claims ------------------------------------------------------------------------------------------------
+
+    def give(self, node: str, ask: Ask) -> int:
+        """See `Hall.give`."""
+        session = self._router.sessions.get(ask.client_id)
+        merges = ask.merges and session is not None and not self._hall.giving(ask.client_id)
+        if session is not None and merges and self.claims.later(ask.client_id, node, ask.time):
+            # Its client has come back here since: it is the other way round.
+            self.claims.reclaim(ask.client_id, session.user_name, node, ask.time)
+            return NONE
+        return self.giver.give(node, ask)
+
+
+class _Hall(Hall):
+    """What the claims of a room are made among."""
+
+    def __init__(self, room: Ownership) -> None:
+        self._room = room
+
+    def nodes(self) -> list[str]:
+        return list(self._room._told)
+
+    def send(self, node: str, message: Message) -> None:
+        self._room.say(node, message)
+
+    def holds(self, client_id: str) -> bool:
+        return client_id in self._room._router.sessions
+
+    def giving(self, client_id: str) -> bool:
+        return client_id in self._room.giver.givings
+
+    def now(self) -> float:
+        return self._room._shell.now()
+
+    def give(self, node: str, ask: Ask) -> int:
+        return self._room.give(node, ask)
+
+    def tell_soon(self) -> None:
+        self._room._shell.soon(self._room.claims.tell)
+
+
+def _counts(session: Session) -> bool:
+    """Whether it is a client's: those of links, programs and nodes are on their own node for good."""
+    return not (session.own or session.uplink or session.client_id.startswith(RESERVED))

@@ -1,0 +1,262 @@
+"""Sessions that come to this node from others.
+
+Owns each until all of it is kept here. First the subscriptions stand here; when all nodes know that, the rest comes of
+what went to the old node meanwhile, and what came here too is left out of it. A session that is here already stays as
+it is, and takes in the other: the subscriptions that it has not, and what waits, behind its own; what was in flight
+there and may have been sent waits again (QoS 1) or is over (QoS 2, which is never sent twice).
+
+Promises: what has come is in the session when its node leaves, and is never told twice to be kept.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from broker.core.codec.errors import Refused
+from broker.core.connection.handshake import RESERVED
+from broker.core.connection.identity import check_owner
+from broker.core.counters import SESSION_ENDED
+from broker.core.persistence.commits import Waiter
+from broker.core.persistence.journal import DeliveryRecord, SessionRecord
+from broker.core.persistence.moving import delivery_record
+from broker.core.persistence.restore import admit, append, subscribe
+from broker.core.queues.delivery import QUEUED, RELEASED
+from broker.core.routing.router import Router
+from broker.core.session.session import Session
+from broker.mesh.bus import ProtocolFault
+from broker.mesh.ownership.claims import Claim, Claims
+from broker.mesh.ownership.messages import Message, Part, Ready, Taken, Took
+from broker.mesh.ownership.records import SessionReader
+from broker.store.sqlite.principals import Principals
+
+
+class Coming:
+    """One session that comes from a node."""
+
+    def __init__(self, node: str, client_id: str, time: int, principals: Principals, claim: Claim | None) -> None:
+        self.node = node
+        self.client_id = client_id
+        self.time = time
+        self.claim = claim
+        self.reader = SessionReader(principals)
+        self.record: SessionRecord | None = None
+        # The session here was made of it; else it was here before.
+        self.fresh: Session | None = None
+        # Its subscriptions stand here, and the rest may come.
+        self.placed = False
+        self.rest: list[DeliveryRecord] = []
+        # Its messages are in the session here.
+        self.complete = False
+
+
+class _Kept(Waiter):
+    def __init__(self, told: Callable[[], None]) -> None:
+        super().__init__()
+        self._told = told
+
+    def committed(self, number: int) -> int:
+        del number
+        self._told()
+        return 1
+
+
+class Taker:
+    """The sessions that come."""
+
+    def __init__(
+        self,
+        router: Router,
+        principals: Principals,
+        claims: Claims,
+        send: Callable[[str, Message], None],
+        giving: Callable[[str], bool],
+        settle: Callable[[Callable[[], None]], None],
+        barrier: Callable[[str, Callable[[], None]], None],
+        now: Callable[[], float],
+        log: Any,
+    ) -> None:
+        """`giving`: whether a session is on its way to another node. `settle`: calls when all nodes know what this
+        one's clients have subscribed to. `barrier`: calls when all has arrived that the nodes had sent, but for one."""
+        self.coming: dict[tuple[str, str], Coming] = {}
+        self.moved = 0
+        """Sessions that have come from other nodes."""
+        self.merged = 0
+        """Those of them that came into one that was here."""
+        self.dropped = 0
+        """Messages that came with them and are lost: no room, or none that may be sent again."""
+        self._router = router
+        self._principals = principals
+        self._claims = claims
+        self._send = send
+        self._giving = giving
+        self._settle = settle
+        self._barrier = barrier
+        self._now = now
+        self._log = log
+
+    def part(self, node: str, part: Part) -> None:
+        """A part has come. Raises ProtocolFault."""
+        key = (node, part.client_id)
+        coming = self.coming.get(key)
+        if not part.rest and (coming is None or coming.time != part.time):
+            if coming is not None:
+                self._end(coming)
+            claim = self._claims.move_begins(part.client_id, part.time)
+            coming = self.coming[key] = Coming(node, part.client_id, part.time, self._principals, claim)
+        if coming is None or coming.time != part.time or coming.placed is not part.rest:
+            raise ProtocolFault("a part of a session that nobody expects")
+        record = coming.reader.add(part.data)
+        self._send(node, Took(len(part.data)))
+        if coming.claim is not None:
+            self._claims.move_goes_on(coming.claim)
+        if record is None:
+            return
+        if record.client_id != part.client_id or record.client_id.startswith(RESERVED):
+            raise ProtocolFault("a session under a name that it has not")
+        if part.rest:
+            # What came to the old node came here too, or does so before this is passed.
+            coming.rest = record.deliveries
+            self._barrier(node, lambda: self._complete(coming, True))
+        else:
+            coming.record = record
+            self._place(coming)
+
+    # -- its subscriptions ---------------------------------------------------------------------------------------------
+
+    def _place(self, coming: Coming) -> None:
+        record = coming.record
+        if record is None or coming.placed or self._giving(coming.client_id):
+            return  # `given` comes back to it
+        coming.placed = True
+        coming.reader = SessionReader(self._principals)
+        router, now = self._router, self._now()
+        session = router.sessions.get(coming.client_id)
+        if session is not None and session.outbox is None:
+            router.look_at(session, now)
+            session = router.sessions.get(coming.client_id)
+        if session is None:
+            if record.expiry_interval > 0:
+                deliveries, record.deliveries = record.deliveries, []
+                coming.fresh = admit(router, record, now)
+                record.deliveries = deliveries
+        elif self._is_of(session, record):
+            self.merged += 1
+            subscribe(router, session, record.subscriptions)
+        self._settle(lambda: self._settled(coming))
+
+    def _is_of(self, session: Session, record: SessionRecord) -> bool:
+        """Whether a session that is here is that user's whose the other one is."""
+        try:
+            check_owner(session, record.principal.user_name, self._router.limits, self._now())
+        except Refused:
+            return False
+        return session.principal.mount == record.principal.mount
+
+    def _settled(self, coming: Coming) -> None:
+        if self.coming.get((coming.node, coming.client_id)) is coming:
+            self._send(coming.node, Ready(coming.client_id, coming.time))
+
+    def given(self, client_id: str) -> None:
+        """A session goes to another node no more: one that came meanwhile has its place."""
+        for coming in list(self.coming.values()):
+            if coming.client_id == client_id:
+                self._place(coming)
+
+    # -- its messages --------------------------------------------------------------------------------------------------
+
+    def _complete(self, coming: Coming, tells: bool) -> None:
+        """All has come: put its messages into the session. `tells`: the node hears when they are kept."""
+        record, rest = coming.record, coming.rest
+        if record is None or coming.complete:
+            return
+        coming.complete = True
+        router, now = self._router, self._now()
+        session = router.sessions.get(coming.client_id)
+        dropped = self.dropped
+        if session is not None:
+            if session is coming.fresh and session.outbox is None and not session.inflight:
+                # What waits on disk alone already stays before the rest.
+                came = [] if session.queue.disk is not None else session.queue.take_all()
+                session.offered -= len(came)
+                here = [delivery_record(delivery, {}, now) for delivery in came]
+                deliveries = [*record.deliveries, *_without(rest, here), *here]
+            elif self._is_of(session, record):
+                deliveries = self._waiting_again(session, [*record.deliveries, *rest])
+            else:
+                deliveries = []
+                self.dropped += len(record.deliveries) + len(rest)
+            self.dropped += append(router, session, deliveries, now)
+        self.moved += 1
+        self._log.debug("session moved here", client_id=coming.client_id, node=coming.node)
+        if self.dropped > dropped:
+            messages = self.dropped - dropped
+            self._log.warning(
+                "messages of a moved session lost", client_id=coming.client_id, node=coming.node, messages=messages
+            )
+        if coming.claim is not None:
+            self._claims.moved(coming.claim, coming.node)
+        if tells:
+            self._when_kept(coming)
+        else:
+            self._end(coming)
+
+    def _waiting_again(self, session: Session, records: Sequence[DeliveryRecord]) -> list[DeliveryRecord]:
+        """The records of another session, as they can be the last of this one."""
+        found: list[DeliveryRecord] = []
+        for kept in records:
+            if kept.state == RELEASED:
+                continue  # its client had it
+            if kept.state != QUEUED and kept.qos == 2 and kept.attempts > 0:
+                session.offered += 1
+                session.drop(SESSION_ENDED)
+                self.dropped += 1
+                continue
+            kept.state, kept.packet_id, kept.attempts = QUEUED, 0, 0
+            found.append(kept)
+        return found
+
+    def _when_kept(self, coming: Coming) -> None:
+        def kept() -> None:
+            if self.coming.get((coming.node, coming.client_id)) is coming:
+                self._send(coming.node, Taken(coming.client_id, coming.time))
+                self._end(coming)
+
+        commits = self._router.commits
+        if commits is not None and commits.pending():
+            commits.wait(_Kept(kept))
+        else:
+            kept()
+
+    def left(self, node: str) -> None:
+        """A node is gone: what has come of its sessions is what there is."""
+        for coming in [each for each in self.coming.values() if each.node == node]:
+            if coming.placed and not coming.complete:
+                self._complete(coming, False)
+            else:
+                self._end(coming)
+
+    def _end(self, coming: Coming) -> None:
+        if self.coming.pop((coming.node, coming.client_id), None) is not None and coming.claim is not None:
+            self._claims.move_ends(coming.claim, coming.node)
+
+
+def _without(rest: Sequence[DeliveryRecord], here: Sequence[DeliveryRecord]) -> list[DeliveryRecord]:
+    """What of the rest did not come here as well. Of equal messages the last are those that came to both nodes."""
+    both = Counter(map(_key, here))
+    found: list[DeliveryRecord] = []
+    for kept in reversed(rest):
+        key = _key(kept)
+        if both[key] > 0:
+            both[key] -= 1
+        else:
+            found.append(kept)
+    found.reverse()
+    return found
+
+
+def _key(kept: DeliveryRecord) -> tuple[object, ...]:
+    message = kept.message
+    assert message is not None
+    return (message.publisher, message.topic, message.payload, message.properties, kept.qos, kept.identifiers)

@@ -1,0 +1,99 @@
+"""The settings as the core knows them: made of them at the start, and changed by a reload."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.core.codec.packets import NEVER, V5, V31, V311
+from broker.core.limits import Limits
+from broker.core.queues.queue_policy import POLICIES, UNSET, QueueRule
+from broker.core.routing.router import Router
+from broker.settings import LARGEST_PACKET, QueueRuleSettings, Settings
+
+VERSIONS: Final = {"3.1": V31, "3.1.1": V311, "5.0": V5}
+"""The protocol levels of the versions of MQTT (section 3.1.2.2)."""
+
+LARGEST_WINDOW: Final = 65_535
+"""Unacknowledged publishes that the protocol allows in one direction (MQTT 5.0, section 3.1.2.11.3)."""
+
+
+NAMES: Final = tuple(name for name in dir(Limits()) if not name.startswith("_"))
+"""Every limit of the core. Compiled, an object has no `__dict__`."""
+
+
+def change(router: Router, settings: Settings) -> None:
+    """Have a router that is in use keep to these settings."""
+    before = router.limits
+    made = limits(settings)
+    if router.access_control is not None:
+        # It knows more than the settings of the core: what a listener allows.
+        made.allow_anonymous = before.allow_anonymous
+    # Not of the settings: where clients are to go while the broker is drained.
+    made.server_reference = before.server_reference
+    for name in NAMES:
+        setattr(before, name, getattr(made, name))
+    router.limits_changed()
+
+
+def limits(settings: Settings) -> Limits:
+    """The settings as the core knows them. A 0 that the core has no word for becomes the most that is possible."""
+    made = Limits()
+    for section in (settings.limits, settings.mqtt):
+        for name, value in section:
+            if hasattr(made, name):
+                setattr(made, name, value)
+    made.max_packet_size = settings.limits.max_packet_size or LARGEST_PACKET
+    made.receive_maximum = settings.mqtt.receive_maximum or LARGEST_WINDOW
+    made.max_inflight = settings.mqtt.max_inflight or LARGEST_WINDOW
+    made.max_session_expiry = settings.session.max_expiry or NEVER
+    made.persistent = settings.session.persistent
+    made.store_refuses = settings.store.on_failure == "refuse"
+    made.versions = tuple(VERSIONS[version] for version in settings.mqtt.versions)
+    made.hop_limit = settings.federation.hop_limit
+    made.link_users = tuple(settings.federation.link_users)
+    made.link_client_ids = tuple(settings.federation.link_client_ids)
+    made.answer_timeout = settings.federation.answer_timeout
+    made.presence_topic = settings.presence.topic.encode()
+    made.queue_qos0 = settings.session.queue_qos0
+    made.max_sessions = settings.session.max_sessions
+    made.max_session_bytes = settings.session.max_bytes
+    made.max_empty_sessions = settings.session.max_empty
+    made.any_user_takes_over = settings.session.takeover == "any-user"
+    queue = settings.queue
+    made.queue_policy = POLICIES.index(queue.policy)
+    made.queue_max_age = queue.max_age
+    made.live_messages = queue.live_messages
+    made.live_bytes = queue.live_bytes
+    made.session_messages = queue.session_messages
+    made.session_bytes = queue.session_bytes
+    made.total_messages = queue.total_messages
+    made.total_bytes = queue.total_bytes
+    made.tell_publisher = queue.on_full == "tell-publisher"
+    made.tell_loss = queue.tell_loss
+    made.hold_publishers = queue.hold_publishers
+    made.subscriber_policies = tuple(POLICIES.index(policy) for policy in queue.subscriber_policies)
+    made.rules = tuple(_rule(rule) for rule in queue.rules)
+    made.max_retained_messages = settings.retained.max_messages
+    made.max_retained_bytes = settings.retained.max_bytes
+    made.max_client_bytes = settings.limits.max_client_bytes
+    made.max_retained_bytes_per_client = settings.retained.max_bytes_per_client
+    return made
+
+
+def _rule(rule: QueueRuleSettings) -> QueueRule:
+    return QueueRule(
+        client_id=rule.client_id or "",
+        user=rule.user or "",
+        topic_filter=rule.topic_filter or "",
+        policy=UNSET if rule.policy is None else POLICIES.index(rule.policy),
+        max_age=float(UNSET) if rule.max_age is None else rule.max_age,
+        depth=_or_unset(rule.depth),
+        live_messages=_or_unset(rule.live_messages),
+        live_bytes=_or_unset(rule.live_bytes),
+        session_messages=_or_unset(rule.session_messages),
+        session_bytes=_or_unset(rule.session_bytes),
+    )
+
+
+def _or_unset(value: int | None) -> int:
+    return UNSET if value is None else value

@@ -1,0 +1,185 @@
+"""What alarms are about: reads the broker's figures and says how each thing is, and which bounds it has.
+
+Owns the kinds of alarms, and what has to be remembered from one look to the next. What it remembers is bounded by the
+settings: an entry for each link.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from broker.core.counters import AGE, EXPIRED, REPLACED, Counters
+from broker.core.queues.queue_totals import UNLIMITED
+from broker.observe.alarms.hysteresis import Bounds
+from broker.settings import Alarms
+
+if TYPE_CHECKING:
+    from broker.observe.figures.sources import Sources
+
+KINDS: Final = {
+    "loop-lag": "the event loop is late: every client waits",
+    "queue-memory": "messages that wait for clients take most of the memory that they may have",
+    "disk-space": "a disk is nearly full",
+    "certificate": "a certificate has expired, or soon will",
+    "upstream-down": "an upstream broker cannot be reached",
+    "drop-rate": "messages are dropped",
+    "authentication-failures": "clients come with wrong credentials",
+    "store-failing": "the store cannot be written",
+}
+"""The names of alarms, and what each says."""
+
+INTENDED: Final = (EXPIRED, AGE, REPLACED)
+"""Causes of drops that somebody asked for: a message had grown too old, or a newer one took its place."""
+
+DAY: Final = 86_400.0
+
+SHORTEST: Final = 0.001
+"""Seconds that the time between two looks counts for at least."""
+
+
+class Observation(NamedTuple):
+    """How one thing is."""
+
+    kind: str
+    instance: str
+    """Which of several: a link, a file; "" where there is but one."""
+    value: float
+    unit: str
+    bounds: Bounds
+    detail: str = ""
+    """What is known besides, in one line."""
+
+
+def disk_used(path: str) -> float:
+    """The share of a disk that is used, by what the broker's user could still write. It blocks: it is for a thread.
+
+    0.0 where that cannot be found out: then whoever writes there says what is wrong.
+    """
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return 0.0
+    used = found.f_blocks - found.f_bfree
+    whole = used + found.f_bavail
+    return used / whole if whole else 0.0
+
+
+class Observer:
+    """Looks at one broker. Called in the event loop, `disks` apart."""
+
+    def __init__(self, sources: Sources, settings: Alarms, folders: dict[str, str]) -> None:
+        """`folders`: where something writes, by what it is."""
+        self._sources = sources
+        self.settings = settings
+        self._folders = folders
+        self._at: float | None = None
+        self._lag = (0, 0.0)
+        self._dropped = self._failures = 0
+
+    @property
+    def has_disks(self) -> bool:
+        """Whether there is something that writes to a disk, and an alarm for that."""
+        return bool(self._folders and self.settings.disk_used)
+
+    def disks(self) -> dict[str, float]:
+        """How full the disks are, by what writes there. It blocks: it is for a thread."""
+        return {name: disk_used(path) for name, path in self._folders.items()}
+
+    def look(self, disks: dict[str, float], now: float) -> list[Observation]:
+        """How everything is. Rates are those since the last look; there are none at the first."""
+        found = [*self._queues(), *self._disks(disks), *self._certificates(time.time()), *self._links(now)]
+        found += self._store()
+        # However soon: one that is missing would count as gone.
+        found += self._rates(0.0 if self._at is None else max(now - self._at, SHORTEST))
+        self._at = now
+        return found
+
+    def _bounds(self, limit: float, *, at_once: bool = False) -> Bounds:
+        settings = self.settings
+        return Bounds(
+            limit, limit * settings.clear_ratio, 0.0 if at_once else settings.raise_after, settings.clear_after
+        )
+
+    def _rates(self, elapsed: float) -> Iterator[Observation]:
+        """What is counted: how fast it went since the last look."""
+        settings = self.settings
+        server = self._sources.server
+        lags = server.lag_monitor.lags
+        count, total = lags.count - self._lag[0], lags.sum - self._lag[1]
+        self._lag = (lags.count, lags.sum)
+        dropped, self._dropped = self._dropped, _lost(server.router.counters)
+        failures, self._failures = self._failures, self._wrong()
+        if elapsed <= 0.0:
+            return
+        if settings.loop_lag:
+            late = total / count if count else server.router.counters.load.lag_at(server.loop.time())
+            yield Observation("loop-lag", "", late, "s", self._bounds(settings.loop_lag))
+        if settings.drop_rate:
+            rate = (self._dropped - dropped) / elapsed
+            yield Observation("drop-rate", "", rate, "messages/s", self._bounds(settings.drop_rate))
+        if settings.authentication_failures:
+            rate = (self._failures - failures) / elapsed
+            limit = self._bounds(settings.authentication_failures)
+            yield Observation("authentication-failures", "", rate, "failures/s", limit)
+
+    def _wrong(self) -> int:
+        security = self._sources.security
+        return 0 if security is None else dict(security.counts()).get("failures", 0)
+
+    def _queues(self) -> Iterator[Observation]:
+        load = self._sources.server.router.counters.load
+        if self.settings.queue_memory and load.max_bytes < UNLIMITED:
+            share = int(load.bytes) / int(load.max_bytes)
+            yield Observation("queue-memory", "", share, "", self._bounds(self.settings.queue_memory))
+
+    def _disks(self, disks: dict[str, float]) -> Iterator[Observation]:
+        limit = self.settings.disk_used
+        for name, share in disks.items():
+            # What is far from full at `clear_ratio` of its bound would never be told of as mended.
+            bounds = Bounds(limit, limit - 0.2 * (1.0 - limit), 0.0, self.settings.clear_after)
+            yield Observation("disk-space", name, share, "", bounds, self._folders[name])
+
+    def _certificates(self, clock: float) -> Iterator[Observation]:
+        """Days that certificates have held longer than they may be left alone: they only grow."""
+        days = self.settings.certificate_days
+        if not days:
+            return
+        ends = {} if self._sources.certificates is None else dict(self._sources.certificates())
+        for listener in self._sources.server.listeners.open:
+            if listener.certificates is not None:
+                ends.update(listener.certificates.loaded.expires)
+        for file, expires in ends.items():
+            left = (expires - clock) / DAY
+            detail = f"{file}: {left:.1f} days left" if left > 0.0 else f"{file}: expired {-left:.1f} days ago"
+            bounds = Bounds(-float(days), -float(days), 0.0, 0.0)
+            yield Observation("certificate", _level(file), -left, "days since it expired", bounds, detail)
+
+    def _links(self, now: float) -> Iterator[Observation]:
+        limit = self.settings.upstream_down
+        links = self._sources.links
+        if not limit or links is None:
+            return
+        for name, link in links.links.items():
+            bounds = Bounds(limit, limit, 0.0, self.settings.clear_after)
+            seconds = 0.0 if link.connected else now - link.down_since
+            yield Observation("upstream-down", name, seconds, "s", bounds, link.trouble)
+
+    def _store(self) -> Iterator[Observation]:
+        watch = self._sources.store
+        if self.settings.store and watch is not None:
+            bounds = self._bounds(1.0, at_once=True)
+            detail = watch.state if watch.failing else ""
+            yield Observation("store-failing", "", float(watch.failing), "", bounds, detail)
+
+
+def _lost(counters: Counters) -> int:
+    """Messages that were dropped though nobody asked for that."""
+    return counters.dropped_in_all() - sum(counters.dropped[cause] for cause in INTENDED)
+
+
+def _level(file: str) -> str:
+    """A path as one level of a topic and of a URL."""
+    return file.strip("/").replace("/", "_").replace("+", "_").replace("#", "_")

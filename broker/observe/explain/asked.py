@@ -1,0 +1,72 @@
+"""What is asked, and what of it stands before any receiver is looked at.
+
+Owns `Question` and `Case`. Promises: making a case changes nothing in the router, and its size is that of the route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from broker.core.principal import Principal
+from broker.core.queues.message import Message
+from broker.core.routing.in_turns.broadcasts import listeners
+from broker.core.routing.reach import Reach
+from broker.core.routing.router import Router
+from broker.core.topics.subscription import FilterEntry
+
+PUBLISH: Final = "publish"
+RECEIVE: Final = "receive"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A message that was not published. `size`: bytes of its payload; `publisher`: a client identifier; None: nobody's.
+
+    `client`: the one that is asked about; empty: everybody.
+    """
+
+    topic: str
+    publisher: str | None = None
+    qos: int = 0
+    retain: bool = False
+    size: int = 1
+    client: str = ""
+
+
+Rule = Callable[[Principal, str, str, int, bool], str]
+"""Where it is said whether a client may `publish` to a topic or `receive` from it, with this QoS and RETAIN."""
+
+
+def no_rule(principal: Principal, action: str, topic: str, qos: int, retain: bool) -> str:
+    """For a broker whose access control does not tell."""
+    del principal, action, topic, qos, retain
+    return ""
+
+
+class Case:
+    """A question as the router meets it: the message, its route as it is now, and who may have it."""
+
+    def __init__(self, router: Router, question: Question, now: float) -> None:
+        self.now = now
+        topic = question.topic.encode()
+        # Zeroes that nobody looks at: the system gives them when they are touched, which they are not.
+        payload = bytes(question.size)
+        self.message = Message(topic, payload, question.qos, question.retain, b"", 0.0, question.publisher or "")
+        self.origin = None if question.publisher is None else router.sessions.get(question.publisher)
+        self.remembered = router.cache.knows(topic)
+        self.route = route = router.cache.peek(topic)
+        self.entries: list[FilterEntry] = [entry for entry in route.entries if not entry.retired]
+        permissions = router.permissions
+        # Access control is asked as for a message; nothing is remembered with the route.
+        self.reach = None if permissions is None or not permissions.filters else Reach(topic, permissions)
+        # One for each receiver: whether all queues together have room for them.
+        self.listeners = listeners(route)
+        copies = self.listeners + sum(len(entry.groups) for entry in self.entries)
+        load, size = router.counters.load, self.message.size()
+        self.roomy = (
+            load.has_room(copies, copies * size)
+            and load.inflight + copies <= load.max_messages // 2
+            and load.inflight_bytes + copies * size <= load.max_bytes // 2
+        )

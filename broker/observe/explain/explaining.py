@@ -1,0 +1,385 @@
+"""What would happen to a message now: the route that the router has for it, and every decision on it, one by one.
+
+Owns `Explainer`. It asks the router's own parts: the match cache or the trie behind it, `Recipient` for what several
+filters of a session come to, `Reach` for who may have it, `Fanout.choose` for whose turn it is. What these would
+change is put back: no cache entry, counter or turn is used. What the queues would do is `Forecast`'s.
+Promises: an answer names a page of receivers at most, and the event loop has a turn after each `TURN` steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final, cast
+
+from broker.core.codec import reasons
+from broker.core.codec.framing import LARGEST_PACKET
+from broker.core.codec.mounted_names import inner_topic
+from broker.core.codec.topic_names import has_control
+from broker.core.connection.identity import is_reserved
+from broker.core.queues.delivery import queue_of
+from broker.core.queues.message import Message
+from broker.core.routing.in_turns.broadcasts import BROADCAST, PLAIN_BROADCAST
+from broker.core.routing.plans import Recipient
+from broker.core.routing.reach import share_qos
+from broker.core.routing.router import Router
+from broker.core.session.session import Session
+from broker.core.topics.subscription import FilterEntry, SharedGroup, Subscription, identifiers
+from broker.observe.explain import sentences
+from broker.observe.explain.answer import (
+    MOST_SHOWN,
+    UNKNOWN,
+    Answer,
+    Group,
+    Match,
+    Publisher,
+    Receiver,
+    Retained,
+)
+from broker.observe.explain.asked import PUBLISH, RECEIVE, Case, Question, Rule, no_rule
+from broker.observe.explain.forecast import Forecast
+from broker.observe.explain.present import inner_name, nothing, queues, subscribed
+
+TURN: Final = 1_000
+"""Steps (subscriptions, filters and messages in queues that are looked at) in one turn of the event loop: about half a
+millisecond."""
+
+RECEIVER_STEPS: Final = 100
+"""What one receiver counts for, beside the filters that are looked at for it."""
+
+MOST_RECEIVERS: Final = 1_000
+"""Receivers of one answer."""
+
+
+class Explainer:
+    """Answers about one router."""
+
+    def __init__(self, router: Router, rule: Rule = no_rule, turn: int = TURN) -> None:
+        self._router = router
+        self._rule = rule
+        self._turn = turn
+        self._steps = 0
+
+    async def answer(self, question: Question, now: float, after: str = "", limit: int = 100) -> Answer:
+        """What would happen. `now`: s, monotonic. `after`: the client identifier behind which the receivers begin."""
+        router = self._router
+        limit = min(limit, MOST_RECEIVERS)
+        case = Case(router, question, now)
+        message, entries = case.message, case.entries
+        publisher = self._publisher(question, case)
+        if router.limits.upgrade_outgoing_qos:
+            message.qos = 2
+        in_turns = case.listeners > (PLAIN_BROADCAST if message.qos == 0 and len(entries) == 1 else BROADCAST)
+        receivers: list[Receiver] = []
+        groups: list[Group] = []
+        cursor: str | None = None
+        more_groups = 0
+        if publisher.accepted:
+            if question.client:
+                receivers = [await self._one(question.client, case)]
+            else:
+                names = await self._names(entries, after, limit)
+                cursor = names[limit - 1] if len(names) > limit else None
+                for name in names[:limit]:
+                    receiver = await self._receiver(name, case)
+                    if receiver is not None:
+                        receivers.append(receiver)
+            if not after:
+                async for group in self._groups(entries, question.client):
+                    if len(groups) < MOST_SHOWN:
+                        groups.append(await self._group(group, case))
+                    else:
+                        more_groups += 1
+        return Answer(
+            topic=question.topic,
+            qos=message.qos,
+            retain=question.retain,
+            size=question.size,
+            publisher=publisher,
+            filters=[
+                Match(
+                    topic_filter=entry.topic_filter,
+                    subscriptions=entry.ordinary_count,
+                    groups=len(entry.groups),
+                )
+                for entry in entries[:MOST_SHOWN]
+            ],
+            more_filters=max(len(entries) - MOST_SHOWN, 0),
+            remembered=case.remembered,
+            recorded=router.tap is not None and case.route.tapped,
+            in_turns=in_turns,
+            receivers=receivers,
+            groups=groups,
+            more_groups=more_groups,
+            retained=self._retained(message) if question.retain and publisher.accepted else None,
+            limit=limit,
+            cursor=cursor,
+            unknown=list(UNKNOWN),
+        )
+
+    # -- the publisher -------------------------------------------------------------------------------------------------
+
+    def _publisher(self, question: Question, case: Case) -> Publisher:
+        """What `PublishHandler._on_publish` makes of it, in its order."""
+        client_id, origin = question.publisher, case.origin
+        made = Publisher(
+            client_id=client_id,
+            accepted=True,
+            reason_code=0,
+            disconnected=False,
+            rule="",
+            topic=question.topic,
+            sentence="",
+        )
+        if client_id is not None and origin is None:
+            made.sentence = sentences.unknown_publisher(client_id)
+        elif origin is not None:
+            made.reason_code, made.disconnected, why = self._refusal(question, case.message, origin, made)
+            made.accepted = made.reason_code == 0
+            made.sentence = sentences.publisher(origin.client_id, made, why)
+        else:
+            made.sentence = sentences.nobodys()
+        return made
+
+    def _refusal(self, question: Question, message: Message, origin: Session, made: Publisher) -> tuple[int, bool, str]:
+        """The reason code, whether the connection ends with it, and why."""
+        router = self._router
+        limits = router.limits
+        principal = origin.principal
+        topic = message.topic
+        mount = principal.mount.encode()
+        if mount:
+            inner = inner_topic(mount, topic)
+            if inner is None:
+                return (
+                    reasons.NOT_AUTHORIZED,
+                    False,
+                    f"its mount is {principal.mount}: it has no such topic",
+                )
+            made.topic = inner.decode()
+            topic = inner
+        sent = Message(topic, message.payload(), question.qos, question.retain, b"", 0.0, "")
+        size = sent.frame_size(origin.v5, question.qos, (), False)
+        if size > limits.max_packet_size or size > LARGEST_PACKET:
+            return reasons.PACKET_TOO_LARGE, True, f"the packet has {size} bytes: limits.max_packet_size"
+        if question.qos > limits.max_qos:
+            return reasons.QOS_NOT_SUPPORTED, True, "mqtt.max_qos"
+        if question.retain and not limits.retain_available:
+            return reasons.RETAIN_NOT_SUPPORTED, True, "mqtt.retain_available"
+        reason, ends, why = 0, False, ""
+        if limits.max_topic_levels > 0 and message.topic.count(b"/") >= limits.max_topic_levels:
+            reason, why = reasons.TOPIC_NAME_INVALID, "limits.max_topic_levels"
+        elif not limits.control_characters and has_control(question.topic):
+            reason, ends, why = reasons.MALFORMED_PACKET, True, "the topic holds a control character"
+        elif is_reserved(message.topic, origin.link, router):
+            reason, why = reasons.NOT_AUTHORIZED, "the topic is the broker's own"
+        elif router.access_control is not None:
+            made.rule = self._rule(principal, PUBLISH, question.topic, question.qos, question.retain)
+            if not router.access_control.may_publish(principal, question.topic, question.qos, question.retain):
+                reason, why = reasons.NOT_AUTHORIZED, made.rule or "access control"
+        if not ends and 0 < limits.max_payload_size < question.size:
+            reason, why = reasons.QUOTA_EXCEEDED, "limits.max_payload_size"
+        if (
+            question.qos > 0
+            and reason == 0
+            and router.commits is not None
+            and router.commits.refuses(limits.store_refuses)
+        ):
+            reason, ends, why = reasons.QUOTA_EXCEEDED, not origin.v5, "the store cannot be written"
+        return reason, ends, why
+
+    # -- who -----------------------------------------------------------------------------------------------------------
+
+    async def _step(self, count: int = 1) -> None:
+        self._steps += count
+        if self._steps >= self._turn:
+            self._steps = 0
+            await asyncio.sleep(0)
+
+    async def _names(self, entries: list[FilterEntry], after: str, limit: int) -> list[str]:
+        """The first of those who subscribe, in the order of their client identifiers: one more than `limit`."""
+        found: set[str] = set()
+        last: str | None = None
+        for entry in entries:
+            for at, subscription in enumerate(list(entry.subscriptions)):
+                name = cast(Session, subscription.session).client_id
+                if name > after and (last is None or name <= last):
+                    found.add(name)
+                    if len(found) > 4 * (limit + 1):
+                        kept = sorted(found)[: limit + 1]
+                        found, last = set(kept), kept[-1]
+                if at % 64 == 63:
+                    await self._step(64)
+            await self._step()
+        return sorted(found)[: limit + 1]
+
+    async def _groups(self, entries: list[FilterEntry], client: str) -> AsyncIterator[SharedGroup]:
+        """The share groups; of a client: those that it is a member of."""
+        for entry in entries:
+            for group in list(entry.groups.values()):
+                await self._step(RECEIVER_STEPS if not client else 1)
+                if not client or self._is_member(client, group):
+                    yield group
+            await self._step()
+
+    def _is_member(self, client: str, group: SharedGroup) -> bool:
+        session = self._router.sessions.get(client)
+        found = None if session is None else session.subscriptions.get(f"$share/{group.name}/{group.topic_filter}")
+        return found is not None and found.group is group
+
+    async def _matching(self, session: Session, entries: list[FilterEntry]) -> list[Subscription]:
+        """Its ordinary subscriptions at these filters."""
+        found: list[Subscription] = []
+        for entry in entries:
+            # They stand under their filter.
+            subscription = session.subscriptions.get(entry.topic_filter)
+            if subscription is not None and subscription.entry is entry and subscription.group is None:
+                found.append(subscription)
+            await self._step()
+        return [each for each in found if each.entry is not None]
+
+    async def _one(self, client: str, case: Case) -> Receiver:
+        """The client that is asked about, also where nothing is for it."""
+        receiver = await self._receiver(client, case)
+        if receiver is not None:
+            return receiver
+        session = self._router.sessions.get(client)
+        made = nothing(client, session)
+        if session is None:
+            made.sentence = sentences.no_session(client)
+            return made
+        member = False
+        async for _ in self._groups(case.entries, client):
+            member = True
+        made.topic = inner_name(session, case.message)
+        made.sentence = sentences.no_match(session, case.message, member)
+        return made
+
+    async def _receiver(self, client: str, case: Case) -> Receiver | None:
+        """What a session gets by its ordinary subscriptions; None: none of them matches."""
+        session = self._router.sessions.get(client)
+        if session is None:
+            return None
+        matching = await self._matching(session, case.entries)
+        if not matching or session.ended:
+            return None
+        await self._step(RECEIVER_STEPS + (0 if case.reach is None else case.reach.ask_work))
+        matching = [each for each in matching if each.entry is not None]
+        target = Recipient(session)
+        for subscription in matching:
+            target.add(subscription)
+        target.settle()
+        made = nothing(client, session)
+        made.subscriptions = [subscribed(each) for each in matching[:MOST_SHOWN]]
+        made.more_subscriptions = max(len(matching) - MOST_SHOWN, 0)
+        message = case.message
+        most = self._most(session, case, made)
+        if most < 0:
+            made.outcome = "denied"
+        else:
+            part: Recipient | None = target
+            if target.no_local and session is case.origin:
+                part = target.rest
+            if part is None:
+                made.outcome = "own"
+            else:
+                qos = min(message.qos, part.qos, most)
+                retain = message.retain and part.retain_as_published
+                forecast = Forecast(
+                    session, message, qos, retain, part.identifiers, part.sub_queue, None, case.now, case.roomy
+                )
+                self._forecast(made, session, forecast, qos, retain, message)
+        made.queue = queues(session, target, case.now)
+        made.sentence = sentences.receiver(made, message)
+        return made
+
+    def _most(self, session: Session, case: Case, made: Receiver) -> int:
+        """The QoS that access control lets a session have; below 0: nothing."""
+        if case.reach is None:
+            return 2
+        most = case.reach.qos(session, 2)
+        topic = case.message.topic.decode()
+        made.rule = "" if session.own else self._rule(session.principal, RECEIVE, topic, 0, False)
+        return most
+
+    def _forecast(
+        self, made: Receiver, session: Session, forecast: Forecast, qos: int, retain: bool, message: Message
+    ) -> None:
+        fate = forecast.fate()
+        self._steps += forecast.looked
+        made.gets = fate.taken
+        made.outcome, made.cause, made.certain = fate.outcome, fate.cause, fate.certain
+        made.sheds, made.disconnects, made.on_disk = fate.sheds, fate.disconnects, fate.on_disk
+        made.qos, made.retain = qos, retain
+        made.topic = inner_name(session, message)
+
+    async def _group(self, group: SharedGroup, case: Case) -> Group:
+        """Whose turn it is. `Fanout.choose` finds it; then the turn is given back."""
+        delivery, message = self._router.delivery, case.message
+        made = Group(
+            name=group.name,
+            topic_filter=group.topic_filter,
+            connected=len(group.connected),
+            away=len(group.away),
+            next=None,
+            sentence="",
+        )
+        cursor, work = group.cursor, delivery.work
+        try:
+            member = delivery.choose(group, message, case.reach)
+        finally:
+            # Two deliveries take about as long as a step.
+            self._steps += (delivery.work - work) // 2
+            group.cursor, delivery.work = cursor, work
+        if member is not None:
+            session = cast(Session, member.session)
+            receiver = nothing(session.client_id, session)
+            receiver.group = group.name
+            receiver.subscriptions = [subscribed(member)]
+            self._most(session, case, receiver)
+            qos = share_qos(message, member, case.reach)
+            retain = message.retain and member.retain_as_published
+            queue = queue_of(member)
+            forecast = Forecast(session, message, qos, retain, identifiers(member), queue, group, case.now, case.roomy)
+            self._forecast(receiver, session, forecast, qos, retain, message)
+            target = Recipient(session)
+            target.add(member)
+            target.settle()
+            receiver.queue = queues(session, target, case.now)
+            if await self._others(session, group, case):
+                # It has that one before this.
+                receiver.certain = False
+            receiver.sentence = sentences.receiver(receiver, message)
+            made.next = receiver
+        made.sentence = sentences.group(made, member is not None and member.present)
+        return made
+
+    async def _others(self, session: Session, group: SharedGroup, case: Case) -> bool:
+        """Whether a session may get the message otherwise, too: by a subscription of its own, or for another group."""
+        if await self._matching(session, case.entries):
+            return True
+        async for other in self._groups(case.entries, session.client_id):
+            if other is not group:
+                return True
+        return False
+
+    # -- the retained message ------------------------------------------------------------------------------------------
+
+    def _retained(self, message: Message) -> Retained:
+        """`RetainedStore.retain`."""
+        store = self._router.retained_store
+        topic = message.topic.decode()
+        old = cast("Message | None", store.tree.get(topic))
+        clears = len(message.payload()) == 0
+        refused = "" if clears else store.refused_by(topic, message, old)
+        made = Retained(
+            stored=not clears and not refused,
+            clears=clears,
+            refused_by=refused,
+            present=old is not None,
+            present_publisher="" if old is None else old.publisher,
+            present_bytes=0 if old is None else len(old.payload()),
+            sentence="",
+        )
+        made.sentence = sentences.retained(made)
+        return made

@@ -1,0 +1,315 @@
+"""The figures about the broker itself: its loop and process, store, recorder, links to upstream brokers, alarms."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from broker.core.guards import HOOKS
+from broker.core.histogram import Histogram
+from broker.observe.figures.figure import Figure, Kind, Sample, Topic, Value, one
+from broker.observe.figures.sources import Reading
+from broker.version import __version__
+
+COUNTER, GAUGE, TEXT = Kind.COUNTER, Kind.GAUGE, Kind.TEXT
+
+
+def _seconds(value: Value) -> str:
+    return f"{int(value)} seconds"
+
+
+def _hooks(reading: Reading) -> Iterator[Sample]:
+    for place, count in reading.server.faults.counts.items():
+        if place in HOOKS:
+            yield (place,), count
+
+
+def _internal(reading: Reading) -> int:
+    return sum(count for place, count in reading.server.faults.counts.items() if place not in HOOKS)
+
+
+# -- the store ---------------------------------------------------------------------------------------------------------
+
+
+def _commit_times(reading: Reading) -> Histogram | None:
+    store = reading.server.store
+    return None if store is None else store.commit_times
+
+
+def _slowest_commit(reading: Reading) -> Iterator[Sample]:
+    times = _commit_times(reading)
+    if times is not None:
+        yield (), round(times.take_worst(), 6)
+
+
+def _store_failing(reading: Reading) -> Iterator[Sample]:
+    watch = reading.sources.store
+    if watch is not None and reading.store:
+        yield (), int(watch.failing)
+
+
+class _OfStore:
+    """How a figure is read that a store tells; nothing where it does not, or where there is none."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, reading: Reading) -> list[Sample]:
+        value = reading.store.get(self._name)
+        return [((), value)] if isinstance(value, (int, float, str)) else []
+
+
+def _store(name: str, kind: Kind, topic: str, text: str, unit: str = "") -> Figure:
+    return Figure(name, kind, text, _OfStore(topic), unit, topics=(Topic(f"store/{topic}"),))
+
+
+STORE: Final = (
+    Figure("store_failing", GAUGE, "1 while the store cannot be written, else 0", _store_failing),
+    Figure("store_commit", Kind.HISTOGRAM, "From a change to its commit", _commit_times, "seconds"),
+    Figure(
+        "store_slowest_commit",
+        Kind.INTERVAL,
+        "Seconds from a change to its commit, the worst since the last interval",
+        _slowest_commit,
+        topics=(Topic("store/latency"),),
+    ),
+    _store("store_state", TEXT, "state", "`written`, or why the store cannot be"),
+    _store("store_path", TEXT, "path", "The store's folder"),
+    _store("store_failures", COUNTER, "failures", "How often the store began to fail"),
+    _store("store_groups", COUNTER, "groups", "Groups of changes that were committed"),
+    _store("store_rows", COUNTER, "rows", "Rows that were written"),
+    _store("store_file", GAUGE, "bytes", "Bytes on the disk", "bytes"),
+    _store("store_paged_messages", GAUGE, "paged/messages", "Messages that wait on the disk alone"),
+    _store("store_paged", GAUGE, "paged/bytes", "Bytes of the messages that wait on the disk alone", "bytes"),
+    _store("store_waiting", GAUGE, "waiting", "Changes that are not committed yet"),
+)
+
+STORE_TOPICS: Final = frozenset(topic.path for figure in STORE for topic in figure.topics)
+
+
+def _other_of_store(reading: Reading) -> Iterator[Sample]:
+    for name, value in reading.store.items():
+        if f"store/{name}" not in STORE_TOPICS and isinstance(value, (int, float, str)):
+            yield (name,), value
+
+
+# -- the recorder ------------------------------------------------------------------------------------------------------
+
+
+def _recorder(name: str, kind: Kind, topic: str, text: str, read: Callable[[Reading], Value], unit: str = "") -> Figure:
+    def samples(reading: Reading) -> list[Sample]:
+        return [] if reading.recorder is None else [((), read(reading))]
+
+    return Figure(name, kind, text, samples, unit, topics=(Topic(f"recorder/{topic}"),) if topic else ())
+
+
+def _recorder_state(reading: Reading) -> Value:
+    assert reading.recorder is not None
+    return reading.recorder.failure or "recording"
+
+
+def _recorder_failing(reading: Reading) -> Value:
+    assert reading.recorder is not None
+    return int(bool(reading.recorder.failure))
+
+
+def _recorder_queued(reading: Reading) -> Value:
+    assert reading.recorder is not None
+    return 0 if reading.recorder.tap is None else int(reading.recorder.tap.waiting)
+
+
+def _of_recorder(name: str) -> Callable[[Reading], Value]:
+    return lambda reading: int(getattr(reading.recorder, name))
+
+
+RECORDER: Final = (
+    _recorder("recorder_failing", GAUGE, "", "1 where the recorder has given up, else 0", _recorder_failing),
+    _recorder("recorder_state", TEXT, "state", "`recording`, or why not", _recorder_state),
+    _recorder("recorder_segments", COUNTER, "segments", "Finished segments", _of_recorder("segments")),
+    _recorder("recorder_events", COUNTER, "events", "Events in finished segments", _of_recorder("events")),
+    _recorder("recorder_written", COUNTER, "bytes", "Bytes of finished segments", _of_recorder("bytes"), "bytes"),
+    _recorder("recorder_queued", GAUGE, "queued", "Events that wait to be written", _recorder_queued),
+    _recorder("recorder_lost", COUNTER, "lost", "Events that could not be recorded", _of_recorder("lost")),
+)
+
+# -- links to upstream brokers -----------------------------------------------------------------------------------------
+
+
+def _up(reading: Reading) -> Iterator[Sample]:
+    links = reading.sources.links
+    for name, link in () if links is None else links.links.items():
+        yield (name,), int(link.connected)
+
+
+class _OfLinks:
+    """How a figure is read that each link tells."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+
+    def __call__(self, reading: Reading) -> Iterator[Sample]:
+        for name, told in reading.upstream.items():
+            value = told[self._topic]
+            yield (name,), value if isinstance(value, (int, float)) else str(value)
+
+
+def _upstream(topic: str, kind: Kind, text: str) -> Figure:
+    name = topic.replace("/", "_").replace(" ", "_").replace("-", "_")
+    return Figure(
+        f"upstream_{name}", kind, text, _OfLinks(topic), labels=("name",), topics=(Topic(f"upstream/{{name}}/{topic}"),)
+    )
+
+
+UPSTREAM: Final = (
+    Figure("upstream_up", GAUGE, "1 while the link to an upstream broker is up, else 0", _up, labels=("name",)),
+    _upstream("state", TEXT, "What the link is doing"),
+    _upstream("trouble", TEXT, "Why it is not up"),
+    _upstream("version", TEXT, "The version of MQTT that it speaks"),
+    _upstream("connects", COUNTER, "How often the link came up"),
+    _upstream("filters/demanded", GAUGE, "Topic filters that are asked for here"),
+    _upstream("filters/declared", GAUGE, "Topic filters that the link wants there"),
+    _upstream("filters/held", GAUGE, "Topic filters that the upstream has granted"),
+    _upstream("filters/refused", GAUGE, "Topic filters that the upstream has refused"),
+    _upstream("filters/without room", GAUGE, "Topic filters that have no room in the budget"),
+    _upstream("filters/outside", GAUGE, "Topic filters that are outside of the link's roots"),
+    _upstream("messages/received", COUNTER, "Messages that came down"),
+    _upstream("messages/unmatched", COUNTER, "Messages that came down for nobody"),
+    _upstream("messages/over-forwarding", TEXT, "The share of messages that came down for nobody"),
+    _upstream("messages/copies", COUNTER, "Messages that came down more than once"),
+    _upstream("messages/replayed", COUNTER, "Retained messages that came down again"),
+    _upstream("messages/looped", COUNTER, "Messages that had been here before"),
+    _upstream("messages/nameless", COUNTER, "Messages with topics that this broker cannot have"),
+    _upstream("messages/sent", COUNTER, "Messages that went up"),
+    _upstream("messages/rejected", COUNTER, "Messages that the upstream refused"),
+    _upstream("messages/given up", COUNTER, "Messages that were given up"),
+    _upstream("messages/doubtful", GAUGE, "Messages of which it is not known whether they arrived"),
+    _upstream("messages/kept back", COUNTER, "Messages that did not go up, since they came from there"),
+    _upstream("messages/queued", GAUGE, "Messages that wait to go up"),
+    _upstream("messages/dropped", COUNTER, "Messages that were to go up and were dropped"),
+)
+
+# -- the process -------------------------------------------------------------------------------------------------------
+
+
+def _process(name: str, kind: Kind, text: str, read: Callable[[Reading], Value], unit: str = "") -> Figure:
+    """A figure of the process; 0 stands for what the system does not say."""
+
+    def samples(reading: Reading) -> list[Sample]:
+        value = read(reading)
+        return [((), value)] if value else []
+
+    return Figure(f"process_{name}", kind, text, samples, unit, process=True)
+
+
+PROCESS: Final = (
+    _process("cpu", COUNTER, "Time on the processor", lambda reading: reading.process.cpu(), "seconds"),
+    Figure(
+        "process_resident_memory",
+        GAUGE,
+        "Memory that the process has",
+        one(lambda reading: reading.process.memory()[0]),
+        "bytes",
+        topics=(Topic("heap/current"),),
+        process=True,
+    ),
+    Figure(
+        "process_resident_memory_max",
+        GAUGE,
+        "The most memory that the process has had",
+        one(lambda reading: reading.process.most_memory()),
+        "bytes",
+        topics=(Topic("heap/maximum"),),
+        process=True,
+    ),
+    _process("virtual_memory", GAUGE, "Addresses", lambda reading: reading.process.memory()[1], "bytes"),
+    _process("start_time", GAUGE, "When it began, since 1970", lambda reading: reading.process.started, "seconds"),
+    _process("open_fds", GAUGE, "Open files and sockets", lambda reading: reading.process.files()),
+    _process("max_fds", GAUGE, "Files and sockets that may be open", lambda reading: reading.process.most_files()),
+)
+
+
+def _alarms(reading: Reading) -> Iterator[Sample]:
+    told = reading.sources.alarms
+    for kind, count in () if told is None else told().items():
+        yield (kind,), count
+
+
+def _build(reading: Reading) -> Iterator[Sample]:
+    del reading
+    yield (__version__, sys.version.split()[0]), 1
+
+
+BROKER: Final = (
+    Figure(
+        "version",
+        TEXT,
+        "The broker and its version",
+        one(lambda _: f"canopy {__version__}"),
+        topics=(Topic("version"),),
+    ),
+    Figure(
+        "uptime",
+        GAUGE,
+        "Time since the broker began to serve",
+        one(lambda reading: reading.now - reading.sources.started),
+        "seconds",
+        topics=(Topic("uptime", _seconds),),
+    ),
+    Figure("build_info", GAUGE, "1; the labels say what runs", _build, labels=("version", "python")),
+    Figure(
+        "python",
+        TEXT,
+        "The version of Python",
+        one(lambda _: sys.version.split()[0]),
+        topics=(Topic("process/python"),),
+    ),
+    Figure("alarms", GAUGE, "Alarms that are raised, by kind", _alarms, labels=("alarm",)),
+    Figure(
+        "event_loop_lag",
+        Kind.HISTOGRAM,
+        "How late the event loop is, measured four times a second",
+        lambda reading: reading.server.lag_monitor.lags,
+        "seconds",
+    ),
+    Figure(
+        "event_loop_worst_lag",
+        Kind.INTERVAL,
+        "How late the event loop was, in seconds, at worst since the last interval",
+        one(lambda reading: reading.server.lag_monitor.take_worst(reading.now)),
+        topics=(Topic("load/lag", lambda value: f"{value:.3f}"),),
+    ),
+    Figure(
+        "hook_errors",
+        COUNTER,
+        "Exceptions of hooks, authenticators and the like, by hook",
+        _hooks,
+        labels=("hook",),
+        topics=(Topic("hooks/{hook}/errors"),),
+    ),
+    Figure(
+        "slow_hook_calls",
+        COUNTER,
+        "Calls of hooks that kept the event loop waiting",
+        one(lambda reading: reading.server.faults.slow_calls),
+        topics=(Topic("hooks/slow calls"),),
+    ),
+    Figure(
+        "internal_errors",
+        COUNTER,
+        "Faults of the broker itself that were caught; the log has them",
+        one(_internal),
+        topics=(Topic("errors/internal"),),
+    ),
+)
+
+OTHER: Final = (
+    Figure(
+        "store_other",
+        TEXT,
+        "What else the store of an embedding program says",
+        _other_of_store,
+        labels=("what",),
+        topics=(Topic("store/{what}"),),
+    ),
+)

@@ -1,0 +1,234 @@
+"""The figures about messages, packets and bytes: what came, what went, what waits, what was dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from broker.core.counters import DROP_CAUSES
+from broker.observe.figures.figure import Figure, Kind, Sample, Topic, Value, one
+from broker.observe.figures.sources import Reading
+
+COUNTER, GAUGE = Kind.COUNTER, Kind.GAUGE
+
+
+def _received(reading: Reading) -> Iterator[Sample]:
+    counters = reading.counters
+    first, second = int(counters.received_qos1), int(counters.received_qos2)
+    yield ("0",), int(counters.messages_received) - first - second
+    yield ("1",), first
+    yield ("2",), second
+
+
+def _sent(reading: Reading) -> Iterator[Sample]:
+    counters = reading.counters
+    first, second = int(counters.sent_qos1), int(counters.sent_qos2)
+    yield ("0",), int(counters.messages_sent) - first - second
+    yield ("1",), first
+    yield ("2",), second
+
+
+def _dropped(reading: Reading) -> Iterator[Sample]:
+    for cause, name in enumerate(DROP_CAUSES):
+        yield (name,), reading.counters.dropped[cause]
+
+
+def totals(reading: Reading) -> dict[str, int]:
+    """What load averages are made of: each total by its topic below `load/`."""
+    counters = reading.counters
+    return {
+        "messages/received": int(counters.packets_received),
+        "messages/sent": int(counters.messages_sent + counters.control_sent),
+        "publish/dropped": counters.dropped_in_all(),
+        "publish/received": int(counters.messages_received),
+        "publish/sent": int(counters.messages_sent),
+        "bytes/received": int(counters.bytes_received),
+        "bytes/sent": int(counters.bytes_sent),
+        "sockets": int(counters.connections),
+        "connections": int(counters.connects),
+    }
+
+
+def _loads(reading: Reading) -> Iterator[Sample]:
+    yield from reading.sources.loads.averages().items()
+
+
+def _hundredths(value: Value) -> str:
+    return f"{value:.2f}"
+
+
+TRAFFIC: Final = (
+    Figure(
+        "messages_received",
+        COUNTER,
+        "PUBLISH packets that clients and links sent to this broker, by QoS",
+        _received,
+        labels=("qos",),
+        topics=(Topic("publish/messages/received"), Topic("publish/messages/received/qos{qos}")),
+    ),
+    Figure(
+        "messages_sent",
+        COUNTER,
+        "PUBLISH packets that this broker sent, by QoS; what is sent again counts again",
+        _sent,
+        labels=("qos",),
+        topics=(Topic("publish/messages/sent"), Topic("publish/messages/sent/qos{qos}")),
+    ),
+    Figure(
+        "messages_dropped",
+        COUNTER,
+        "Messages that were for a client and did not reach it, by cause",
+        _dropped,
+        labels=("cause",),
+        topics=(Topic("messages/dropped"), Topic("publish/messages/dropped"), Topic("messages/dropped/{cause}")),
+    ),
+    Figure(
+        "publish_received",
+        COUNTER,
+        "Bytes of PUBLISH packets that came, headers included",
+        one(lambda reading: int(reading.counters.publish_bytes_received)),
+        unit="bytes",
+        topics=(Topic("publish/bytes/received"),),
+    ),
+    Figure(
+        "publish_sent",
+        COUNTER,
+        "Bytes of PUBLISH packets that were sent, headers included",
+        one(lambda reading: int(reading.counters.publish_bytes_sent)),
+        unit="bytes",
+        topics=(Topic("publish/bytes/sent"),),
+    ),
+    Figure(
+        "packets_received",
+        COUNTER,
+        "MQTT packets of any kind that came",
+        one(lambda reading: int(reading.counters.packets_received)),
+        topics=(Topic("messages/received"), Topic("packets/received")),
+    ),
+    Figure(
+        "packets_sent",
+        COUNTER,
+        "MQTT packets of any kind that were sent, but for the last one of a connection",
+        one(lambda reading: int(reading.counters.messages_sent + reading.counters.control_sent)),
+        topics=(Topic("messages/sent"), Topic("packets/sent")),
+    ),
+    Figure(
+        "network_received",
+        COUNTER,
+        "Bytes that came over MQTT connections, without what TLS adds",
+        one(lambda reading: int(reading.counters.bytes_received)),
+        unit="bytes",
+        topics=(Topic("bytes/received"),),
+    ),
+    Figure(
+        "network_sent",
+        COUNTER,
+        "Bytes that were sent over MQTT connections, without what TLS adds",
+        one(lambda reading: int(reading.counters.bytes_sent)),
+        unit="bytes",
+        topics=(Topic("bytes/sent"),),
+    ),
+    Figure(
+        "load",
+        Kind.INTERVAL,
+        "How many a minute, as an average over 1, 5 or 15 minutes, of: packets, PUBLISH packets, bytes, sockets that "
+        "connected (`sockets`) and CONNECT packets (`connections`)",
+        _loads,
+        labels=("of", "span"),
+        topics=(Topic("load/{of}/{span}", _hundredths),),
+    ),
+    Figure(
+        "messages_looped",
+        COUNTER,
+        "Messages that had been here before, or had come over too many links: they went nowhere",
+        one(lambda reading: int(reading.counters.looped)),
+        topics=(Topic("messages/looped"),),
+    ),
+    Figure(
+        "messages_oversized",
+        COUNTER,
+        "Messages with a payload larger than limits.max_payload_size: they went nowhere",
+        one(lambda reading: int(reading.counters.oversized)),
+        topics=(Topic("messages/oversized"),),
+    ),
+    Figure(
+        "messages_not_authorized",
+        COUNTER,
+        "Messages, wills among them, that access control did not allow",
+        one(lambda reading: int(reading.counters.denied_publishes)),
+        topics=(Topic("messages/not authorized"),),
+    ),
+    Figure(
+        "publishers_held",
+        COUNTER,
+        "How often a publisher was held back for a subscriber that reads and is behind (queue.hold_publishers)",
+        one(lambda reading: int(reading.load.holds)),
+        topics=(Topic("publishers/held"),),
+    ),
+    Figure(
+        "protocol_errors",
+        COUNTER,
+        "Connections that ended since the client broke the protocol",
+        one(lambda reading: int(reading.counters.protocol_errors)),
+        topics=(Topic("packets/protocol errors"),),
+    ),
+    Figure(
+        "queue_messages",
+        GAUGE,
+        "Messages that wait for clients in memory, in flight included",
+        one(lambda reading: int(reading.load.messages)),
+        topics=(Topic("messages/queued"),),
+    ),
+    Figure(
+        "queue",
+        GAUGE,
+        "Bytes of the messages that wait for clients in memory",
+        one(lambda reading: int(reading.load.bytes)),
+        unit="bytes",
+        topics=(Topic("bytes/queued"),),
+    ),
+    Figure(
+        "inflight_messages",
+        GAUGE,
+        "Messages of QoS 1 and 2 that wait for a client's acknowledgement",
+        one(lambda reading: int(reading.load.inflight)),
+        topics=(Topic("messages/inflight"),),
+    ),
+    Figure(
+        "stored_messages",
+        GAUGE,
+        "Messages that are kept: retained ones, and those that wait, once for each client",
+        one(lambda reading: int(reading.load.messages) + len(reading.router.retained)),
+        topics=(Topic("store/messages/count"), Topic("messages/stored")),
+    ),
+    Figure(
+        "stored",
+        GAUGE,
+        "Bytes of the messages that are kept",
+        one(lambda reading: int(reading.load.bytes) + int(reading.router.retained_bytes)),
+        unit="bytes",
+        topics=(Topic("store/messages/bytes"),),
+    ),
+    Figure(
+        "retained_messages",
+        GAUGE,
+        "Retained messages",
+        one(lambda reading: len(reading.router.retained)),
+        topics=(Topic("retained messages/count"),),
+    ),
+    Figure(
+        "retained",
+        GAUGE,
+        "Bytes of retained messages, what keeping them takes included",
+        one(lambda reading: int(reading.router.retained_bytes)),
+        unit="bytes",
+        topics=(Topic("retained messages/bytes"),),
+    ),
+    Figure(
+        "retained_refused",
+        COUNTER,
+        "Messages that were to be retained and for which a limit left no room",
+        one(lambda reading: int(reading.counters.retained_refused)),
+        topics=(Topic("retained messages/refused"),),
+    ),
+)

@@ -1,0 +1,44 @@
+"""The folder in which traces that have ended outlive the broker, as files for Wireshark.
+
+Owns the names `canopy-TIME-NAME.pcapng` in it, and touches nothing else there. Promises: no more than `max_files` of
+them, the oldest go first; nobody but the broker's user may read one; a file that is there is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from broker.observe.trace.kept import Trace
+from broker.observe.trace.pcapng import blocks
+
+_OURS: Final = re.compile(r"canopy-\d{8}T\d{6}Z-.+\.pcapng\Z")
+
+
+def save(folder: Path, trace: Trace, max_files: int) -> Path:
+    """Write a trace that has ended. It blocks: it is for a thread.
+
+    Raises:
+        OSError: the folder cannot be made or written to.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    began = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(trace.started_at))
+    file = folder / f"canopy-{began}-{trace.name}.pcapng"
+    draft = file.with_suffix(".part")
+    try:
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as opened:
+            opened.writelines(blocks(trace.entries))
+        draft.replace(file)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+    # Their names begin with the time.
+    ours = sorted(each for each in folder.iterdir() if _OURS.match(each.name))
+    for old in ours[:-max_files]:
+        old.unlink(missing_ok=True)
+    return file

@@ -1,0 +1,169 @@
+"""Secrets in packets, made unreadable before anything is kept: passwords, authentication data, tokens.
+
+Owns which bytes of a packet are secret. Promises: a packet keeps its length and its layout, so that whoever decodes it
+finds everything else where it was; where a CONNECT or an AUTH cannot be read to its end, all that was not understood
+is made unreadable too.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.core.codec import packets, properties
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.errors import MalformedPacket, ProtocolError
+from broker.core.codec.framing import LARGEST_PACKET, frame_body
+from broker.core.codec.packets import V5
+from broker.core.codec.primitives import Reader
+from broker.core.codec.publish_layout import fields_end
+from broker.net.connection_log import TOKEN
+
+MASK: Final = 0x2A
+"""An asterisk."""
+
+MOST: Final = 256
+"""Properties of a packet that are looked at; all behind them is made unreadable. Each takes about a microsecond."""
+
+_TOKEN: Final = TOKEN.encode()
+_BARE: Final = (packets.PINGREQ, packets.PINGRESP)
+_SECRET: Final = (packets.CONNECT, packets.AUTH)
+_NAMES: Final = (b"\0\4MQTT", b"\0\6MQIsdp")
+_SECRET_PROPERTIES: Final = frozenset({properties.AUTHENTICATION_DATA})
+
+
+def masked(data: bytes, version: int, user_properties: bool) -> bytes:
+    """A packet, or the beginning of one, without its secrets; the same object where it has none.
+
+    `version`: the protocol level in force, 0: not known yet. `user_properties`: whether their values are secrets.
+    """
+    if len(data) < 2:
+        return data
+    kind = data[0] >> 4
+    if version == 0 and kind != packets.CONNECT:
+        # Nobody knows what it is: no client of MQTT begins like this.
+        return data[:2] + bytes((MASK,)) * (len(data) - 2)
+    if version < V5 and kind not in _SECRET:
+        return data
+    if kind in _BARE or not (user_properties or kind in _SECRET or kind == packets.CONNACK):
+        return data
+    changed = bytearray(data)
+    if kind == packets.CONNECT and not _well_formed(data):
+        _fill(changed, _beginning(data), len(data))
+        return bytes(changed)
+    try:
+        reader = Reader(data, frame_body(data, 0), len(data))
+        if kind == packets.CONNECT:
+            _connect(reader, changed, user_properties)
+        else:
+            _skip(kind, data, reader)
+            if reader.position < reader.end:
+                _section(reader, changed, user_properties)
+    except (MalformedPacket, IndexError):
+        if kind in _SECRET:
+            _fill(changed, 2, len(data))
+    return bytes(changed)
+
+
+def _well_formed(data: bytes) -> bool:
+    """Whether a CONNECT is whole, and every field of it is where it seems to be."""
+    decoder = Decoder(LARGEST_PACKET, max_user_properties=MOST)
+    decoder.feed(data)
+    try:
+        if not decoder.next_frame() or decoder.end != len(data):
+            return False
+        decoder.packet()
+    except ProtocolError:
+        return False
+    return True
+
+
+def _beginning(data: bytes) -> int:
+    """How much may be shown of a CONNECT that is not understood: its protocol name and level, if they are any."""
+    for name in _NAMES:
+        at = data.find(name, 2, 2 + 5 + len(name))
+        if at > 0:
+            return min(at + len(name) + 1, len(data))
+    return min(2, len(data))
+
+
+def _fill(changed: bytearray, start: int, end: int) -> None:
+    changed[start:end] = bytes((MASK,)) * (end - start)
+
+
+def _skip(kind: int, data: bytes, reader: Reader) -> None:
+    """Go to the properties of a packet of 5.0."""
+    body = reader.position
+    if kind == packets.PUBLISH:
+        reader.position = fields_end(data, body, data[0] >> 1 & 3)
+    elif packets.PUBACK <= kind <= packets.PUBCOMP:
+        reader.position = body + 3
+    elif kind in (packets.DISCONNECT, packets.AUTH):
+        reader.position = body + 1
+    else:
+        reader.position = body + 2
+
+
+def _field(reader: Reader, changed: bytearray, secret: bool) -> None:
+    """A field behind its length; one that is cut off is masked as far as it goes."""
+    length = reader.two_bytes()
+    start = reader.position
+    end = min(start + length, reader.end)
+    if secret:
+        _fill(changed, start, end)
+    if start + length > reader.end:
+        raise MalformedPacket("cut off")
+    reader.position = end
+
+
+def _section(reader: Reader, changed: bytearray, user_properties: bool) -> None:
+    """A section of properties, its length first."""
+    length = reader.varint()
+    stop = reader.position + length
+    inside = Reader(reader.data, reader.position, min(stop, reader.end))
+    seen = 0
+    while inside.position < inside.end:
+        seen += 1
+        if seen > MOST:
+            _fill(changed, inside.position, inside.end)
+            break
+        identifier = inside.varint()
+        row = properties.TABLE.get(identifier)
+        if row is None:
+            raise MalformedPacket(f"no property has the identifier {identifier}")
+        kind = row.wire_type
+        if kind == properties.BYTE:
+            inside.byte()
+        elif kind == properties.TWO_BYTES:
+            inside.two_bytes()
+        elif kind == properties.FOUR_BYTES:
+            inside.four_bytes()
+        elif kind == properties.VARINT:
+            inside.varint()
+        else:
+            _field(inside, changed, identifier in _SECRET_PROPERTIES)
+            if kind == properties.STRING_PAIR:
+                _field(inside, changed, user_properties)
+    if stop > reader.end:
+        raise MalformedPacket("cut off")
+    reader.position = stop
+
+
+def _connect(reader: Reader, changed: bytearray, user_properties: bool) -> None:
+    """Section 3.1."""
+    _field(reader, changed, False)
+    level = reader.byte() & 0x7F
+    flags = reader.byte()
+    reader.two_bytes()
+    if level == V5:
+        _section(reader, changed, user_properties)
+    _field(reader, changed, False)
+    if flags & 4:
+        if level == V5:
+            _section(reader, changed, user_properties)
+        _field(reader, changed, False)
+        _field(reader, changed, False)
+    if flags & 0x80 and reader.position < reader.end:
+        here = reader.position + 2
+        _field(reader, changed, reader.data[here : here + len(_TOKEN)] == _TOKEN)
+    if flags & 0x40 and reader.position < reader.end:
+        _field(reader, changed, True)

@@ -1,0 +1,116 @@
+"""The command ``canopy record files``: of a folder of this machine, and of a record on an object store.
+
+Owns which of the two readers answers: the recorder's own for a folder, which needs no Spark and no network; the
+pipeline's file layer for what has a scheme, as s3://. Both keep the same promise: each event is in one of the files.
+
+Promises: as the other commands of `canopy record`; exit code 1 where a segment is missing that a manifest tells of.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from broker.commands import FAILED, MISUSED, fail
+from broker.record.cli import app, told
+from pipeline.storage import local_path
+
+LOOKS: Final = 3
+"""Times that an object store is listed where a segment is not there that a manifest tells of: it may have been merged
+between the two."""
+
+
+@app.command()
+@told
+def files(
+    directory: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR",
+            help="The recorder's folder (recorder.directory), or where a record lies: s3://bucket/record.",
+        ),
+    ],
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Files with events from this time on: ISO 8601; UTC by default."),
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="With events before this time.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="A JSON object on each line: the path, and what its manifest says.")
+    ] = False,
+) -> None:
+    """The Parquet files that count, one on each line: each event is in one of them, also while segments are merged.
+
+    The exit code is 1 where a segment is missing that a manifest tells of; the others are printed all the same.
+    """
+    begin, end = _moment(since, "--since"), _moment(until, "--until")
+    local = local_path(directory)
+    lacking: list[str] = []
+    found = (
+        _here(local, begin, end, lacking) if local is not None else _there(directory, since, until, as_json, lacking)
+    )
+    for path, about in found:
+        sys.stdout.write((json.dumps({"path": path, **about}, ensure_ascii=False) if as_json else path) + "\n")
+    sys.stdout.flush()
+    if lacking:
+        fail("\n".join(f"{path}: its manifest is there, and it is not" for path in lacking))
+
+
+Found = Iterator[tuple[str, dict[str, Any]]]
+"""Paths, and what their manifests say."""
+
+
+def _here(directory: Path, since: datetime | None, until: datetime | None, lacking: list[str]) -> Found:
+    """A folder of this machine. `lacking` takes what is missing, in the end."""
+    from broker.record import in_force
+    from broker.record.reading import check_folder
+
+    check_folder(directory)
+    for file in in_force.files(directory, since, until):
+        yield str(file.path), file.about
+    lacking += [str(directory / place) for place in in_force.missing(directory)]
+
+
+def _there(path: str, since: str | None, until: str | None, tell: bool, lacking: list[str]) -> Found:
+    """What pyarrow reaches. `tell`: with what the manifests say, for which they are read once more."""
+    from pipeline.coverage import MISSING
+    from pipeline.errors import PipelineError, in_a_line
+    from pipeline.manifests import manifests
+    from pipeline.segments import Choice, covering, find, record_of
+    from pipeline.storage import storage
+
+    choice = Choice(since=since, until=until)
+    try:
+        for _ in range(LOOKS):
+            coverage = covering(choice)
+            listed = find(None, [path], coverage=coverage, choice=choice)
+            if not coverage.kinds[MISSING]:
+                break
+        root = storage(None, record_of(path)[0])
+        said = manifests(root).said if tell else {}
+    except PipelineError as error:
+        fail(str(error), error.exit_code if error.exit_code == MISUSED else FAILED)
+    except OSError as error:
+        fail(f"{path}: {in_a_line(error)}")
+    for file in listed:
+        yield file.path, said.get(file.place, {})
+    lacking += [root.at(each.segment) for each in coverage.findings if each.kind == MISSING and each.segment]
+
+
+def _moment(text: str | None, option: str) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        fail(f"{option} {text}: a time is wanted, as in 2026-11-21T16:00 or 2026-11-21", MISUSED)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+__all__ = ["app", "files"]

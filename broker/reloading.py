@@ -1,0 +1,157 @@
+"""How a running broker takes up other settings: one reload after the other, and each as a whole or not at all.
+
+Owns the order: first everything is prepared that may fail (files are read, listeners bound), and nothing changes; then
+it is put in force, and new listeners let clients in at the end, when it is known who may come. `broker.changeable` says
+what can be taken up; what cannot is told by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Protocol
+
+from broker.changeable import taken_up
+from broker.configuration import SettingsError, of_listeners
+from broker.net.admission import Admission
+from broker.net.listening.listeners import Listeners, Renewal, StartupError
+from broker.net.listening.tls import TlsError
+from broker.net.sockets import too_many
+from broker.securing import Securing
+from broker.security.errors import SecurityError
+from broker.settings import Settings, flatten
+from broker.upstream.links.links import Links
+from broker.wording import show
+
+if TYPE_CHECKING:
+    from broker.admin.server import AdminServer
+
+
+class Host(Protocol):
+    """The broker, as far as a reload needs it."""
+
+    settings: Settings
+    loop: asyncio.AbstractEventLoop
+    log: Any
+    admission: Admission | None
+    listeners: Listeners
+    links: Links | None
+    securing: Securing | None
+    admin: AdminServer | None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it ends, or has ended."""
+
+    @property
+    def listening(self) -> list[str]:
+        """URLs that are listened on."""
+
+    def suspicious(self, settings: Settings) -> list[str]:
+        """What in settings is hardly meant. It may take a while: it is for a thread."""
+
+    def warn(self, settings: Settings) -> None:
+        """Tell of links that are hardly meant so."""
+
+    async def apply(self, settings: Settings, asked: bool) -> None:
+        """Go by these settings."""
+
+    async def watch(self) -> None:
+        """Have files looked at, where there are any and they are to be."""
+
+
+class Reloading:
+    """The reloads of one broker, from its start on."""
+
+    def __init__(self, broker: Host) -> None:
+        self._broker = broker
+        self.turn = asyncio.Lock()
+        """Held by the one that is under way."""
+
+    async def reload(self, new: Settings | None) -> list[str]:
+        """Take up these settings; a line for each that takes a restart. None: what is in force by then, and its files.
+
+        Raises:
+            RuntimeError: the broker does not run.
+            SettingsError: something of them cannot be; nothing has changed.
+        """
+        if self._stops():
+            raise RuntimeError("the broker does not run")
+        # Whoever gives up waiting shall not leave it half done.
+        return await asyncio.shield(self._broker.loop.create_task(self._reload(new)))
+
+    def _stops(self) -> bool:
+        return self._broker.stopping
+
+    async def _reload(self, new: Settings | None) -> list[str]:
+        broker = self._broker
+        async with self.turn:
+            asked = new is not None
+            new = broker.settings if new is None else new
+            if broker.links is None or self._stops():
+                raise RuntimeError("the broker does not run")
+            before, wanted = flatten(broker.settings), flatten(new)
+            changed = [name for name, value in wanted.items() if value != before[name]]
+            # First what may fail, and changes nothing.
+            if "limits.max_connections" in changed and (line := too_many(new.limits.max_connections)):
+                raise SettingsError([line])
+            try:
+                renewal = await broker.listeners.prepare(new, broker.admission is not None)
+            except (StartupError, TlsError) as error:
+                raise SettingsError([str(error)]) from error
+            applied = _with_listeners(taken_up(broker.settings, new, broker.admission is None), new, renewal)
+            if "upstream" in changed:
+                broker.warn(applied)
+            suspected = await asyncio.to_thread(broker.suspicious, broker.settings)
+            suspicious = await asyncio.to_thread(broker.suspicious, applied)
+            securing = broker.securing
+            try:
+                prepared = None if securing is None else await securing.prepare(applied)
+                admitted = None if broker.admin is None else await broker.admin.prepare(new.http)
+                # Whether they differ or not: what they are made of may stand in other files.
+                await broker.links.apply(applied)
+            except BaseException as error:
+                await broker.listeners.discard(renewal)
+                if isinstance(error, (SecurityError, TlsError)):
+                    raise SettingsError([str(error)]) from error
+                raise
+            if self._stops():
+                # Meanwhile all that there were have been closed.
+                await broker.listeners.discard(renewal)
+            else:
+                await broker.listeners.apply(renewal)
+            if admitted is not None and broker.admin is not None:
+                applied = applied.model_copy(update={"http": admitted.settings})
+                broker.admin.apply(admitted)
+            await broker.apply(applied, asked)
+            dismissed = 0
+            if securing is not None and prepared is not None:
+                dismissed = await securing.apply(prepared)
+            # Not before it is known who may come in there.
+            lines = await broker.listeners.serve(renewal)
+        in_force = flatten(applied)
+        lines += [
+            f"{name}: {show(in_force[name])} stays in force; {show(wanted[name])} takes a restart"
+            for name in changed
+            if in_force[name] != wanted[name] and name != "listener"
+        ]
+        lines += of_listeners(applied.listener, new.listener)
+        await broker.watch()
+        for line in suspicious:
+            if line not in suspected:
+                broker.log.warning("suspicious setting", detail=line)
+        for line in lines:
+            broker.log.warning("setting takes a restart", detail=line)
+        broker.log.info(
+            "settings reloaded", listening=broker.listening, upstream=len(applied.upstream), dismissed=dismissed
+        )
+        return lines
+
+
+def _with_listeners(settings: Settings, new: Settings, renewal: Renewal) -> Settings:
+    """The settings, with the listeners that there will be."""
+    listen = renewal.listen or tuple(new.listen)
+    made = settings.model_copy(update={"listen": listen, "listener": renewal.tables})
+    if not renewal.listen:
+        # As nobody wrote it: beside tables the default does not count.
+        made.model_fields_set.discard("listen")
+    return made

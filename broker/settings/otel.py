@@ -1,0 +1,38 @@
+"""`[otel]`: traces of messages for OpenTelemetry."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field
+
+from broker.settings.values import MOST_MESSAGES, Section, wrong
+
+
+def _endpoint(url: str) -> str:
+    if not url:
+        return url
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        known = False
+    if not known or "@" in parts.netloc:
+        raise wrong("http://HOST[:PORT]/v1/traces or https://…, without a user")
+    return url
+
+
+class Otel(Section):
+    """Whom messages that carry a trace context are told to."""
+
+    endpoint: Annotated[str, AfterValidator(_endpoint)] = ""
+    """Where a collector takes spans by OTLP over HTTP, as http://127.0.0.1:4318/v1/traces. Empty: none are made."""
+    sample: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.1
+    """The part of the traces, of those that their publisher samples, of which spans are made."""
+    max_rate: Annotated[int, Field(ge=1, le=1_000_000)] = 1_000
+    """Spans made in one second; the others are counted."""
+    queue_spans: Annotated[int, Field(ge=1, le=MOST_MESSAGES)] = 4_096
+    """Spans that wait for the collector; more are dropped."""
+    service_name: Annotated[str, Field(min_length=1, max_length=255)] = "canopy"
+    """What the broker is called in traces."""

@@ -1,0 +1,103 @@
+"""What each worker's settings are, made of those of all.
+
+Owns what workers cannot share yet, and says so in a line each; the names of the workers' places in the run folder.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from broker.configuration import SettingsError
+from broker.settings import Http, Log, Mesh, Settings, Workers
+
+LONGEST_PATH: Final = 107
+"""Bytes of a Unix socket's path (sun_path of Linux, less its end)."""
+
+
+def count(settings: Settings) -> int:
+    """How many processes the settings ask for."""
+    wanted = settings.workers.count
+    return (os.cpu_count() or 1) if wanted == "auto" else wanted
+
+
+def unusable(settings: Settings) -> list[str]:
+    """Why these settings are not for several workers, a line each."""
+    lines: list[str] = []
+    if find_spec("zenoh") is None:
+        lines.append("workers.count: several workers need the extra mesh: pip install 'canopy-mqtt[mesh]'")
+    if settings.mesh.name:
+        lines.append("mesh.name: workers are a mesh of their own, which cannot be part of another one; leave one out")
+    if settings.store.path:
+        lines.append("store.path: a store is one process's alone; leave it out, or set workers.count to 1")
+    if settings.recorder.directory:
+        lines.append(
+            "recorder.directory: each worker would record what it hands on to others, too; leave it out, or set "
+            "workers.count to 1"
+        )
+    if settings.upstream:
+        lines.append("upstream: links are one process's alone; leave them out, or set workers.count to 1")
+    return lines
+
+
+class Plan:
+    """The workers of one supervisor. `folder`: private, and made already."""
+
+    def __init__(self, folder: Path, workers: int, people: bool, joined: bool = True) -> None:
+        """`people`: they read the log. `joined`: the workers are one broker, and not each by itself.
+
+        Raises:
+            SettingsError: sockets in this folder would have too long a path.
+        """
+        self.folder = folder
+        self.workers = workers
+        self._people = people
+        self._joined = joined
+        self._name = secrets.token_hex(8)
+        if len(os.fsencode(self._mesh(workers))) > LONGEST_PATH:
+            raise SettingsError(
+                [f"workers.directory: {folder} has too long a name for Unix sockets ({LONGEST_PATH} bytes with theirs)"]
+            )
+
+    def http(self, worker: int) -> str:
+        """The path of the socket on which a worker answers over HTTP."""
+        return str(self.folder / f"w{worker}.http")
+
+    def _mesh(self, worker: int) -> str:
+        return str(self.folder / f"w{worker}.mesh")
+
+    def settings(self, settings: Settings, worker: int, generation: int) -> Settings:
+        """A worker's settings. `generation`: how often it has been started before."""
+        update: dict[str, object] = {
+            # Whoever may come in there is the supervisor, which has asked who they are.
+            "http": Http(listen=(f"http+unix://{self.http(worker)}",), timeout=settings.http.timeout),
+            "workers": Workers(),
+            "log": _log(settings.log, self._people),
+        }
+        if self._joined:
+            update["mesh"] = settings.mesh.model_copy(
+                update=self._node(worker, generation).model_dump(include={"name", "node", "listen", "connect"})
+            )
+        made = settings.model_copy(update=update)
+        if "listen" not in settings.model_fields_set:
+            # Beside tables the default does not count.
+            made.model_fields_set.discard("listen")
+        return made
+
+    def _node(self, worker: int, generation: int) -> Mesh:
+        others = [other for other in range(self.workers) if other != worker]
+        return Mesh(
+            name=self._name,
+            # A node that comes back is another one: what the others knew of it has ended with it.
+            node=f"w{worker}-{generation}",
+            listen=(f"unixsock-stream/{self._mesh(worker)}",),
+            connect=tuple(f"unixsock-stream/{self._mesh(other)}" for other in others),
+        )
+
+
+def _log(log: Log, people: bool) -> Log:
+    # A worker writes to a pipe: whether there is a terminal behind it, the supervisor knows.
+    return log.model_copy(update={"format": "console" if people else "json"})

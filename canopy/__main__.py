@@ -1,0 +1,8 @@
+"""`python -m canopy` is the `canopy` command."""
+
+from __future__ import annotations
+
+from broker.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""A client for tests that want single packets: it sends what it is given and hands out what comes, by the core's codec.
+
+It acknowledges nothing, pings nobody and reconnects never: that is what the test does, or does not.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from broker.core.codec import encoder, packets
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.framing import LARGEST_PACKET
+from broker.core.codec.packets import (
+    Ack,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+)
+from broker.core.codec.properties import SESSION_EXPIRY_INTERVAL, Properties
+
+P = TypeVar("P", bound=Packet)
+
+TIMEOUT: Final = 5.0
+"""Seconds that `receive` waits."""
+
+
+class RawClient:
+    """One connection to 127.0.0.1. A context manager; all of it blocks."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), TIMEOUT)
+        self._decoder = Decoder(LARGEST_PACKET, False, packets.V5)
+        self._next_id = 0
+        self.version = packets.V5
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def connect(
+        self,
+        client_id: str = "",
+        *,
+        version: int = packets.V5,
+        clean_start: bool = True,
+        session_expiry: int = 0,
+        **fields: Any,
+    ) -> Connack:
+        """CONNECT, and its CONNACK, whatever it says. `version`: 4 or 5; `fields`: others, `keep_alive=60`."""
+        self.version = self._decoder.version = version
+        held = Properties()
+        if session_expiry:
+            held.integers[SESSION_EXPIRY_INTERVAL] = session_expiry
+        self.send(Connect(client_id, version, clean_start, properties=held, **fields))
+        return self.expect(Connack)
+
+    def subscribe(self, *topic_filters: str, qos: int = 0) -> Suback:
+        """SUBSCRIBE, and its SUBACK. Messages that come before it are an error of the test: receive them first."""
+        self.send(Subscribe(self.packet_id(), [SubscriptionRequest(each, qos) for each in topic_filters]))
+        return self.expect(Suback)
+
+    def publish(self, topic: str, payload: bytes = b"", *, qos: int = 0, retain: bool = False) -> int:
+        """PUBLISH; its packet identifier, 0 for QoS 0. Waits for nothing."""
+        packet_id = self.packet_id() if qos else 0
+        self.send(Publish(topic.encode(), payload, qos, retain, False, packet_id))
+        return packet_id
+
+    def ack(self, packet: Publish) -> None:
+        """PUBACK or PUBREC for a message."""
+        self.send(Ack(packets.PUBACK if packet.qos == 1 else packets.PUBREC, packet.packet_id))
+
+    def disconnect(self) -> None:
+        """DISCONNECT, and the end."""
+        self.send(Disconnect())
+        self.close()
+
+    def packet_id(self) -> int:
+        """The next one."""
+        self._next_id = self._next_id % 65_535 + 1
+        return self._next_id
+
+    def send(self, *each: Packet | bytes) -> None:
+        """Packets, or bytes as they are."""
+        data = [item if isinstance(item, bytes) else encoder.encode(item, self.version) for item in each]
+        self._socket.sendall(b"".join(data))
+
+    def receive(self, timeout: float = TIMEOUT) -> Packet | None:
+        """The next packet; None: the broker has closed the connection.
+
+        Raises:
+            TimeoutError: none came within `timeout` seconds.
+            ConnectionError: the connection was reset.
+        """
+        self._socket.settimeout(timeout)
+        while not self._decoder.next_frame():
+            data = self._socket.recv(65_536)
+            if not data:
+                return None
+            self._decoder.feed(data)
+        return self._decoder.packet()
+
+    def expect(self, kind: type[P], timeout: float = TIMEOUT) -> P:
+        """The next packet, which has to be of this class. Raises AssertionError."""
+        __tracebackhide__ = True
+        try:
+            packet = self.receive(timeout)
+        except TimeoutError:
+            raise AssertionError(f"no {kind.__name__} within {timeout:g} s") from None
+        if not isinstance(packet, kind):
+            found = "the end of the connection" if packet is None else repr(packet)
+            raise AssertionError(f"expected {kind.__name__}, received {found}")
+        return packet
+
+    def receive_all(self, count: int) -> Sequence[Packet | None]:
+        """The next so many packets."""
+        return [self.receive() for _ in range(count)]
+
+    def close(self) -> None:
+        """End without a DISCONNECT."""
+        self._socket.close()

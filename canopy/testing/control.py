@@ -1,0 +1,404 @@
+"""The broker that a test holds in its hand: its life, its clock, what went through it, and what is to go wrong.
+
+Owns the way into the broker's thread (`serving` is what runs there). Every method may be called from any thread but
+that one; those that wait have a twin in `aio` (`waiting`) for tests that are coroutines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from broker.core.codec.topic_names import validate_topic
+from broker.core.hooks import AccessControl
+from broker.security import Authenticator
+from canopy import Settings
+from canopy.testing import faults
+from canopy.testing.clock import PATIENCE, LoopThread
+from canopy.testing.faults import Fault, LinkFault, PacketFault
+from canopy.testing.proxy import Link
+from canopy.testing.record import Message, Record
+from canopy.testing.serving import Serving, check_jump
+from canopy.testing.texts import Payload
+from canopy.testing.waiting import Aio, Waiter, not_published, published
+
+Sender = Literal["broker", "client"]
+
+
+class RunningBroker:
+    """An MQTT broker in a thread of its own, on a free port of 127.0.0.1. A context manager; `close` ends it.
+
+    Its sessions and retained messages are in memory, and outlive a `restart`.
+    """
+
+    def __init__(
+        self,
+        *,
+        authenticators: Sequence[Authenticator] = (),
+        access_control: AccessControl | None = None,
+        **sections: Any,
+    ) -> None:
+        """`sections`: those of the settings, `limits={"max_qos": 1}`; `listen` adds listeners that know no faults.
+
+        Raises:
+            ValueError: the settings are wrong.
+            StartupError: it cannot start.
+        """
+        sections = {"sys": {"interval": 0}, **sections}
+        sections["listen"] = ("mqtt://127.0.0.1:0", *sections.get("listen", ()))
+        settings = Settings(**sections)
+        self._thread = LoopThread()
+        hooks = {"authenticators": authenticators, "access_control": access_control}
+        self._serving = Serving(settings, hooks, self._thread.loop)
+        self._closed = False
+        self.aio = Aio(self)
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def host(self) -> str:
+        """127.0.0.1."""
+        return "127.0.0.1"
+
+    @property
+    def port(self) -> int:
+        """The port for clients; it stays the same over restarts."""
+        return self._serving.proxy.port
+
+    @property
+    def url(self) -> str:
+        """`mqtt://127.0.0.1:PORT`."""
+        return f"mqtt://{self.host}:{self.port}"
+
+    @property
+    def other_ports(self) -> list[int]:
+        """The ports of the listeners that the settings add; they may change with a restart."""
+        return self._thread.call(lambda: self._serving.broker.ports[1:])
+
+    def start(self) -> None:
+        """Serve again after `stop`."""
+        self._thread.submit(self._serving.start()).result(PATIENCE)
+
+    def stop(self, *, abrupt: bool = False) -> None:
+        """Stop: clients are told (5.0: 0x8B) and disconnected, or, `abrupt`, cut off. Nobody gets in until `start`."""
+        self._thread.submit(self._serving.stop(abrupt)).result(PATIENCE)
+
+    def restart(self, *, keep_store: bool = True, down_for: float = 0.0, abrupt: bool = False) -> None:
+        """Stop and start. `keep_store` False: without sessions and retained messages.
+
+        `down_for`: seconds by which the clock is put forward between the two.
+        """
+        self._thread.submit(self._serving.restart(keep_store, down_for, abrupt)).result(PATIENCE)
+
+    def close(self) -> None:
+        """End for good."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._thread.submit(self._serving.stop(True)).result(PATIENCE)
+        finally:
+            self._thread.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def advance(self, seconds: float, *, silent: bool | str = False) -> None:
+        """Put the broker's clock forward; when this returns, what fell due meanwhile has happened.
+
+        Clients that are connected count as if they had just been heard; `silent`: as silent all that time, so that
+        their keep alive is over: True: all of them, or one by its client identifier.
+        """
+        check_jump(seconds)
+        self._thread.submit(self._serving.advance(seconds, silent)).result(PATIENCE)
+
+    # -- what there is -------------------------------------------------------------------------------------------------
+
+    def messages(self, topic_filter: str = "#") -> list[Message]:
+        """What was published on topics that the filter matches, in order: by clients, as wills, by `publish`."""
+        return self._thread.call(self._serving.record.messages, topic_filter)
+
+    def clear(self) -> None:
+        """Forget the messages."""
+        self._thread.call(self._serving.record.clear)
+
+    def reset(self) -> None:
+        """As new: cut off all clients, heal all faults, forget messages, sessions and retained messages."""
+        self.heal()
+        self.restart(keep_store=False, abrupt=True)
+        self.clear()
+
+    def clients(self) -> list[str]:
+        """Who is connected, by client identifier."""
+        return self._thread.call(self._serving.record.clients)
+
+    def connected(self, client_id: str) -> bool:
+        """Whether a client is connected."""
+        return self._thread.call(self._serving.connected, client_id)
+
+    def sessions(self) -> list[str]:
+        """Who has a session, connected or not."""
+        return self._thread.call(lambda: sorted(self._serving.broker.router.sessions))
+
+    def subscriptions(self, client_id: str) -> dict[str, int]:
+        """Topic filters of a client's session with their QoS. No session: none."""
+        return self._thread.call(self._serving.subscriptions, client_id)
+
+    def retained(self, topic_filter: str = "#") -> dict[str, bytes]:
+        """Retained payloads by topic."""
+        return self._thread.call(self._serving.retained, topic_filter)
+
+    def publish(
+        self, topic: str, payload: bytes | str = b"", *, qos: int = 0, retain: bool = False, expiry: int = 0
+    ) -> None:
+        """Publish a message as the broker's own. `expiry`: in seconds, 0: never. When this returns, it is routed."""
+        validate_topic(topic)
+        if qos not in (0, 1, 2):
+            raise ValueError(f"QoS {qos}")
+        data = payload.encode() if isinstance(payload, str) else payload
+        self._thread.call(self._serving.publish, topic, data, qos, retain, expiry)
+
+    def disconnect(self, client_id: str, reason_code: int = 0x98) -> None:
+        """End a client's connection, with a DISCONNECT in 5.0. Raises AssertionError: it is not connected."""
+        __tracebackhide__ = True
+        if reason_code and not 0x80 <= reason_code <= 0xA2:
+            raise ValueError(f"{reason_code:#04x} is no reason code of a server's DISCONNECT")
+        if not self._thread.call(self._serving.disconnect, client_id, reason_code):
+            raise AssertionError(f"{client_id!r} is not connected; connected: {self.clients()}")
+
+    # -- assertions: each raises AssertionError and says what there was instead ----------------------------------------
+
+    def assert_published(
+        self,
+        topic_filter: str,
+        payload: Payload | None = None,
+        *,
+        qos: int | None = None,
+        retain: bool | None = None,
+        count: int | None = None,
+        within: float = 2.0,
+    ) -> list[Message]:
+        """Wait until a message was published, or exactly `count`, and return those that match.
+
+        What was published before counts. `payload`: bytes, text, or a function that says whether it is right; `within`:
+        seconds of real time. With `count`, more that come later are not waited for.
+        """
+        __tracebackhide__ = True
+        return published(self._serving.record, topic_filter, payload, qos, retain, count).wait(self, within)
+
+    def assert_not_published(
+        self,
+        topic_filter: str,
+        payload: Payload | None = None,
+        *,
+        qos: int | None = None,
+        retain: bool | None = None,
+        within: float = 0.0,
+    ) -> None:
+        """Nothing such was published, and nothing is within so many seconds."""
+        __tracebackhide__ = True
+        not_published(self._serving.record, topic_filter, payload, qos, retain).refute(self, within)
+
+    def assert_connected(self, client_id: str, *, within: float = 2.0) -> None:
+        """Wait until a client is connected."""
+        __tracebackhide__ = True
+        self.check_connected(client_id, True).wait(self, within)
+
+    def assert_disconnected(self, client_id: str, *, within: float = 2.0) -> None:
+        """Wait until a client is not connected."""
+        __tracebackhide__ = True
+        self.check_connected(client_id, False).wait(self, within)
+
+    def assert_subscribed(self, client_id: str, topic_filter: str, *, within: float = 2.0) -> None:
+        """Wait until a client has a subscription."""
+        __tracebackhide__ = True
+        self.check_subscribed(client_id, topic_filter).wait(self, within)
+
+    def wait_for(self, condition: Callable[[], object], what: str = "", *, within: float = 2.0) -> None:
+        """Wait until something of the program under test holds, looked at in the thread of the test."""
+        __tracebackhide__ = True
+        Waiter.poll(condition, what, within)
+
+    def wait_until(self, condition: Callable[[], object], within: float, text: Callable[[], str]) -> None:
+        """Wait until something in the broker's thread holds; `text` says what did not."""
+        __tracebackhide__ = True
+        Waiter(condition, text).wait(self, within)
+
+    def check_connected(self, client_id: str, wanted: bool) -> Waiter[bool]:
+        """For `assert_connected` and its twin."""
+        serving = self._serving
+        word = "not" if wanted else "still"
+        return Waiter(
+            lambda: serving.connected(client_id) is wanted,
+            lambda: f"{client_id!r} is {word} connected; connected: {serving.record.clients()}",
+        )
+
+    def check_subscribed(self, client_id: str, topic_filter: str) -> Waiter[bool]:
+        """For `assert_subscribed` and its twin."""
+        return Waiter(
+            lambda: topic_filter in self._serving.subscriptions(client_id),
+            lambda: f"{client_id!r} has no subscription {topic_filter!r}\n{self._serving.state_of(client_id)}",
+        )
+
+    # -- faults of a connection: of `client_id`, now or when it connects; None: of the next connection -----------------
+
+    def freeze(self, client_id: str | None = None, *, reader: Literal["client", "broker", "both"] = "client") -> Fault:
+        """Freeze a reader: the client takes nothing from the broker, or the broker nothing from the client."""
+        if reader == "both":
+            return self.half_open(client_id)
+
+        def start(link: Link) -> None:
+            (link.down if reader == "client" else link.up).freeze()
+
+        return self._begin(f"freeze the reading of {_whom(client_id)}", LinkFault(client_id, start, Link.heal))
+
+    def half_open(self, client_id: str | None = None) -> Fault:
+        """The peer is gone without a word: nothing passes, neither side hears of the other's end."""
+        return self._begin(f"half-open {_whom(client_id)}", LinkFault(client_id, Link.freeze, Link.heal))
+
+    def cut(
+        self, client_id: str | None = None, *, after_bytes: int = 0, sender: Sender = "client", reset: bool = True
+    ) -> Fault:
+        """Cut the connection when so many more bytes of `sender` have passed. `reset` False: as if both had closed."""
+        if after_bytes < 0:
+            raise ValueError("after_bytes is 0 or more")
+
+        def start(link: Link) -> None:
+            flow = link.down if sender == "broker" else link.up
+            if after_bytes == 0:
+                link.cut(reset)
+            else:
+                flow.cut_after, flow.cut_reset = after_bytes, reset
+
+        def stop(link: Link) -> None:
+            link.up.cut_after = link.down.cut_after = -1
+
+        return self._begin(f"cut {_whom(client_id)}", LinkFault(client_id, start, stop))
+
+    def slow(self, client_id: str | None = None, *, bytes_per_second: float = 0.0, latency: float = 0.0) -> Fault:
+        """A slow link, each direction by itself: 0 bytes a second is any number; `latency` in seconds, one way."""
+        if bytes_per_second < 0 or latency < 0:
+            raise ValueError("bytes_per_second and latency are 0 or more")
+
+        def start(link: Link) -> None:
+            for flow in (link.up, link.down):
+                flow.rate, flow.latency = bytes_per_second, latency
+
+        return self._begin(f"slow down {_whom(client_id)}", LinkFault(client_id, start, Link.heal))
+
+    # -- faults of packets: of `client_id`, now and later; None: of any client -----------------------------------------
+
+    def lose(
+        self,
+        packet: str = "PUBACK",
+        client_id: str | None = None,
+        *,
+        nth: int = 1,
+        count: int = 1,
+        sender: Sender = "broker",
+    ) -> Fault:
+        """Lose the `nth` such packet from now on, and the `count - 1` after it."""
+        act = faults.Lost(faults.losable(packet), client_id, sender == "broker", nth, count)
+        return self._begin(f"lose {packet} of {_whom(client_id)}", act)
+
+    def delay(
+        self,
+        packet: str = "PUBACK",
+        client_id: str | None = None,
+        *,
+        seconds: float | None = None,
+        nth: int = 1,
+        sender: Sender = "broker",
+    ) -> Fault:
+        """Hold the `nth` such packet, and those of its kind behind it, for so long, or until the fault's `end`."""
+        act = faults.Delayed(faults.losable(packet), client_id, sender == "broker", nth, seconds)
+        return self._begin(f"delay {packet} of {_whom(client_id)}", act)
+
+    def duplicate(self, client_id: str | None = None, *, nth: int = 1, topic_filter: str = "#") -> Fault:
+        """Have a client get the `nth` message of QoS 1 or 2 twice, the second time with DUP.
+
+        A 5.0 client gets it again after a new connection, which it has to make without Clean Start and with a session.
+        """
+        return self._begin(f"duplicate for {_whom(client_id)}", faults.Duplicated(client_id, nth, topic_filter))
+
+    def reorder(self, client_id: str | None = None, *, nth: int = 1, topic_filter: str = "#") -> Fault:
+        """Have the `nth` message to a client come after the next one of another topic or QoS."""
+        return self._begin(f"reorder for {_whom(client_id)}", faults.Reordered(client_id, nth, topic_filter))
+
+    def refuse_connect(self, reason_code: int, client_id: str | None = None, *, count: int = 1) -> Fault:
+        """Refuse the next `count` CONNECTs. Codes of 5.0 or of 3.1.1; each client gets the nearest of its version."""
+        return self._begin(f"refuse {_whom(client_id)}", faults.RefusedConnect(reason_code, client_id, count))
+
+    def refuse_subscribe(
+        self,
+        reason_code: int = 0x87,
+        client_id: str | None = None,
+        *,
+        topic_filter: str | None = None,
+        nth: int = 1,
+        count: int = 1,
+    ) -> Fault:
+        """Refuse all filters of a SUBSCRIBE; `topic_filter`: of one that asks for exactly this filter."""
+        act = faults.RefusedSubscribe(reason_code, client_id, topic_filter, nth, count)
+        return self._begin(f"refuse SUBSCRIBE of {_whom(client_id)}", act)
+
+    def refuse_publish(
+        self,
+        reason_code: int = 0x87,
+        client_id: str | None = None,
+        *,
+        topic_filter: str = "#",
+        nth: int = 1,
+        count: int = 1,
+    ) -> Fault:
+        """Refuse a PUBLISH by its PUBACK or PUBREC. 3.1.1 knows no such answer: the connection is closed."""
+        act = faults.RefusedPublish(reason_code, client_id, topic_filter, nth, count)
+        return self._begin(f"refuse PUBLISH of {_whom(client_id)}", act)
+
+    def heal(self) -> None:
+        """End all faults: what is held back goes on."""
+        self._thread.call(self._serving.heal)
+
+    def end_fault(self, act: LinkFault | PacketFault) -> None:
+        """`Fault.end`."""
+        self._thread.call(self._serving.end, act)
+
+    def _begin(self, what: str, act: LinkFault | PacketFault) -> Fault:
+        self._thread.call(self._serving.begin, act)
+        return Fault(self, what, act)
+
+    # -- for `Fault` and `Aio` -----------------------------------------------------------------------------------------
+
+    @property
+    def record(self) -> Record:
+        """What was published, for conditions."""
+        return self._serving.record
+
+    def begin_wait(self, waiter: Waiter[Any]) -> None:
+        """Look whether it holds, before this returns and whenever something has happened."""
+        self._thread.call(self._serving.waiters.add, waiter)
+
+    def state_of(self, text: Callable[[], str]) -> str:
+        """Words about the broker, from its thread."""
+        return self._thread.call(text)
+
+    def coroutine(self, work: str, **options: Any) -> Any:
+        """Start `start`, `stop` and the like in the broker's thread, for the twins."""
+        return self._thread.submit(getattr(self._serving, work)(**options))
+
+
+def _whom(client_id: str | None) -> str:
+    return "anybody" if client_id is None else repr(client_id)

@@ -1,0 +1,393 @@
+"""What can go wrong on the wire, one class for each kind of fault.
+
+Owns which packets or connections a fault takes, and what it does with them; `proxy` moves the bytes. A `LinkFault` is
+bound to one connection. A `PacketFault` is asked about each packet. Everything but `Fault` runs in the broker's loop.
+Promises: no fault makes a broker or a client look as if it broke the specification, by which a client may rely on order
+and on DUP; each class names the sections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from broker.core.codec import encoder, packets, reasons
+from broker.core.codec.packets import Ack, Connack, Connect, Packet, Publish, Suback, Subscribe
+from broker.core.codec.topic_names import matches
+
+if TYPE_CHECKING:
+    from canopy.testing.control import RunningBroker
+    from canopy.testing.proxy import Flow, Link
+
+LOSABLE: Final = ("PUBACK", "PUBREC", "PUBREL", "PUBCOMP", "SUBACK", "UNSUBACK", "PINGRESP", "CONNACK")
+"""Packets that may be lost or delayed. No PUBLISH: TCP loses no message in the middle of a connection."""
+
+DUP: Final = 0x08
+
+# Nearest reason codes of 5.0 to the return codes of 3.1.1 (section 3.2.2.3 of its document).
+_FROM_V3: Final = {1: 0x84, 2: 0x85, 3: 0x88, 4: 0x86, 5: 0x87}
+
+
+class Fault:
+    """A fault that was asked for: how often it happened, and its end."""
+
+    def __init__(self, broker: RunningBroker, what: str, act: LinkFault | PacketFault) -> None:
+        self._broker = broker
+        self._what = what
+        self._act = act
+
+    @property
+    def happened(self) -> int:
+        """To how many connections or packets, so far."""
+        return self._act.happened
+
+    def wait(self, count: int = 1, within: float = 5.0) -> None:
+        """Until it has happened to `count` of them. Raises AssertionError after `within` seconds."""
+        __tracebackhide__ = True
+        self._broker.wait_until(lambda: self._act.happened >= count, within, lambda: self._late(count, within))
+
+    async def wait_async(self, count: int = 1, within: float = 5.0) -> None:
+        """The same, awaited."""
+        __tracebackhide__ = True
+        await self._broker.aio.wait_until(
+            lambda: self._act.happened >= count, within, lambda: self._late(count, within)
+        )
+
+    def end(self) -> None:
+        """Heal: what was held back goes on, what did not happen yet will not."""
+        self._broker.end_fault(self._act)
+
+    def _late(self, count: int, within: float) -> str:
+        return f"{self._what}: happened {self._act.happened} times within {within:g} s, expected {count}"
+
+    def __repr__(self) -> str:
+        return f"<Fault {self._what}: happened {self._act.happened} times>"
+
+
+class LinkFault:
+    """A fault of one connection: `start` begins it, `stop` heals it. `client_id` None: the next connection's."""
+
+    def __init__(self, client_id: str | None, start: Callable[[Link], None], stop: Callable[[Link], None]) -> None:
+        self.client_id = client_id
+        self.happened = 0
+        self._start = start
+        self._stop = stop
+        self._link: Link | None = None
+
+    def bind(self, link: Link) -> None:
+        """This is the connection."""
+        self._link = link
+        self.happened += 1
+        self._start(link)
+
+    def end(self) -> None:
+        """Heal the connection, if it is still there."""
+        if self._link is not None and not self._link.over:
+            self._stop(self._link)
+
+
+class Passing(NamedTuple):
+    """A packet that is about to be passed."""
+
+    flow: Flow
+    packet: Packet
+    frame: bytes
+
+
+class PacketFault:
+    """A fault of single packets: of those that it counts, the `nth` and the `count - 1` after it.
+
+    `client_id` None: any client's. `down`: packets from the broker.
+    """
+
+    def __init__(self, client_id: str | None, down: bool, nth: int = 1, count: int = 1) -> None:
+        if nth < 1 or count < 1:
+            raise ValueError("nth and count are 1 or more")
+        self.client_id = client_id
+        self.happened = 0
+        self._down = down
+        self._nth = nth
+        self._count = count
+        self._seen = 0
+
+    def takes(self, passing: Passing) -> bool:
+        """Whether it has dealt with this packet, which is not to be passed then."""
+        flow = passing.flow
+        if flow.down is not self._down or (self.client_id is not None and flow.link.client_id != self.client_id):
+            return False
+        if not self.counts(passing):
+            return False
+        self._seen += 1
+        if not self._nth <= self._seen < self._nth + self._count:
+            return False
+        self.happened += self.act(passing)
+        return True
+
+    def counts(self, passing: Passing) -> bool:
+        """Whether it is one of the packets that are counted."""
+        raise NotImplementedError
+
+    def act(self, passing: Passing) -> int:
+        """Its turn has come. 1, or 0 where it does not count yet."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """It will not be asked again."""
+
+
+def losable(name: str) -> int:
+    """The type of a packet that may be lost. Raises ValueError."""
+    if name not in LOSABLE:
+        raise ValueError(f"{name!r} cannot be lost or delayed; these can: {', '.join(LOSABLE)}")
+    return packets.NAMES.index(name)
+
+
+class Lost(PacketFault):
+    """A packet that does not arrive."""
+
+    def __init__(self, kind: int, client_id: str | None, down: bool, nth: int, count: int) -> None:
+        super().__init__(client_id, down, nth, count)
+        self._kind = kind
+
+    def counts(self, passing: Passing) -> bool:
+        """Packets of its kind."""
+        packet = passing.packet
+        return packet.kind == self._kind
+
+    def act(self, passing: Passing) -> int:
+        """It is gone."""
+        del passing
+        return 1
+
+
+class Delayed(PacketFault):
+    """A packet that arrives later, and with it those of its kind that came after it: they stay in order (4.6)."""
+
+    def __init__(self, kind: int, client_id: str | None, down: bool, nth: int, seconds: float | None) -> None:
+        """`seconds` None: until `end`."""
+        super().__init__(client_id, down, nth)
+        self._kind = kind
+        self._seconds = seconds
+        self._flow: Flow | None = None
+        self._held: list[bytes] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def takes(self, passing: Passing) -> bool:
+        """Also those that must not overtake the delayed one."""
+        flow, packet, frame = passing.flow, passing.packet, passing.frame
+        if flow is self._flow and packet.kind == self._kind:
+            self._held.append(frame)
+            return True
+        return super().takes(passing)
+
+    def counts(self, passing: Passing) -> bool:
+        """Packets of its kind."""
+        packet = passing.packet
+        return packet.kind == self._kind
+
+    def act(self, passing: Passing) -> int:
+        """Keep it, for as long as was asked for."""
+        flow, frame = passing.flow, passing.frame
+        self._flow = flow
+        self._held.append(frame)
+        if self._seconds is not None:
+            self._timer = flow.link.loop.call_later(self._seconds, self.end)
+        return 1
+
+    def end(self) -> None:
+        """Pass what is held."""
+        if self._timer is not None:
+            self._timer.cancel()
+        flow, held, self._flow, self._held = self._flow, self._held, None, []
+        if flow is not None and not flow.link.over:
+            flow.put(b"".join(held))
+
+
+class Duplicated(PacketFault):
+    """A PUBLISH of QoS 1 or 2 that the client gets twice, the second time with DUP.
+
+    To a 3.1.1 client both come at once, and the broker sees one acknowledgement. 5.0 allows a second one only on a new
+    connection (4.4): the acknowledgement is lost and the connection reset, and the broker itself sends it again when
+    the client comes back to its session.
+    """
+
+    def __init__(self, client_id: str | None, nth: int, topic_filter: str) -> None:
+        super().__init__(client_id, True, nth)
+        self._topic_filter = topic_filter
+        self._flow: Flow | None = None
+        self._packet_id = 0
+        self._acks = 0
+
+    def takes(self, passing: Passing) -> bool:
+        """Also the acknowledgement that must not arrive."""
+        flow, packet = passing.flow, passing.packet
+        if (
+            self._flow is not None
+            and flow is self._flow.link.up
+            and isinstance(packet, Ack)
+            and packet.packet_id == self._packet_id
+            and packet.kind in (packets.PUBACK, packets.PUBREC)
+        ):
+            return self._acknowledged(flow)
+        return super().takes(passing)
+
+    def counts(self, passing: Passing) -> bool:
+        """Publishes that may be sent again."""
+        packet = passing.packet
+        return isinstance(packet, Publish) and packet.qos > 0 and matches(self._topic_filter, packet.topic.decode())
+
+    def act(self, passing: Passing) -> int:
+        """Pass it, once or twice."""
+        flow, packet, frame = passing.flow, passing.packet, passing.frame
+        assert isinstance(packet, Publish)
+        self._flow = flow
+        self._packet_id = packet.packet_id
+        flow.put(frame)
+        if flow.link.version < packets.V5:
+            flow.put(bytes((frame[0] | DUP,)) + frame[1:])
+            return 1
+        return 0
+
+    def _acknowledged(self, flow: Flow) -> bool:
+        if flow.link.version >= packets.V5:
+            self._flow = None
+            self.happened += 1
+            flow.link.cut()
+            return True
+        self._acks += 1
+        if self._acks == 2:
+            self._flow = None
+            return True
+        return False
+
+
+class Reordered(PacketFault):
+    """A PUBLISH that comes after the next one of another topic or QoS. Of one topic and QoS all stay in order (4.6)."""
+
+    def __init__(self, client_id: str | None, nth: int, topic_filter: str) -> None:
+        super().__init__(client_id, True, nth)
+        self._topic_filter = topic_filter
+        self._flow: Flow | None = None
+        self._held: list[tuple[bytes, int, bytes]] = []
+
+    def takes(self, passing: Passing) -> bool:
+        """Also the one that overtakes."""
+        flow, packet, frame = passing.flow, passing.packet, passing.frame
+        if flow is not self._flow or not isinstance(packet, Publish):
+            return super().takes(passing)
+        if any((packet.topic, packet.qos) == (topic, qos) for topic, qos, _ in self._held):
+            self._held.append((packet.topic, packet.qos, frame))
+            return True
+        flow.put(frame)
+        self.happened += 1
+        self.end()
+        return True
+
+    def counts(self, passing: Passing) -> bool:
+        """Publishes."""
+        packet = passing.packet
+        return isinstance(packet, Publish) and matches(self._topic_filter, packet.topic.decode())
+
+    def act(self, passing: Passing) -> int:
+        """Keep it until it is overtaken, which counts."""
+        flow, packet, frame = passing.flow, passing.packet, passing.frame
+        assert isinstance(packet, Publish)
+        self._flow = flow
+        self._held.append((packet.topic, packet.qos, frame))
+        return 0
+
+    def end(self) -> None:
+        """Pass what is held."""
+        flow, held, self._flow, self._held = self._flow, self._held, None, []
+        if flow is not None and not flow.link.over:
+            flow.put(b"".join(frame for _, _, frame in held))
+
+
+class RefusedConnect(PacketFault):
+    """A CONNECT that the broker never sees: the client gets a CONNACK with the code, and the connection ends (3.2)."""
+
+    def __init__(self, code: int, client_id: str | None, count: int) -> None:
+        if code not in _FROM_V3 and not 0x80 <= code <= 0x9F:
+            raise ValueError(f"{code:#04x} refuses nobody: 1 to 5 (3.1.1) or 0x80 to 0x9F (5.0)")
+        super().__init__(client_id, False, 1, count)
+        self._code = code
+
+    def counts(self, passing: Passing) -> bool:
+        """CONNECT."""
+        packet = passing.packet
+        return isinstance(packet, Connect)
+
+    def act(self, passing: Passing) -> int:
+        """Answer in the form of its version; what 3.1.1 has no code for is refused without one (3.1.4)."""
+        flow = passing.flow
+        link = flow.link
+        if link.version >= packets.V5:
+            code = _FROM_V3.get(self._code, self._code)
+        else:
+            code = self._code if self._code in _FROM_V3 else reasons.v3_connack(self._code)
+        if code > 0:
+            link.down.put(encoder.encode(Connack(False, code), link.version))
+        link.cut(reset=False)
+        return 1
+
+
+class RefusedSubscribe(PacketFault):
+    """A SUBSCRIBE that the broker never sees: each of its filters is refused (3.9)."""
+
+    def __init__(self, code: int, client_id: str | None, topic_filter: str | None, nth: int, count: int) -> None:
+        if code not in (0x80, 0x83, 0x87, 0x8F, 0x91, 0x97, 0x9E, 0xA1, 0xA2):
+            raise ValueError(f"{code:#04x} is no reason code of a SUBACK that refuses")
+        super().__init__(client_id, False, nth, count)
+        self._code = code
+        self._topic_filter = topic_filter
+
+    def counts(self, passing: Passing) -> bool:
+        """SUBSCRIBE, with the filter where one was named."""
+        packet = passing.packet
+        return isinstance(packet, Subscribe) and (
+            self._topic_filter is None or self._topic_filter in [each.topic_filter for each in packet.requests]
+        )
+
+    def act(self, passing: Passing) -> int:
+        """Answer; 3.1.1 knows 0x80 alone."""
+        flow, packet = passing.flow, passing.packet
+        assert isinstance(packet, Subscribe)
+        answer = Suback(packet.packet_id, [self._code] * len(packet.requests))
+        flow.link.down.put(encoder.encode(answer, flow.link.version))
+        return 1
+
+
+class RefusedPublish(PacketFault):
+    """A PUBLISH that the broker never sees.
+
+    5.0: PUBACK or PUBREC with the code (3.4, 3.5); at QoS 0 it is only gone. 3.1.1 has no such code: the connection is
+    closed (3.3.5).
+    """
+
+    def __init__(self, code: int, client_id: str | None, topic_filter: str, nth: int, count: int) -> None:
+        if code not in (0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99):
+            raise ValueError(f"{code:#04x} is no reason code of a PUBACK or PUBREC that refuses")
+        super().__init__(client_id, False, nth, count)
+        self._code = code
+        self._topic_filter = topic_filter
+
+    def counts(self, passing: Passing) -> bool:
+        """PUBLISH on the topics that were named."""
+        flow, packet = passing.flow, passing.packet
+        return isinstance(packet, Publish) and matches(self._topic_filter, flow.link.topic_of(packet))
+
+    def act(self, passing: Passing) -> int:
+        """Answer."""
+        flow, packet = passing.flow, passing.packet
+        assert isinstance(packet, Publish)
+        link = flow.link
+        if link.version < packets.V5:
+            link.cut(reset=False)
+            return 1
+        if packet.topic and packet.topic_alias:
+            link.untold[packet.topic_alias] = packet.topic.decode()
+        if packet.qos:
+            kind = packets.PUBACK if packet.qos == 1 else packets.PUBREC
+            link.down.put(encoder.encode(Ack(kind, packet.packet_id, self._code), link.version))
+        return 1

@@ -1,0 +1,84 @@
+"""From a target to a stream of MQTT bytes: TCP, TLS, WebSocket, or WebSocket over TLS.
+
+Owns: the TLS context of a target, and ``open_stream``. Whatever the way, a protocol hears `connection_made` when
+MQTT may begin, and reads and writes the bytes of MQTT only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from functools import lru_cache
+from typing import cast
+
+from loadtest.load.engine.job import Target
+from loadtest.load.engine.websocket import WebSocket
+
+
+class TargetError(Exception):
+    """A target's certificate, key or authority cannot be used; the message is a line for people."""
+
+
+@lru_cache(maxsize=64)
+def context(target: Target) -> ssl.SSLContext | None:
+    """The TLS context of a target; None where it has no TLS.
+
+    Raises:
+        TargetError: a file cannot be read, or does not hold what it should.
+    """
+    if not target.encrypted:
+        return None
+    tls = target.tls
+    try:
+        made = ssl.create_default_context(cafile=tls.ca)
+    except (OSError, ValueError) as error:
+        raise TargetError(f"--ca {tls.ca}: {trouble(error)}") from error
+    if tls.insecure:
+        made.check_hostname = False
+        made.verify_mode = ssl.CERT_NONE
+    if tls.certificate is not None:
+        try:
+            # Without a password of its own, OpenSSL would ask for one on the terminal.
+            made.load_cert_chain(tls.certificate, tls.key, password="")
+        except (OSError, ValueError) as error:
+            key = f" --key {tls.key}" if tls.key else ""
+            raise TargetError(f"--cert {tls.certificate}{key}: {trouble(error)}") from error
+    return made
+
+
+async def open_stream(target: Target, protocol: object, sock: socket.socket | None = None) -> None:
+    """Connect, and let a protocol (by its methods) speak MQTT. `sock`: one that is connected to the target already.
+
+    Raises:
+        OSError: there is no connection, or TLS or the WebSocket did not come about.
+    """
+    loop = asyncio.get_running_loop()
+    secured = context(target)
+    name = target.host if secured is not None else None
+    web: WebSocket | None = None
+    if target.framed:
+        web = WebSocket(protocol, target.authority, target.path)
+    first = cast(asyncio.Protocol, web if web is not None else protocol)
+    if sock is not None:
+        await loop.create_connection(lambda: first, sock=sock, ssl=secured, server_hostname=name)
+    else:
+        await loop.create_connection(lambda: first, target.host, target.port, ssl=secured, server_hostname=name)
+    if web is not None:
+        try:
+            await web.opened
+        except BaseException:
+            web.abort()
+            raise
+
+
+def trouble(error: Exception) -> str:
+    """What is wrong, in the system's or in OpenSSL's words; event loops have words of their own."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"TLS: the broker's certificate: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {(error.reason or str(error)).replace('_', ' ').lower()}"
+    if isinstance(error, OSError) and error.errno and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    return str(error)

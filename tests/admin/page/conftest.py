@@ -1,0 +1,79 @@
+"""The page in headless Chromium, driven by Playwright, before a broker in the test's process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, async_playwright
+
+from broker.admin import events
+from broker.admin.routes import all_routes
+from broker.core.queues.message import Message
+from canopy import Broker
+
+# What they import looks at files: not in the event loop.
+all_routes()
+
+CHROMIUM = shutil.which("chromium")
+
+ARGUMENTS = [
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--no-first-run", "--disable-quic", "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+]  # fmt: skip
+
+Visit = Callable[..., Awaitable[Page]]
+"""Opens a broker's page at a place (`clients?username=u`); what else it gets is for the browser's context."""
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    async with async_playwright() as playwright:
+        started = await playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield started
+        await started.close()
+
+
+@pytest.fixture
+async def visit(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Visit]:
+    """Whatever the page writes to the console, and every script error or refusal by its policy, fails the test."""
+    monkeypatch.setattr(events, "EVERY", 0.2)
+    wrong: list[str] = []
+    async with AsyncExitStack() as stack:
+
+        async def open_page(broker: Broker, place: str = "overview", **context: Any) -> Page:
+            made = await browser.new_context(**context)
+            stack.push_async_callback(made.close)
+            page = await made.new_page()
+            page.set_default_timeout(20_000)
+            page.on("pageerror", lambda error: wrong.append(str(error)))
+            page.on(
+                "console",
+                # An answer that refuses is told as an error, too; the page has to cope with that.
+                lambda message: None if "the server responded with" in message.text else wrong.append(message.text),
+            )
+            await page.goto(f"{broker.http[0]}/#/{place}")
+            return page
+
+        yield open_page
+    assert wrong == []
+
+
+def retain(broker: Broker, topic: str, payload: bytes = b"value") -> None:
+    """Have the broker keep a retained message."""
+    broker.router.publish(Message(topic.encode(), payload, 0, True, b"", 0.0, ""), None)
+    broker.after_batch()
+
+
+async def picture(page: Page, name: str) -> None:
+    """Take a screenshot where `CANOPY_PICTURES` names a folder."""
+    folder = os.environ.get("CANOPY_PICTURES")
+    if folder:
+        await page.screenshot(path=str(Path(folder) / f"{name}.png"), full_page=True)

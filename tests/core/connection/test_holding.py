@@ -1,0 +1,204 @@
+"""A publisher that is too fast for a subscriber who reads: when it is held back, for how long, and when it is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.core.connection.holding import FLIGHT, RECOVERY, STEP
+from broker.core.queues.queue_policy import DROP_OLDEST, LATEST
+from broker.core.queues.send_queue import STANDSTILL
+from tests.core.harness import Client, Network, limits
+
+ROOM = 64
+"""Messages that may wait for a client."""
+
+MOST = 1.0
+"""Seconds for which a publisher may be held."""
+
+
+class Scene:
+    """A publisher, and a subscriber that reads when it is told to. Its queue has room for `ROOM` messages."""
+
+    def __init__(self, qos: int = 0, **options: Any) -> None:
+        bounds = {"live_messages": ROOM, "session_messages": ROOM, "max_inflight": 1, "hold_publishers": MOST}
+        self.network = Network(limits(**{**bounds, **options}))
+        self.network.router.runs.most = ROOM // 8  # as the server does
+        self.qos = qos
+        self.subscriber = self.network.client("subscriber")
+        self.subscriber.subscribe("t", qos=qos)
+        self.publisher = self.network.client("publisher")
+        self.publisher.publish("t", b"before", qos)
+        self.subscriber.take()
+        self.sent = 0
+        self.stop()
+
+    def stop(self) -> None:
+        """The subscriber stands still."""
+        self.subscriber.wire.frozen = True
+
+    def read(self) -> None:
+        """It reads all that waits for it."""
+        self.subscriber.wire.frozen = False
+        self.network.settle()
+        self.stop()
+
+    def burst(self, count: int, publisher: Client | None = None) -> None:
+        """So many messages come in one piece."""
+        for _ in range(count):
+            (publisher or self.publisher).post("t", b"%d" % self.sent, self.qos)
+            self.sent += 1
+        self.network.settle()
+
+    def held(self) -> bool:
+        """Whether the publisher is not read from, for some time to come."""
+        protocol = self.publisher.wire.protocol
+        assert protocol.unfinished or protocol.held_until == 0.0
+        return protocol.held_until > self.network.now
+
+    @property
+    def dropped(self) -> int:
+        """Messages that the subscriber has lost."""
+        return self.network.router.counters.dropped_in_all()
+
+    def held_for(self, seconds: float) -> float:
+        """For how many of so many seconds it is held; it sends all the time, and the subscriber reads on and on."""
+        before = self.network.now
+        held = 0.0
+        while self.network.now < before + seconds:
+            if self.held():
+                held += STEP
+            else:
+                self.burst(ROOM)
+            # It reads, but less than is sent.
+            self.subscriber.wire.batch = 64
+            self.subscriber.wire.frozen = False
+            self.subscriber.wire.flush(1)
+            self.stop()
+            self.network.advance(STEP)
+        return held
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_burst_arrives_whole(qos: int) -> None:
+    """However much longer than the queue it is, as long as the client goes on reading."""
+    scene = Scene(qos)
+    scene.burst(500)
+    assert scene.held()
+    while scene.sent > len(scene.subscriber.inbox):
+        scene.read()
+        scene.network.advance(STEP)
+    assert scene.subscriber.payloads() == [b"%d" % number for number in range(500)]
+    assert scene.dropped == 0
+    assert not scene.held()
+
+
+def test_one_who_takes_nothing_holds_nobody() -> None:
+    """After `STANDSTILL` seconds; and then it is asked no more, until it takes something."""
+    scene = Scene()
+    scene.burst(500)
+    assert scene.held()
+    scene.network.advance(STANDSTILL)
+    assert not scene.held()
+    assert scene.dropped == 500 - ROOM
+    scene.burst(500)
+    assert not scene.held()
+
+
+def test_one_who_has_stood_still_for_long_holds_nobody() -> None:
+    scene = Scene()
+    scene.network.advance(STANDSTILL)
+    scene.burst(500)
+    assert not scene.held()
+    assert scene.dropped == 500 - ROOM
+
+
+def test_a_publisher_is_held_for_so_long_and_no_longer() -> None:
+    """By subscribers who go on reading, too slowly: `hold_publishers`, and a part of the time after that."""
+    scene = Scene()
+    assert scene.held_for(MOST) >= MOST * 0.7
+    scene.held_for(MOST)
+    assert scene.held_for(10.0) <= 10.0 * RECOVERY * 1.2
+    assert scene.dropped > 0
+
+
+def test_each_publisher_in_full_flight_is_held() -> None:
+    """Not only the one that has filled the queue; who sends now and then is not."""
+    scene = Scene()
+    other = scene.network.client("other")
+    scene.burst(ROOM // 2 + 1)
+    scene.burst(10, other)
+    assert other.wire.protocol.held_until > scene.network.now
+    calm = scene.network.client("calm")
+    for _ in range(3):
+        calm.publish("t", b"now and then")
+        assert calm.wire.protocol.held_until == 0.0
+        scene.network.advance(FLIGHT)
+
+
+def test_one_message_at_a_time() -> None:
+    """Who comes again at once is in full flight as well, also with nothing more to read: each PUBACK asks for more."""
+    scene = Scene(1)
+    while not scene.held():
+        assert scene.sent < ROOM
+        scene.burst(1)
+    assert scene.sent < ROOM * 3 // 4
+    scene.read()
+    scene.network.advance(STEP)
+    assert not scene.held()
+    assert scene.dropped == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"hold_publishers": 0.0}, {"queue_policy": DROP_OLDEST}, {"queue_policy": LATEST}, {"queue_max_age": 10.0}],
+    ids=["off", "drop-oldest", "latest", "max_age"],
+)
+def test_where_nobody_is_held(options: dict[str, Any]) -> None:
+    """Where the operator has said so, and for clients who want what is new rather than all."""
+    scene = Scene(**options)
+    scene.burst(500)
+    assert not scene.held()
+
+
+def test_not_for_its_own_queue() -> None:
+    scene = Scene()
+    scene.subscriber.cut()
+    scene.publisher.subscribe("t")
+    scene.publisher.wire.frozen = True
+    scene.burst(500)
+    assert not scene.held()
+
+
+def test_not_while_others_wait_for_its_acknowledgements() -> None:
+    """Two who send to each other would wait for each other."""
+    scene = Scene(1)
+    scene.publisher.subscribe("own", qos=1)
+    scene.publisher.answering = False
+    scene.network.client("other").publish("own", b"x", 1)
+    scene.burst(500)
+    assert not scene.held()
+
+
+def test_what_it_sends_meanwhile_waits() -> None:
+    """Also a PINGREQ; its answer comes when it is held no more."""
+    scene = Scene()
+    scene.burst(500)
+    protocol = scene.publisher.wire.protocol
+    assert protocol.receive(b"\xc0\x00", scene.network.now)
+    assert scene.held()
+    scene.network.advance(STANDSTILL)
+    scene.network.settle()
+    assert protocol.held_until == 0.0
+    assert not protocol.unfinished
+
+
+def test_its_end() -> None:
+    """One that is held can leave, and be thrown out."""
+    scene = Scene()
+    scene.burst(500)
+    protocol = scene.publisher.wire.protocol
+    scene.publisher.cut()
+    scene.network.advance(STANDSTILL)
+    assert protocol.close_cause

@@ -1,0 +1,1 @@
+"""Tests of the sample of what comes in, and of the walk over the subscribers."""

@@ -1,0 +1,56 @@
+"""Brokers that `canopy ctl` is pointed at, and the command as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from canopy import Broker, Settings
+
+# A broker loads it when it is to listen for HTTP, and reads files for that.
+importlib.import_module("broker.admin.server")
+
+Start: TypeAlias = Callable[..., Awaitable[asyncio.subprocess.Process]]
+"""Starts `canopy ctl` with these arguments."""
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    settings = {
+        "listen": ("mqtt://127.0.0.1:0",),
+        "http": {"listen": ("http://127.0.0.1:0",)},
+        "shutdown": {"flush_timeout": 0.0},
+        "sys": {"interval": 0.0},
+    }
+    async with Broker(Settings.model_validate(settings)) as started:
+        yield started
+
+
+@pytest.fixture
+async def canopy_ctl(broker: Broker) -> AsyncIterator[Start]:
+    """The command, pointed at the broker. What does not end by itself is killed."""
+    begun: list[asyncio.subprocess.Process] = []
+
+    async def start(*arguments: str) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "broker", "ctl", "--url", broker.http[0], *arguments,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, stdin=asyncio.subprocess.DEVNULL,
+            cwd=ROOT, env={**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH") or str(ROOT)},
+        )  # fmt: skip
+        begun.append(process)
+        return process
+
+    yield start
+    for process in begun:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()

@@ -1,0 +1,83 @@
+"""The built site in a browser: nothing is broken, comes from elsewhere or sticks out, and search answers."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import importlib.util
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Page, async_playwright
+
+from tests.admin.page.conftest import ARGUMENTS, CHROMIUM
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("index", "way-operator", "way-embedding", "way-data", "way-contributor", "tutorial", "settings", "hooks")
+PATIENCE = 15_000.0
+"""Milliseconds until the search has loaded its index."""
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves files and says nothing of it."""
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[str]:
+    """The address of the built site."""
+    if importlib.util.find_spec("mkdocs") is None:
+        pytest.skip("mkdocs is not installed: make setup")
+    command = [sys.executable, "-P", "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=120, capture_output=True)
+    handler = functools.partial(Quiet, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        serving.join()
+
+
+def watch(page: Page, site: str) -> list[str]:
+    """What goes wrong on a page from now on."""
+    wrong: list[str] = []
+    page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on(
+        "request",
+        lambda request: None if request.url.startswith((site, "data:", "blob:")) else wrong.append(request.url),
+    )
+    return wrong
+
+
+@pytest.mark.long
+async def test_the_four_ways_light_dark_wide_and_narrow(site: str) -> None:
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        for dark in (False, True):
+            for width in (1280, 390):
+                context = await browser.new_context(
+                    color_scheme="dark" if dark else "light", viewport={"width": width, "height": 800}
+                )
+                page = await context.new_page()
+                wrong = watch(page, site)
+                for name in PAGES:
+                    await page.goto(f"{site}/{name}.html")
+                    beyond = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+                    assert (name, width, beyond <= 0) == (name, width, True)
+                assert wrong == []
+                await context.close()
+        page = await browser.new_page()
+        await page.goto(f"{site}/index.html")
+        await page.fill(".md-search__input", "receive_maximum")
+        await page.wait_for_selector(".md-search-result__item", timeout=PATIENCE)
+        await browser.close()

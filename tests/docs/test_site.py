@@ -1,0 +1,106 @@
+"""The documentation site: every page has its place, the generated reference is complete, no link is dead."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import typer
+
+from broker.cli import app
+from broker.environment import variable
+from broker.observe.figures.catalogue import FIGURES
+from broker.settings import defaults
+from tests.support.tools import load
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PAGES: Final = sorted((ROOT / "docs").glob("*.md"))
+LISTED: Final = re.findall(r"([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+CODE: Final = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+
+
+tool = load("docs_site")
+
+
+def _commands(command: Any, path: str) -> list[str]:
+    below = getattr(command, "commands", {})
+    return [path, *(each for name, one in below.items() if not one.hidden for each in _commands(one, f"{path} {name}"))]
+
+
+def test_every_page_has_one_place_in_the_navigation() -> None:
+    assert sorted(LISTED) == sorted([*(page.name for page in PAGES), *tool.GENERATED])
+
+
+def test_the_page_of_settings_has_each_setting_and_its_variable() -> None:
+    page = tool.settings_page()
+    for name, default in defaults().items():
+        assert f"| `{name}` |" in page
+        # Lists of tables stand in files alone.
+        assert default == () or f"`{variable(name)}`" in page
+    for table in ("upstream", "listener", "rule", "authenticator", "queue.rules"):
+        assert f"## `[[{table}]]`" in page
+    row = next(line for line in page.splitlines() if line.startswith("| `limits.max_packet_size` |"))
+    assert "| whole number, 0 to 267,386,884 | `1048576` | Bytes of the largest packet accepted" in row
+
+
+def test_the_page_of_commands_has_each_command_with_its_options() -> None:
+    page = tool.commands_page()
+    commands = _commands(typer.main.get_command(app), "canopy")
+    assert [line.lstrip("# ") for line in page.splitlines() if line.startswith("##")] == commands
+    assert "canopy ctl trace client" in commands
+    assert "--log-level LEVEL" in page
+
+
+def shown(name: str) -> str:
+    """A page of docs/ as the site has it."""
+    text: str = tool.on_page_markdown((ROOT / "docs" / name).read_text(encoding="utf-8"))
+    assert "made at the build" not in text
+    assert "the site (" not in text
+    return text
+
+
+def test_the_page_of_figures_has_each_figure_and_its_topics() -> None:
+    page = shown("sys.md")
+    for figure in FIGURES:
+        assert not figure.exported or f"| `{figure.metric}" in page
+        assert all(f"`{topic.path}`" in page for topic in figure.topics)
+
+
+def test_the_page_of_the_log_has_levels_and_fields() -> None:
+    page = shown("logs.md")
+    assert "| `subscribed` | debug | | `client_id`, `topic_filter`, `qos` |".replace("| |", "|  |") in page
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| `") and line.count("|") == 5]
+    assert len(rows) > 40
+    assert [row for row in rows if not row[2].strip() or not row[4].strip()] == []
+
+
+def test_the_page_of_conformance_has_each_statement() -> None:
+    page = shown("conformance.md")
+    for number in re.findall(
+        r'id = "(MQTT3?-[\d.-]+)"',
+        "".join(file.read_text(encoding="utf-8") for file in (ROOT / "docs" / "conformance").glob("*.toml")),
+    ):
+        assert f"| {number} |" in page
+
+
+def test_what_nothing_makes_is_an_error() -> None:
+    with pytest.raises(ValueError, match="nothing makes"):
+        tool.on_page_markdown("<!-- made at the build: tea -->")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_to_files_that_are_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for path in tool.outside(text):
+        assert (ROOT / path).exists(), path
+    for target in re.findall(r"\]\(([\w-]+\.\w+)", CODE.sub("", text)):
+        assert (ROOT / "docs" / target).is_file() or target in tool.GENERATED, target
+
+
+def test_a_link_out_of_the_folder_leads_to_a_copy_and_one_to_a_folder_is_text() -> None:
+    page = tool.on_page_markdown(
+        "[a](../config/edge.toml), [`b[0]`](../broker/app.py#L3), [c/](../config/), [d](sys.md)"
+    )
+    assert page == "[a](source/config/edge.toml.txt), [`b[0]`](source/broker/app.py.txt), c/, [d](sys.md)"

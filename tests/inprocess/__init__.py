@@ -1,0 +1,1 @@
+"""The client of the program that the broker runs in."""

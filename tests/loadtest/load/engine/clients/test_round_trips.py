@@ -1,0 +1,220 @@
+"""Requests and answers: each round trip is measured once, and what stays unanswered is said."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from broker.core.codec.packets import V5, Publish
+from broker.core.codec.properties import encode_forward
+from canopy import Broker, Settings
+from loadtest.load.checks.counters import Tally
+from loadtest.load.checks.deliveries import Streams
+from loadtest.load.checks.mark import pack
+from loadtest.load.cli.common import exit_code
+from loadtest.load.engine import conductor
+from loadtest.load.engine.clients import round_trips
+from loadtest.load.engine.clients.connection import Wire
+from loadtest.load.engine.clients.round_trips import Answers, Asked, attach
+from loadtest.load.engine.clients.sending import Session
+from loadtest.load.engine.job import Job, Nobody, Target
+from loadtest.load.report.result import Result
+from loadtest.load.report.wording import findings
+from loadtest.load.scenario.plan import Plan, PlanError
+from loadtest.load.scenario.schema import Reply, Scenario
+from tests.loadtest.load.playing import agrees, balanced, group, named, play, reader, scenario, sender
+from tests.loadtest.load.script import DELIVER, DROP, Delivery, Fate, Script
+from tests.loadtest.load.scripted import ScriptedServer
+
+RUN = 0x0180
+GUIDE = Path(__file__).parents[5] / "docs" / "load.md"
+
+
+def callers(clients: int = 2, **publish: Any) -> dict[str, Any]:
+    return sender("call", "call/%c", clients, reply_to="answers/%c", **publish)
+
+
+def service(clients: int = 1, **reply: Any) -> dict[str, Any]:
+    return reader("serve", "call/#", clients, keys={"reply": reply}, qos=1)
+
+
+async def played(script: Script, *groups: dict[str, Any], **more: Any) -> tuple[ScriptedServer, Result]:
+    async with ScriptedServer(script) as server:
+        result = await play(server, *groups, **more)
+    assert server.violations == []
+    balanced(result)
+    return server, result
+
+
+@pytest.mark.parametrize(("asked", "answered"), [(0, 0), (1, 1)])
+async def test_every_request_is_answered_and_its_round_trip_measured(asked: int, answered: int) -> None:
+    """Callers and service are in processes of their own."""
+    server, result = await played(Script(), callers(qos=asked), service(qos=answered, size=40), processes=2)
+
+    agrees(server, result, ["call"])
+    call = named(result, "call")
+    assert (call.requests, call.answered, call.answered_again, result.unanswered) == (60, 60, 0, 0)
+    assert result.round_trip.count == 60
+    assert (result.round_trip.min or 0) > 0
+    assert named(result, "serve").deliveries.received == 60
+    assert result.errors == {}
+    answers = [message for message in server.messages if message.topic.startswith("answers/")]
+    assert {(message.qos, len(message.payload)) for message in answers} == {(answered, 40)}
+
+
+async def test_what_is_not_answered_is_said_and_strict_minds_it() -> None:
+    def fate(delivery: Delivery) -> Fate:
+        answer = delivery.message.topic == "answers/0"
+        return {3: DROP, 5: Fate(copies=3)}.get(delivery.number, DELIVER) if answer else DELIVER
+
+    _, result = await played(Script(fate), callers(), service())
+    call = named(result, "call")
+    assert (call.requests, call.answered, call.answered_again, result.round_trip.count) == (60, 59, 2, 59)
+    assert findings(result)[0].text == "Unanswered: 1 of 60 requests (1.7 %)."
+    assert (exit_code(result, strict=True), exit_code(result, strict=False)) == (3, 0)
+
+
+async def test_two_who_answer_the_same_request_are_counted_once() -> None:
+    _, result = await played(Script(), callers(), service(clients=2))
+    call = named(result, "call")
+    assert (call.answered, call.answered_again, result.round_trip.count) == (60, 60, 60)
+
+
+async def test_the_scenario_of_the_guide_runs_on_a_broker() -> None:
+    """A shared subscription of ours answers; smaller, and for half a second."""
+    (text,) = re.findall(r"## Requests and answers.*?```toml\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    data = tomllib.loads(text)
+    data["groups"][0]["clients"] = 4
+    found = Scenario.model_validate({"name": "guide", "quiet": 0.3, "stages": [{"name": "go", "seconds": 0.5}], **data})
+    async with Broker(Settings.model_validate({"listen": ["mqtt://127.0.0.1:0"], "sys": {"interval": 0.1}})) as broker:
+        job = Job(found, "", [Target("127.0.0.1", broker.ports[0])], thresholds=("unanswered == 0",))
+        result = await conductor.play(job, Nobody())
+    assert result.requests > 0
+    assert [each.met for each in result.thresholds] == [True]
+    assert (result.deliveries.lost, result.errors) == (0, {})
+
+
+def answer(stream: int, sequence: int, run: int = RUN) -> bytes:
+    return encode_forward(correlation_data=pack(run, 1_000, stream, sequence))
+
+
+def test_each_request_counts_once_whatever_the_order_of_its_answers() -> None:
+    tally = Tally()
+    asked = Asked(RUN, 4, 6, tally)
+    for stream, sequence in [(4, 0), (5, 7), (4, 3), (4, 1), (4, 3), (5, 2), (4, 1), (5, 7)]:
+        assert asked.take(answer(stream, sequence), 3_500)
+    assert (asked.answered, tally.answered, tally.answered_again) == (5, 5, 3)
+    assert tally.round_trips == {2_500 >> 1 << 1: 5}
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        answer(3, 0), answer(6, 0), answer(4, 0, run=RUN + 1), encode_forward(correlation_data=b"other"),
+        encode_forward(content_type="x"), b"\xff",
+    ],
+)  # fmt: skip
+def test_what_is_no_answer_to_its_requests_is_left_to_others(properties: bytes) -> None:
+    asked = Asked(RUN, 4, 6, Tally())
+    assert not asked.take(properties, 5)
+    assert asked.answered == 0
+
+
+class Socket:
+    """A transport of which it is known whether somebody reads from it."""
+
+    def __init__(self) -> None:
+        self.reading = True
+        self.sent: list[bytes] = []
+
+    def set_write_buffer_limits(self, high: int) -> None: ...
+
+    def write(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+
+class Service:
+    """Who answers, on a connection without a socket."""
+
+    def __init__(self, **reply: Any) -> None:
+        self.errors: list[str] = []
+        self.session, self.socket = Session(False), Socket()
+        self.wire = Wire(V5, None, Streams(RUN, lambda _: b""), Tally(), self.session, print, print)
+        self.answers = Answers(Reply(**reply), V5, self.session, self.errors.append)
+        attach(self.wire, None, self.answers)
+        self.wire.connection_made(self.socket)  # type: ignore[arg-type]
+
+    def hear(self, times: int) -> None:
+        """Requests, in one read."""
+        asks = Publish(b"t", b"", 0, properties=encode_forward(response_topic="r", correlation_data=b"c"))
+        for _ in range(times):
+            self.answers.hear(asks)
+
+
+def test_who_answers_reads_no_more_while_its_answers_are_not_taken() -> None:
+    service = Service()
+    service.wire.pause_writing()
+    assert not service.socket.reading
+    service.wire.resume_writing()
+    assert service.socket.reading
+
+
+def test_the_answers_to_one_read_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service(size=100)
+    monkeypatch.setattr(round_trips, "MOST_BEHIND", 1_000)
+    service.hear(50)
+    assert 1_000 <= service.wire.behind < 1_150
+    assert set(service.errors) == {"answers that were not sent: too many requests at once"}
+    service.wire.data_received(b"\xd0\x00")  # the end of a read: a PINGRESP
+    assert service.wire.behind == 0
+    assert sum(len(data) for data in service.socket.sent) < 1_150
+
+
+def test_no_more_answers_are_under_way_than_the_broker_allows_and_an_acknowledgement_makes_room() -> None:
+    service = Service(qos=1)
+    service.answers.maximum = 2
+    service.hear(3)
+    assert service.session.replying == service.session.reserved == {1, 2}
+    assert service.errors == ["answers that were not sent: the broker has not acknowledged enough of them"]
+    service.wire.data_received(b"\x40\x02\x00\x01")
+    assert service.session.replying == service.session.reserved == {2}
+    service.hear(1)
+    assert len(service.errors) == 1
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (lambda: scenario(callers() | {"version": "3.1.1"}), "publish.reply_to: exists in MQTT 5.0 only"),
+        (lambda: scenario(callers(properties={"response_topic": "x"})), "reply_to: excludes"),
+        (lambda: scenario(callers(properties={"topic_alias": True})), "reply_to: excludes"),
+        (lambda: scenario(group("a", reply={})), "reply: needs a subscription"),
+        (lambda: scenario(service() | {"version": "3.1.1"}), "reply: exists in MQTT 5.0 only"),
+        (lambda: scenario(service(qos=2)), "less than or equal to 1"),
+    ],
+)
+def test_what_excludes_requests_and_answers(made: Any, why: str) -> None:
+    with pytest.raises(ValidationError, match=why):
+        made()
+
+
+@pytest.mark.parametrize("topic", ["answers", "answers/%c/%n"])
+def test_every_caller_has_a_response_topic_of_its_own(topic: str) -> None:
+    with pytest.raises(PlanError, match="needs %c and takes no %n"):
+        Plan(scenario(callers() | {"publish": [{"topic": "t/%c", "rate": 1, "reply_to": topic}]}), "0" * 8)
+
+
+def test_a_response_topic_without_wildcards() -> None:
+    with pytest.raises(PlanError, match=r"topic 'a/0/\+'"):
+        Plan(scenario(callers() | {"publish": [{"topic": "t/%c", "rate": 1, "reply_to": "a/%c/+"}]}), "0" * 8)

@@ -1,0 +1,271 @@
+"""Some brokers that are one, in one thread: their routers, the rooms under test, and lanes in which messages wait.
+
+Owns what the real mesh has besides: who wants what (one topic filter, `TOPIC`), told and confirmed in the lanes, and
+messages that go to the nodes that want them, behind all else in a lane. Nothing moves unless a test says so: `step`
+delivers one message of a lane or one call that was put off; `settle` all of them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+from broker.core.limits import Limits
+from broker.core.queues.message import Message
+from broker.core.session.session import Session
+from broker.mesh.bus import Bus, Room
+from broker.mesh.ownership.room import Ownership, Shell
+from tests.core.harness import Client, Network, limits, total_ledger
+
+TOPIC: Final = "t"
+TIMEOUT: Final = 5.0
+LOG: Final = structlog.get_logger("tests")
+
+WANT: Final = 100
+CONFIRM: Final = 101
+MESSAGE: Final = 102
+
+
+class Lanes(Bus):
+    """One node's bus."""
+
+    def __init__(self, world: World, node: str) -> None:
+        self.node = node
+        self._world = world
+
+    def attach(self, kind: int, room: Room) -> None:
+        """There is one room, and the world knows it."""
+
+    def nodes(self) -> list[str]:
+        """Those that are there."""
+        return sorted(self._world.nodes[self.node].there)
+
+    def send(self, node: str, kind: int, data: bytes) -> None:
+        """A message waits in a lane."""
+        if node in self._world.nodes[self.node].there:
+            self._world.lanes[self.node, node].append((kind, data))
+
+
+class Node(Shell):
+    """One broker."""
+
+    def __init__(self, world: World, name: str, given: Limits, skew: float) -> None:
+        self.name = name
+        self.network = Network(given)
+        self.there: set[str] = set()
+        self.skew = skew
+        self.calls: deque[Callable[[], None]] = deque()
+        self.bus = Lanes(world, name)
+        self.room = Ownership(self.network.router, self.bus, self, LOG, TIMEOUT)
+        self.network.router.owner = self.room
+        # Who wants the topic, as far as is known here; what was said of this node, and who has confirmed it.
+        self.wanted: set[str] = set()
+        self.wants = False
+        self.version = 0
+        self.confirmed: dict[str, int] = {}
+        self._settling: list[tuple[int, Callable[[], None]]] = []
+
+    def now(self) -> float:
+        """The network's clock."""
+        return self.network.now
+
+    def wall(self) -> float:
+        """Another one, which is wrong."""
+        return self.network.now + self.skew
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """At the next step of this node."""
+        self.calls.append(call)
+
+    def wake(self) -> None:
+        """The writers' turn."""
+        self.network.wake()
+
+    def settle(self, call: Callable[[], None]) -> None:
+        """When all that are there have confirmed what is wanted here."""
+        self.tell_wants()
+        self._settling.append((self.version, call))
+        self.soon(self.confirm)
+
+    def confirm(self) -> None:
+        """Somebody has confirmed, or left."""
+        waiting, self._settling = self._settling, []
+        for version, call in waiting:
+            if all(self.confirmed.get(node, 0) >= version for node in self.there):
+                self.soon(call)
+            else:
+                self._settling.append((version, call))
+
+    def tell_wants(self) -> None:
+        """Tell the others when it has changed whether the topic is wanted here."""
+        entry = self.network.router.trie.find(TOPIC)
+        wants = entry is not None and any(
+            not one.session.ended for one in entry.subscriptions if isinstance(one.session, Session)
+        )
+        if wants != self.wants:
+            self.wants = wants
+            self.version += 1
+            for node in self.there:
+                self.bus.send(node, WANT, b"%d %d" % (self.version, wants))
+
+
+class World:
+    """The nodes and what lies between them. They know each other from the start unless `apart`."""
+
+    def __init__(
+        self, *names: str, skew: tuple[float, ...] = (), apart: bool = False, given: Limits | None = None
+    ) -> None:
+        self.lanes: dict[tuple[str, str], deque[tuple[int, bytes]]] = {
+            (source, target): deque() for source in names for target in names if source != target
+        }
+        skews = dict(zip(names, skew, strict=False))
+        self.nodes = {name: Node(self, name, given or limits(), skews.get(name, 0.0)) for name in names}
+        self.published = 0
+        if not apart:
+            for one in names:
+                for other in names:
+                    if one < other:
+                        self.join(one, other)
+            self.settle()
+
+    def __getitem__(self, name: str) -> Node:
+        return self.nodes[name]
+
+    # -- who is there --------------------------------------------------------------------------------------------------
+
+    def join(self, one: str, other: str) -> None:
+        """Two nodes know of each other."""
+        for name, peer in ((one, other), (other, one)):
+            node = self.nodes[name]
+            if peer in node.there:
+                return
+            node.there.add(peer)
+            node.bus.send(peer, WANT, b"%d %d" % (node.version, node.wants))
+            node.room.joined(peer)
+
+    def cut(self, one: str, other: str) -> None:
+        """Two nodes lose each other, and what is on the way between them."""
+        for name, peer in ((one, other), (other, one)):
+            node = self.nodes[name]
+            if peer in node.there:
+                node.there.discard(peer)
+                node.wanted.discard(peer)
+                node.confirmed.pop(peer, None)
+                self.lanes[name, peer].clear()
+                node.room.left(peer)
+                node.confirm()
+
+    # -- moving --------------------------------------------------------------------------------------------------------
+
+    def step(self, source: str, target: str, count: int = 1) -> bool:
+        """Deliver so many messages of a lane. Whether there were any."""
+        lane = self.lanes[source, target]
+        moved = False
+        for _ in range(count):
+            if not lane:
+                break
+            kind, data = lane.popleft()
+            moved = True
+            self._deliver(source, self.nodes[target], kind, data)
+            self.nodes[target].tell_wants()
+        return moved
+
+    def _deliver(self, source: str, node: Node, kind: int, data: bytes) -> None:
+        if kind == WANT:
+            version, wants = data.split()
+            if wants == b"1":
+                node.wanted.add(source)
+            else:
+                node.wanted.discard(source)
+            node.bus.send(source, CONFIRM, version)
+        elif kind == CONFIRM:
+            node.confirmed[source] = max(int(data), node.confirmed.get(source, 0))
+            node.confirm()
+        elif kind == MESSAGE:
+            self._route(node, data, data[0] - 48)
+        else:
+            node.room.received(source, data)
+
+    def run(self, name: str) -> bool:
+        """The turn of a node: what was put off, and what its clients have sent. Whether there was anything."""
+        node = self.nodes[name]
+        moved = bool(node.calls)
+        for _ in range(len(node.calls)):
+            node.calls.popleft()()
+        node.network.settle()
+        node.tell_wants()
+        return moved
+
+    def settle(self) -> None:
+        """Move everything until nothing moves."""
+        moved = True
+        while moved:
+            moved = False
+            for name in self.nodes:
+                moved = self.run(name) or moved
+            for source, target in self.lanes:
+                moved = self.step(source, target, 1_000) or moved
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass for all."""
+        for node in self.nodes.values():
+            node.network.advance(seconds)
+            if 0.0 < node.room.due <= node.network.now:
+                node.room.tick()
+        self.settle()
+
+    # -- clients -------------------------------------------------------------------------------------------------------
+
+    def client(self, client_id: str = "x", version: int = 5) -> Client:
+        """A client that is nowhere yet."""
+        made = Client(next(iter(self.nodes.values())).network, client_id, version)
+        made.judge.enabled = False
+        return made
+
+    def connect(self, client: Client, name: str, clean: bool = False, **connect: Any) -> None:
+        """A client sends CONNECT to a node; nothing but that happens until somebody moves."""
+        client.network = self.nodes[name].network
+        client.connect(clean=clean, expiry=connect.pop("expiry", 1_000), settle=False, **connect)
+        client.network.settle()
+        self.nodes[name].tell_wants()
+
+    def publish(self, name: str, qos: int = 1) -> bytes:
+        """A node gets a message, and hands it on to those who want it. Its payload begins with its QoS."""
+        self.published += 1
+        payload = b"%d:%d" % (qos, self.published)
+        node = self.nodes[name]
+        self._route(node, payload, qos)
+        for other in sorted(node.wanted & node.there):
+            node.bus.send(other, MESSAGE, payload)
+        return payload
+
+    def _route(self, node: Node, payload: bytes, qos: int) -> None:
+        router = node.network.router
+        router.fanout.drain(router, node.network.now)
+        router.publish(Message(TOPIC.encode(), payload, qos, False, b"", 0.0, "p"), None)
+        node.network.wake()
+
+    def owners(self, client_id: str = "x") -> list[str]:
+        """The nodes to which a client with this identifier is connected."""
+        found = []
+        for name, node in self.nodes.items():
+            session = node.network.router.sessions.get(client_id)
+            if session is not None and session.outbox is not None:
+                found.append(name)
+        return found
+
+    def holders(self, client_id: str = "x") -> list[str]:
+        """The nodes with a session of it."""
+        return [name for name, node in self.nodes.items() if client_id in node.network.router.sessions]
+
+
+def quiet(world: World) -> None:
+    """Nothing is under way, and nothing is forgotten."""
+    for node in world.nodes.values():
+        assert not node.room.claims.pending
+        assert not node.room.giver.givings
+        assert not node.room.taker.coming
+        assert total_ledger(node.network.router.sessions.values()) == []

@@ -1,0 +1,315 @@
+"""Brokers that are one: each in a mesh of this process, with clients on different nodes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from broker.app import Broker
+from broker.mesh.mesh import Mesh
+from broker.settings import Settings
+from tests.e2e import wire
+from tests.e2e.wire import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, Peer
+from tests.support.memory_bus import MemoryMesh
+from tests.support.waiting import until
+
+NO_MATCHING_SUBSCRIBERS = 0x10
+
+
+class Nodes:
+    """Some brokers, and what lies between them."""
+
+    def __init__(self, mesh: MemoryMesh, brokers: dict[str, Broker], meshes: dict[str, Mesh]) -> None:
+        self.mesh = mesh
+        self.brokers = brokers
+        self.meshes = meshes
+        self.peers: list[Peer] = []
+
+    def abort(self) -> None:
+        """All clients go."""
+        for peer in self.peers:
+            peer.abort()
+
+    async def join(self, node: str, client_id: str, *filters: str | tuple[str, int], **options: Any) -> Peer:
+        """A client of a node."""
+        self.peers.append(await Peer.join(self.brokers[node].ports[0], client_id, *filters, **options))
+        return self.peers[-1]
+
+
+Start = Callable[..., Awaitable[Nodes]]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Brokers of these names, joined."""
+    async with AsyncExitStack() as stack:
+
+        async def begin(*names: str, **sections: Any) -> Nodes:
+            memory = MemoryMesh(*names)
+            brokers: dict[str, Broker] = {}
+            meshes: dict[str, Mesh] = {}
+            for name in names:
+                settings = Settings.model_validate(
+                    {
+                        "listen": ["mqtt://127.0.0.1:0"],
+                        **sections,
+                        "mesh": {"name": "one", "node": name, **sections.get("mesh", {})},
+                    }
+                )
+                broker = brokers[name] = await stack.enter_async_context(Broker(settings))
+                meshes[name] = Mesh(broker, settings.mesh, memory[name])
+                stack.push_async_callback(meshes[name].stop, 0.0)
+            await stack.enter_async_context(memory)
+            await until(lambda: all(link.connected for mesh in meshes.values() for link in mesh.links.values()))
+            nodes = Nodes(memory, brokers, meshes)
+            stack.callback(nodes.abort)
+            return nodes
+
+        yield begin
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+async def test_a_message_reaches_a_subscriber_of_another_node(start: Start, qos: int) -> None:
+    """Subscribed means subscribed everywhere: what is published right after the SUBACK arrives."""
+    nodes = await start("a", "b", "c")
+    hears = await nodes.join("a", "hears", ("x/+", 2))
+    says = await nodes.join("b", "says")
+    for number in range(3):
+        await says.publish("x/y", b"%d" % number, qos=qos)
+    for number in range(3):
+        message = await hears.message()
+        assert (message.topic, message.payload, message.qos) == ("x/y", b"%d" % number, qos)
+
+
+async def test_each_subscriber_gets_one_copy_wherever_it_is(start: Start) -> None:
+    """Three nodes, overlapping filters on each: what came from a node goes to no other."""
+    nodes = await start("a", "b", "c")
+    hearing = [await nodes.join(node, f"{node}{number}", ("x/#", 1), ("x/+", 1)) for node in "abc" for number in "12"]
+    says = await nodes.join("a", "says")
+    assert await says.publish("x/y", b"once", qos=1) == 0
+    for peer in hearing:
+        assert (await peer.message()).payload == b"once"
+        assert await peer.fence() == []
+
+
+async def test_the_publisher_is_told_whether_anybody_was_reached_on_any_node(start: Start) -> None:
+    nodes = await start("a", "b")
+    says = await nodes.join("a", "says")
+    assert await says.publish("x", qos=1) == NO_MATCHING_SUBSCRIBERS
+    hears = await nodes.join("b", "hears", ("x", 1))
+    assert await says.publish("x", qos=1) == 0
+    assert await says.publish("x", qos=2) == 0
+    await hears.unsubscribe("x")
+    await until(lambda: not nodes.meshes["a"].links["b"].session.subscriptions)
+    assert await says.publish("x", qos=1) == NO_MATCHING_SUBSCRIBERS
+
+
+async def test_an_acknowledgement_waits_for_the_other_nodes_and_no_longer_than_set(start: Start) -> None:
+    nodes = await start("a", "b", mesh={"confirm_timeout": 0.3})
+    hears = await nodes.join("b", "hears", ("x", 1))
+    says = await nodes.join("a", "says")
+    nodes.mesh.hold("a", "b")
+    await says.send(wire.publish("x", b"1", qos=1, packet_id=7))
+    assert await says.fence() == []
+    nodes.mesh.release("a", "b")
+    assert (await says.expect(PUBACK)).packet_id == 7
+    assert (await hears.message()).payload == b"1"
+    nodes.mesh.hold("a", "b")
+    assert await says.publish("x", b"2", qos=1) == 0
+    nodes.mesh.release("a", "b")
+    assert (await hears.message()).payload == b"2"
+
+
+async def test_a_suback_waits_for_the_other_nodes_and_no_longer_than_set(start: Start) -> None:
+    nodes = await start("a", "b", mesh={"confirm_timeout": 0.3})
+    hears = await nodes.join("b", "hears")
+    nodes.mesh.hold("b", "a")
+    await hears.send(wire.subscribe(3, [("x", 1)]))
+    assert await hears.fence() == []
+    nodes.mesh.release("b", "a")
+    assert (await hears.expect(SUBACK)).packet_id == 3
+    nodes.mesh.hold("b", "a")
+    assert await hears.subscribe(("y", 1)) == (1,)
+    nodes.mesh.release("b", "a")
+
+
+async def test_a_message_keeps_what_it_says(start: Start) -> None:
+    """Properties, RETAIN for who asked for it, the subscription identifier of each subscriber; expiry goes on."""
+    nodes = await start("a", "b")
+    hears = await nodes.join("b", "hears")
+    await hears.send(wire.subscribe(1, [("x", 1 | 8)], [(wire.SUBSCRIPTION_ID, 9)]))
+    await hears.wait_for(SUBACK)
+    says = await nodes.join("a", "says")
+    said: list[wire.Property] = [
+        (wire.PAYLOAD_FORMAT, 1),
+        (wire.MESSAGE_EXPIRY, 100),
+        (wire.CONTENT_TYPE, "text"),
+        (wire.RESPONSE_TOPIC, "answer"),
+        (wire.CORRELATION_DATA, b"7"),
+        (wire.USER_PROPERTY, ("a", "b")),
+    ]
+    await says.publish("x", b"1", qos=1, retain=True, props=said)
+    message = await hears.message()
+    assert message.retain
+    assert (wire.SUBSCRIPTION_ID, 9) in message.properties
+    left = dict(message.properties)[wire.MESSAGE_EXPIRY]
+    assert isinstance(left, int)
+    assert 98 <= left <= 100
+    assert {*said} - {(wire.MESSAGE_EXPIRY, 100)} <= {*message.properties}
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+async def test_each_message_goes_to_one_member_of_a_share_group(start: Start, qos: int) -> None:
+    """Wherever its members and the publishers are; beside those who subscribed by themselves."""
+    nodes = await start("a", "b", "c")
+    members = [await nodes.join(node, f"m{node}", ("$share/g/x/+", 2)) for node in "abc"]
+    alone = await nodes.join("b", "alone", ("x/#", 2))
+    publishers = [await nodes.join(node, f"p{node}") for node in "abc"]
+    for number in range(30):
+        assert await publishers[number % 3].publish("x/y", b"%d" % number, qos=qos) == 0
+    assert {(await alone.message()).payload for _ in range(30)} == {b"%d" % number for number in range(30)}
+    got: list[bytes] = []
+    for member in members:
+        mine = await received(member)
+        assert mine
+        got += mine
+    assert sorted(got) == sorted(b"%d" % number for number in range(30))
+
+
+async def test_what_a_node_does_not_take_goes_to_another_member(start: Start) -> None:
+    """A member's node is gone before it had acknowledged: its messages are given on, as they were published."""
+    nodes = await start("a", "b")
+    await nodes.join("b", "far", ("$share/g/x", 1))
+    says = await nodes.join("a", "says")
+    nodes.mesh.hold("a", "b")
+    await says.send(wire.publish("x", b"1", qos=1, packet_id=1))
+    await until(lambda: nodes.meshes["a"].links["b"].session.inflight.count == 1)
+    near = await nodes.join("a", "near", ("$share/g/x", 1))
+    nodes.mesh.cut("a", "b")
+    message = await near.message()
+    assert (message.payload, message.properties) == (b"1", [])
+
+
+async def test_a_will_is_published_on_all_nodes(start: Start) -> None:
+    nodes = await start("a", "b")
+    hears = await nodes.join("b", "hears", ("gone", 1))
+    dies = await nodes.join("a", "dies", will=wire.Will("gone", b"dies", 1))
+    dies.abort()
+    assert (await hears.message()).payload == b"dies"
+
+
+async def test_nothing_is_lost_or_doubled_while_nodes_lose_each_other(start: Start) -> None:
+    """QoS 2, and a pipe that breaks again and again: exactly once, in order [MQTT-4.3.3-10] [MQTT-4.6.0-6]."""
+    nodes = await start("a", "b")
+    hears = await nodes.join("b", "hears", ("x", 2))
+    says = await nodes.join("a", "says")
+    for number in range(60):
+        await says.send(wire.publish("x", b"%d" % number, qos=2, packet_id=number + 1))
+        if number % 7 == 3:
+            nodes.mesh.lose("a", "b")
+    got = [(await hears.message()).payload for _ in range(60)]
+    assert got == [b"%d" % number for number in range(60)]
+    assert await hears.fence() == []
+
+
+async def test_what_is_for_a_node_waits_while_it_is_gone(start: Start) -> None:
+    nodes = await start("a", "b")
+    hears = await nodes.join("b", "hears", ("x", 1))
+    says = await nodes.join("a", "says")
+    nodes.mesh.cut("a", "b")
+    await until(lambda: not nodes.meshes["a"].links["b"].there)
+    for number in range(3):
+        assert await says.publish("x", b"%d" % number, qos=1) == 0
+    assert await hears.fence() == []
+    nodes.mesh.join("a", "b")
+    assert [(await hears.message()).payload for _ in range(3)] == [b"0", b"1", b"2"]
+
+
+async def test_a_node_that_is_gone_for_too_long_is_given_up(start: Start) -> None:
+    """Nothing waits for it, its filters are out of the trie; when it comes it begins anew."""
+    nodes = await start("a", "b", mesh={"node_expiry": 1.0})
+    hears = await nodes.join("b", "hears", ("x", 1))
+    says = await nodes.join("a", "says")
+    nodes.mesh.cut("a", "b")
+    await until(lambda: not nodes.meshes["a"].links)
+    await until(lambda: nodes.brokers["a"].router.table.count == 0)
+    assert await says.publish("x", b"nobody", qos=1) == NO_MATCHING_SUBSCRIBERS
+    nodes.mesh.join("a", "b")
+    await until(lambda: "b" in nodes.meshes["a"].links and nodes.meshes["a"].links["b"].session.subscriptions)
+    assert await says.publish("x", b"again", qos=1) == 0
+    assert (await hears.message()).payload == b"again"
+
+
+async def test_names_of_nodes_are_no_clients(start: Start) -> None:
+    nodes = await start("a", "b")
+    with pytest.raises(AssertionError):
+        await nodes.join("a", "$node/from/b")
+
+
+async def received(peer: Peer) -> list[bytes]:
+    """What has come for a client so far, its QoS seen through."""
+    found: list[bytes] = []
+    while True:
+        waiting = await peer.fence()
+        if not waiting:
+            return found
+        for packet in waiting:
+            packet_id = packet.packet_id or 0
+            if packet.kind == PUBREL:
+                await peer.send(wire.ack(PUBCOMP, packet_id))
+                continue
+            assert packet.kind == PUBLISH
+            found.append(packet.payload)
+            if packet.qos > 0:
+                await peer.send(wire.ack(PUBACK if packet.qos == 1 else PUBREC, packet_id))
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_a_session_follows_its_client_to_another_node(start: Start, version: int) -> None:
+    """What waited, its subscriptions, and what was in flight; the node that it was on has it no more."""
+    nodes = await start("a", "b")
+    options: dict[str, Any] = {"version": version, "clean": False}
+    if version == 5:
+        options["props"] = [(wire.SESSION_EXPIRY, 600)]
+    first = await nodes.join("a", "moves", ("x", 1), **options)
+    says = await nodes.join("b", "says")
+    await first.disconnect()
+    for number in range(3):
+        assert await says.publish("x", b"%d" % number, qos=1) == 0
+    again = await nodes.join("b", "moves", **options)
+    assert again.connack is not None
+    assert again.connack.session_present
+    assert [(await again.message()).payload for _ in range(3)] == [b"0", b"1", b"2"]
+    await until(lambda: "moves" not in nodes.brokers["a"].router.sessions)
+    assert await says.publish("x", b"3", qos=1) == 0
+    assert (await again.message()).payload == b"3"
+
+
+async def test_a_client_that_connects_elsewhere_ends_its_connection_here(start: Start) -> None:
+    nodes = await start("a", "b", "c")
+    first = await nodes.join("a", "same", ("x", 1))
+    second = await nodes.join("c", "same", ("x", 1))
+    assert (await first.expect(wire.DISCONNECT)).code == 0x8E
+    says = await nodes.join("b", "says")
+    assert await says.publish("x", b"1", qos=1) == 0
+    assert (await second.message()).payload == b"1"
+
+
+async def test_retained_messages_are_on_every_node(start: Start) -> None:
+    """Also for subscribers that come later, once for those that are there, and cleared everywhere."""
+    nodes = await start("a", "b")
+    hears = await nodes.join("b", "hears", ("x", 1))
+    says = await nodes.join("a", "says")
+    assert await says.publish("x", b"kept", qos=1, retain=True) == 0
+    assert (await hears.message()).payload == b"kept"
+    await until(lambda: nodes.brokers["b"].router.retained.get("x"))
+    later = await nodes.join("b", "later")
+    await later.subscribe(("x", 1))
+    message = await later.message()
+    assert (message.payload, message.retain) == (b"kept", True)
+    assert await hears.fence() == []
+    await says.publish("x", b"", qos=1, retain=True)
+    await until(lambda: not nodes.brokers["b"].router.retained.get("x"))

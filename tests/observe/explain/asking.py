@@ -1,0 +1,60 @@
+"""Asking an explainer without an event loop, and what of a router nobody may change by asking."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from broker.core.routing.router import Router
+from broker.observe.explain.answer import Answer
+from broker.observe.explain.asked import Question
+from broker.observe.explain.explaining import Explainer
+
+Made = TypeVar("Made")
+
+
+def run(coroutine: Coroutine[Any, Any, Made]) -> tuple[Made, int]:
+    """What it returns, and how many turns it gave the event loop."""
+    turns = 0
+    while True:
+        try:
+            coroutine.send(None)
+        except StopIteration as stop:
+            return stop.value, turns
+        turns += 1
+
+
+def explain(router: Router, now: float, topic: str, **asked: Any) -> Answer:
+    """All receivers, on one page."""
+    return run(Explainer(router).answer(Question(topic, **asked), now))[0]
+
+
+def traces(router: Router) -> dict[str, Any]:
+    """What a look must leave as it was."""
+    cache, load = router.cache, router.counters.load
+    groups: dict[str, Any] = {}
+    queues: dict[str, Any] = {}
+    for name, session in router.sessions.items():
+        outbox = session.outbox
+        queues[name] = (
+            session.offered,
+            session.queued(),
+            session.queue.bytes,
+            session.window.quota,
+            session.fast_path,
+            None if outbox is None else (outbox.messages, outbox.bytes, outbox.closed, len(outbox.queue.items)),
+            session.ledger.in_all(),
+        )
+        for topic_filter, subscription in session.subscriptions.items():
+            if subscription.group is not None:
+                groups[name + topic_filter] = (subscription.group.cursor, subscription.slot)
+    return {
+        "cache": (len(cache), cache.hits, cache.misses, cache.weight, cache.evicted, router.trie.probes),
+        "work": router.work,
+        "load": (load.messages, load.bytes, load.inflight, len(load.unreported), len(load.overflowed)),
+        "dropped": list(router.counters.dropped),
+        "denied": (router.counters.denied_publishes, router.counters.oversized, router.counters.retained_refused),
+        "retained": (len(router.retained), router.retained_bytes),
+        "groups": groups,
+        "queues": queues,
+    }

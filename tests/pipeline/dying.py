@@ -1,0 +1,88 @@
+"""A job that is killed by SIGKILL at each of its changes of a record, each time over a copy of its own.
+
+`python -m tests.pipeline.dying JOB WHOLE COPIES` leaves COPIES/0, COPIES/1, … (killed before its first change, before
+its second, …; the last is of a job that lived), and prints what the changes were. A change is what Python tells audit
+hooks of (a file opened to be written, named, removed), and the beginning and the end of a commit of the Delta table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.parquet  # noqa: F401  # the children need it, and would each import it
+
+from broker.record.delta import Follower
+from canopy_delta import table as tables
+from pipeline.compact import job as compact
+from pipeline.retention import job as retention
+from tests.pipeline.folder import NOW
+
+HOUR: Final = timedelta(hours=1)
+JOBS: Final[dict[str, Callable[[Path], object]]] = {
+    "compact": lambda folder: compact.run(str(folder), HOUR, 1 << 20, timedelta(0), now=NOW),
+    "retention": lambda folder: retention.run(str(folder), HOUR * 5, now=NOW),
+    "follow": lambda folder: Follower(folder).follow(None),
+}
+CHANGES: Final = frozenset({"os.rename", "os.remove", "os.rmdir", "os.mkdir"})
+
+
+def killed(job: str, folder: Path, step: int) -> list[str]:
+    """Run a job, and kill this process before the change after so many; the changes, where it lived."""
+    made: list[str] = []
+
+    def change(name: str) -> None:
+        if len(made) == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        made.append(name)
+
+    def heard(event: str, arguments: tuple[Any, ...]) -> None:
+        written = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        if (event in CHANGES or written) and str(arguments[0]).startswith(f"{folder}/"):
+            change(f"{event} {Path(str(arguments[0])).relative_to(folder)}")
+
+    commit: Any = tables.Table._commit
+
+    def committed(*arguments: Any, **options: Any) -> Any:
+        change("before commit")
+        done = commit(*arguments, **options)
+        change("after commit")
+        return done
+
+    tables.Table._commit = committed  # type: ignore[method-assign]
+    sys.addaudithook(heard)
+    JOBS[job](folder)
+    return made
+
+
+def main(job: str, whole: Path, copies: Path) -> None:
+    """Copy after copy, until one lives."""
+    for step in range(1_000):
+        folder = copies / str(step)
+        shutil.copytree(whole, folder)
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                print(json.dumps(killed(job, folder, step)), flush=True)
+                code = 0
+            except Exception:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status):
+            sys.exit(os.waitstatus_to_exitcode(status))
+        assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))

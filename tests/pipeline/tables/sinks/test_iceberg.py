@@ -1,0 +1,219 @@
+"""Tables of Iceberg: each batch once, in a catalog of pyiceberg's own configuration."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyiceberg.catalog
+import pytest
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Transaction
+from pyiceberg.utils.config import Config
+
+from pipeline.errors import MisuseError, PipelineError
+from pipeline.storage import Local
+from pipeline.tables.job import ICEBERG, Options, Outcome, run
+from pipeline.tables.sinks import iceberg
+from tests.pipeline.recorded import Story
+from tests.pipeline.tables.fleet import MAPPING, mapping, power, story
+
+OPTIONS = Options(ICEBERG, batch=13, catalog="plant", namespace="site.west")
+SECRET = "hunter2"
+
+
+def configured(monkeypatch: pytest.MonkeyPatch, folder: Path, **more: str) -> None:
+    """A catalog `plant` in a file, by pyiceberg's own environment variables, which it reads when it is imported."""
+    folder.mkdir(parents=True, exist_ok=True)
+    told = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"} | more
+    for name, value in told.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__PLANT__{name.upper()}", value)
+    monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())
+
+
+@pytest.fixture
+def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    story().write(tmp_path / "record", segments=4)
+    mapping(tmp_path / "maps", MAPPING.partition("[tables.temperature]")[0])
+    configured(monkeypatch, tmp_path / "lake")
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The catalogs of a test, which keep files open, are closed at its end."""
+    made: list[Any] = []
+    load = pyiceberg.catalog.load_catalog
+
+    def loaded(*arguments: Any, **options: Any) -> Any:
+        made.append(load(*arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr(pyiceberg.catalog, "load_catalog", loaded)
+    yield
+    for each in made:
+        each.close()
+
+
+def tables(plant: Path, out: str = "out", options: Options = OPTIONS) -> Outcome:
+    return run(str(plant / "record"), str(plant / out), str(plant / "maps/tables.toml"), options)
+
+
+def table(name: str) -> Any:
+    return pyiceberg.catalog.load_catalog("plant").load_table(f"site.west.{name}")
+
+
+def seqs(name: str) -> list[int]:
+    return sorted(table(name).scan(selected_fields=("seq",)).to_arrow().column("seq").to_pylist())
+
+
+def test_a_table_has_the_columns_of_the_mapping_and_its_snapshots_say_which_numbers_they_are(plant: Path) -> None:
+    outcome = tables(plant)
+    assert outcome.rows == {"power": 3, "notes": 3}
+    metered = table("power")
+    found = metered.scan().to_arrow().sort_by("seq")
+    assert found.column("watts").to_pylist() == [230.5, 231.5, 232.5]
+    assert {each.name: str(each.field_type) for each in metered.schema().fields} == {
+        "seq": "long", "ts": "timestamptz", "topic": "string", "client_id": "string", "site": "string",
+        "device": "string", "event_time": "timestamptz", "measured": "timestamptz", "watts": "double",
+        "phase": "int", "date": "date",
+    }  # fmt: skip
+    assert [each.name for each in metered.spec().fields] == ["date"]
+    told = [each.summary for each in metered.snapshots()]
+    assert [(each["canopy.from_seq"], each["canopy.to_seq"]) for each in told] == [
+        ("1", "7"),
+        ("8", "14"),
+        ("15", "25"),
+    ]
+    assert seqs("dead_letters") == [3, 11, 19]
+
+
+def test_the_views_name_the_tables_in_the_catalog(plant: Path) -> None:
+    tables(plant)
+    assert "FROM `plant`.`site`.`west`.`power`;" in (plant / "out/views.spark.sql").read_text()
+    assert 'SELECT * FROM "plant"."site"."west"."power";' in (plant / "out/views.trino.sql").read_text()
+    assert f"iceberg_scan('{table('power').metadata_location}')" in (plant / "out/views.duckdb.sql").read_text()
+
+
+class Killed(BaseException):
+    """The process was killed: nothing of it runs on."""
+
+
+def dying(monkeypatch: pytest.MonkeyPatch, steps: int) -> list[str]:
+    """Killed after so many changes: of the output, of the catalog, and just before and just after a commit."""
+    made: list[str] = []
+
+    def count(name: str) -> None:
+        if len(made) == steps:
+            raise Killed
+        made.append(name)
+
+    for owner, names in (
+        (Local, ("publish", "move", "remove")),
+        (Transaction, ("append", "set_properties", "commit_transaction")),
+        (importlib.import_module("pyiceberg.catalog.sql").SqlCatalog, ("create_table", "create_namespace")),
+    ):
+        for name in names:
+            change = getattr(owner, name)
+
+            def step(self: Any, *arguments: Any, change: Any = change, name: str = name, **options: Any) -> Any:
+                count(f"before {name}")
+                done = change(self, *arguments, **options)
+                count(f"after {name}")
+                return done
+
+            monkeypatch.setattr(owner, name, step)
+    return made
+
+
+@pytest.mark.long
+def test_killed_at_every_step_each_row_is_there_once(plant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, seen = 0, set[str]()
+    while True:
+        configured(monkeypatch, plant / f"lake-{steps}")
+        with monkeypatch.context() as patch:
+            made = dying(patch, steps)
+            with suppress(Killed):
+                tables(plant, f"out-{steps}")
+            seen.update(made)
+            if len(made) < steps:
+                break
+        assert tables(plant, f"out-{steps}").rows == {"power": 3, "notes": 3}
+        assert (seqs("power"), seqs("notes"), seqs("dead_letters")) == ([2, 10, 18], [4, 12, 20], [3, 11, 19])
+        steps += 1
+    assert {"after create_table", "before commit_transaction", "after commit_transaction", "after remove"} <= seen
+
+
+def test_a_commit_that_another_writer_was_quicker_than_is_begun_again(
+    plant: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, tried = Transaction.commit_transaction, list[bool]()
+
+    def quicker(self: Any) -> Any:
+        tried.append(True)
+        if len(tried) == 1:
+            raise CommitFailedException("somebody else")
+        done = commit(self)
+        if len(tried) == 2:
+            # It is done, and its answer is lost.
+            raise CommitFailedException("who knows")
+        return done
+
+    monkeypatch.setattr(Transaction, "commit_transaction", quicker)
+    tables(plant)
+    assert (seqs("power"), seqs("notes")) == ([2, 10, 18], [4, 12, 20])
+
+
+def test_a_table_that_somebody_always_writes_is_given_up(plant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[bool] = []
+
+    def never(_: Any) -> Any:
+        tried.append(True)
+        raise CommitFailedException("somebody else")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transaction, "commit_transaction", never)
+        with pytest.raises(PipelineError, match=r"table site\.west.power: CommitFailedException"):
+            tables(plant)
+    assert len(tried) == iceberg.TRIES
+    tables(plant)
+    assert seqs("power") == [2, 10, 18]
+
+
+def test_a_large_batch_is_written_in_parts_of_one_commit(plant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Story()
+    for day in (19, 20, 21):
+        told.publish("d", "site/a/device/b/power", power(1.0, f"2026-11-{day}T12:00:00Z"))
+    shutil.rmtree(plant / "record")
+    told.write(plant / "record")
+    monkeypatch.setattr(iceberg, "BYTES", 1)
+    tables(plant)
+    found = table("power")
+    assert len(found.snapshots()) == 3
+    assert (seqs("power"), found.properties["canopy.batch"]) == ([1, 2, 3], "1")
+    # The table as it was created, and one commit.
+    assert len(found.metadata.metadata_log) == 1
+
+
+def test_tables_of_somebody_else_are_left_alone(plant: Path) -> None:
+    tables(plant)
+    with pytest.raises(MisuseError, match=r"--namespace site\.west: its table power is not of these tables"):
+        tables(plant, "other")
+    with pytest.raises(MisuseError, match="begun with another namespace"):
+        tables(plant, options=Options(ICEBERG, catalog="plant", namespace="east"))
+    assert seqs("power") == [2, 10, 18]
+
+
+@pytest.mark.parametrize("uri", [f"nonsense://me:{SECRET}@host/db", f"sqlite:////no/such/{SECRET}/catalog.db"])
+def test_a_catalog_that_cannot_be_used_is_a_line_without_its_secrets(
+    plant: Path, monkeypatch: pytest.MonkeyPatch, uri: str
+) -> None:
+    configured(monkeypatch, plant / "lake", uri=uri)
+    with pytest.raises(PipelineError, match="--catalog plant: ") as told:
+        tables(plant)
+    assert SECRET not in str(told.value)
+    assert told.value.__suppress_context__

@@ -1,0 +1,1 @@
+"""A thermometer, an alarm, a relay and a display that speak MQTT, each by another library."""

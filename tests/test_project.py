@@ -1,0 +1,119 @@
+"""What surrounds the code: the workflows call what exists, and the source distribution has what the tests need."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+ROOT = Path(__file__).resolve().parent.parent
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PYTHONS = {
+    found.group(1)
+    for each in PROJECT["project"]["classifiers"]
+    if (found := re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", each))
+}
+
+
+def parsed(file: Path) -> Any:
+    return yaml.safe_load(file.read_text(encoding="utf-8"))
+
+
+def steps(file: Path) -> list[dict[str, Any]]:
+    return [step for job in parsed(file)["jobs"].values() for step in job["steps"]]
+
+
+@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
+def test_a_workflow_calls_what_exists(file: Path) -> None:
+    """Scripts and make targets; each action has a version, each job an end and no more rights than it says."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    content = parsed(file)
+    assert content["permissions"] == {"contents": "read"}
+    assert all(0 < job["timeout-minutes"] <= 120 for job in content["jobs"].values())
+    for step in steps(file):
+        if "uses" in step:
+            assert re.fullmatch(r"[\w/-]+@(v\d[\d.]*|release/v\d+)", step["uses"])
+        for target in re.findall(r"\bmake ([a-z-]+)", step.get("run", "")):
+            assert target in targets
+        for script in re.findall(r"(?<!\w)\.ci/\w+", step.get("run", "")):
+            assert os.access(ROOT / script, os.R_OK)
+        for test in re.findall(r"(?<!\S)tests/[\w/.]+", step.get("run", "")):
+            assert (ROOT / test).exists()
+
+
+def test_every_python_that_is_promised_is_tested() -> None:
+    matrix = parsed(ROOT / ".github/workflows/ci.yml")["jobs"]["pythons"]["strategy"]["matrix"]
+    assert set(matrix["python"]) == PYTHONS
+    assert {
+        f"3.{minor}" for minor in re.findall(r"for minor in ([\d ]+)", (ROOT / ".ci/pythons").read_text())[0].split()
+    } == (PYTHONS)
+
+
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), ids=lambda file: file.name
+)
+def test_an_issue_template_can_be_read(file: Path) -> None:
+    assert parsed(file)
+
+
+def test_pre_commit_runs_what_the_lint_runs() -> None:
+    hooks = parsed(ROOT / ".pre-commit-config.yaml")["repos"][0]["hooks"]
+    lint = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for hook in hooks:
+        tool = re.findall(r"\.venv/bin/([\w-]+)", hook["entry"])[0]
+        assert f"/bin/{tool}" in lint
+
+
+def test_the_changelog_is_kept() -> None:
+    """Keep a Changelog: what is not released first, then versions with their dates, the newest first."""
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings[0].strip("[]") == "Unreleased"
+    assert all(re.match(r"\[?\d+\.\d+\.\d+\]? - \d{4}-\d\d-\d\d", heading) for heading in headings[1:])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_source_distribution_is_whole(tmp_path: Path) -> None:
+    """Everything that git knows is in it; a pure wheel can be built from it, and serves."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("no git, or no clone")
+    # Whatever this run demands of its own build.
+    environment = {**os.environ, "CANOPY_PURE": "1", "CANOPY_REQUIRE_COMPILED": ""}
+    code = "import setuptools.build_meta as b, sys; print(b.build_sdist(sys.argv[1]))"
+    subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, env=environment, check=True, capture_output=True
+    )
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+        opened.extractall(tmp_path / "source", filter="data")
+    assert {name for name in listed.stdout.splitlines() if name not in names} == set()
+    (source,) = (tmp_path / "source").iterdir()
+    code = "import setuptools.build_meta as b, sys; print(b.build_wheel(sys.argv[1]))"
+    subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=source, env=environment, check=True, capture_output=True
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    site = tmp_path / "site"
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site), str(wheel)], check=True
+    )
+    found = subprocess.run(
+        [sys.executable, "-P", "-m", "canopy", "--version"],
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "interpreted" in found.stdout

@@ -1,0 +1,96 @@
+"""What workers answer, put together: lists keep their order and lose nothing, figures add up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import exposition
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import CollectorRegistry
+
+from broker.admin.paging import cursor_of, name_of
+from broker.workers.front.combining import WorkersCollector, figures, page
+
+SEPARATOR = "\0"
+
+Entry = dict[str, Any]
+
+
+def of_worker(entries: list[Entry], after: tuple[str, ...] | None, limit: int, most: int) -> dict[str, Any]:
+    """A page as a worker makes it: of `limit` entries, or of `most`, as where names are long."""
+    behind = [each for each in sorted(entries, key=key) if after is None or key(each) > after]
+    data = behind[: min(limit, most)]
+    more = len(data) < len(behind)
+    cursor = cursor_of(SEPARATOR.join(key(data[-1]))) if more else None
+    return {"data": data, "meta": {"limit": limit, "hasnext": more, "cursor": cursor}}
+
+
+def key(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    return entry["client"], entry["topic"]
+
+
+names = st.text("abc", min_size=1, max_size=3)
+
+
+@given(
+    entries=st.lists(st.tuples(names, names, st.integers(0, 2)), unique_by=lambda each: each[:2], max_size=30),
+    limit=st.integers(1, 5),
+    most=st.tuples(*[st.integers(1, 5)] * 3),
+)
+def test_pages_of_all_workers_have_each_entry_once_and_in_order(
+    entries: list[tuple[str, str, int]], limit: int, most: tuple[int, int, int]
+) -> None:
+    of: list[list[Entry]] = [[], [], []]
+    for client, topic, worker in entries:
+        of[worker].append({"client": client, "topic": topic})
+    found: list[tuple[str, ...]] = []
+    after: tuple[str, ...] | None = None
+    while True:
+        made = page([of_worker(each, after, limit, most[at]) for at, each in enumerate(of)], limit, key, SEPARATOR)
+        assert len(made["data"]) <= limit
+        found += [key(each) for each in made["data"]]
+        if not made["meta"]["hasnext"]:
+            assert made["meta"]["cursor"] is None
+            break
+        after = tuple(name_of(made["meta"]["cursor"]).split(SEPARATOR))
+    assert found == sorted((client, topic) for client, topic, _ in entries)
+
+
+def test_figures_add_up_but_for_what_all_have_alike() -> None:
+    one = {"clients.connected": 2, "retained.messages": 7, "uptime.seconds": 4.0}
+    other = {"clients.connected": 3, "retained.messages": 7, "uptime.seconds": 9.0, "sessions": 1}
+    assert figures([one, other]) == {
+        "clients.connected": 5,
+        "retained.messages": 7,
+        "uptime.seconds": 9.0,
+        "sessions": 1,
+    }
+
+
+def test_prometheus_reads_each_workers_figures_under_its_name() -> None:
+    text = (
+        "# HELP canopy_messages_received_total Messages\n# TYPE canopy_messages_received_total counter\n"
+        'canopy_messages_received_total{{qos="0"}} {count}\n'
+        "# HELP canopy_seconds Time\n# TYPE canopy_seconds histogram\n"
+        'canopy_seconds_bucket{{le="+Inf"}} {count}\ncanopy_seconds_count {count}\ncanopy_seconds_sum 0.5\n'
+    )
+    registry = CollectorRegistry(auto_describe=False)
+    texts = {"w0": text.format(count=3), "w1": text.format(count=4)}
+    registry.register(WorkersCollector(texts, {"w0": 0, "w1": 2, "w2": 1}))
+    families = {
+        family.name: family for family in text_string_to_metric_families(exposition.generate_latest(registry).decode())
+    }
+
+    def values(name: str, sample: str) -> dict[str, float]:
+        found = [each for each in families[name].samples if each.name == sample]
+        return {each.labels["worker"]: each.value for each in found}
+
+    assert values("canopy_messages_received", "canopy_messages_received_total") == {"w0": 3.0, "w1": 4.0}
+    assert families["canopy_messages_received"].samples[0].labels["qos"] == "0"
+    assert families["canopy_seconds"].type == "histogram"
+    assert values("canopy_seconds", "canopy_seconds_count") == {"w0": 3.0, "w1": 4.0}
+    assert values("canopy_worker_up", "canopy_worker_up") == {"w0": 1.0, "w1": 1.0, "w2": 0.0}
+    assert values("canopy_worker_restarts", "canopy_worker_restarts_total") == {"w0": 0.0, "w1": 2.0, "w2": 1.0}

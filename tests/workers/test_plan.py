@@ -1,0 +1,99 @@
+"""The settings of each worker, made of those of all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.configuration import SettingsError
+from broker.settings import Settings, flatten
+from broker.workers.plan import Plan, count, unusable
+
+ITS_OWN = {
+    "http.listen",
+    "http.timeout",
+    "workers.count",
+    "log.format",
+    "mesh.name",
+    "mesh.node",
+    "mesh.listen",
+    "mesh.connect",
+}
+"""What a worker's settings may say other than those of all."""
+
+
+def test_a_worker_has_the_settings_of_all_but_for_what_makes_it_one() -> None:
+    settings = Settings.model_validate(
+        {
+            "listener": [{"url": "mqtt://127.0.0.1:0", "max_connections": 5}],
+            "workers": {"count": 3},
+            "http": {"listen": ["http://127.0.0.1:0"], "timeout": 7.0, "password_file": "/etc/passwords"},
+            "limits": {"max_packet_size": 4_096},
+            "mesh": {"confirm_timeout": 2.0},
+        }
+    )
+    made = Plan(Path("/run/x"), 3, people=False).settings(settings, 1, 0)
+    before, after = flatten(settings), flatten(made)
+    assert {name for name in after if after[name] != before[name]} <= ITS_OWN | {"http.password_file"}
+    assert made.http.listen == ("http+unix:///run/x/w1.http",)
+    assert made.http.timeout == 7.0
+    # Beside tables the default of `listen` does not count.
+    assert made.listeners == settings.listeners
+    assert Settings.model_validate_json(made.model_dump_json(exclude_unset=True)).listeners == settings.listeners
+
+
+def test_the_workers_are_the_nodes_of_one_mesh_that_reach_each_other() -> None:
+    plan = Plan(Path("/run/x"), 3, people=False)
+    nodes = [plan.settings(Settings(), worker, 0).mesh for worker in range(3)]
+    assert len({node.name for node in nodes}) == 1
+    assert nodes[0].name != Plan(Path("/run/x"), 3, people=False).settings(Settings(), 0, 0).mesh.name
+    places = {node.listen for node in nodes}
+    assert len(places) == 3
+    for node in nodes:
+        assert {(place,) for place in node.connect} == places - {node.listen}
+
+
+def test_a_worker_that_is_started_again_is_another_node_at_the_same_place() -> None:
+    plan = Plan(Path("/run/x"), 2, people=False)
+    first, second = (plan.settings(Settings(), 0, generation).mesh for generation in (0, 1))
+    assert first.node != second.node
+    assert first.listen == second.listen
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"store": {"path": "/var/lib/canopy"}}, "store.path"),
+        ({"recorder": {"directory": "/var/lib/canopy"}}, "recorder.directory"),
+        ({"upstream": [{"name": "cloud", "url": "mqtt://broker.example.org"}]}, "upstream"),
+        ({"mesh": {"name": "site"}}, "mesh.name"),
+    ],
+)
+def test_what_workers_cannot_share_is_named_with_a_remedy(settings: dict[str, Any], named: str) -> None:
+    (line,) = unusable(Settings.model_validate(settings))
+    assert line.startswith(f"{named}: ")
+    assert "leave" in line
+
+
+def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.workers.plan.find_spec", lambda _: None)
+    (line,) = unusable(Settings())
+    assert line.startswith("workers.count: several workers need the extra mesh: pip install")
+
+
+def test_nothing_else_is_refused() -> None:
+    assert unusable(Settings()) == []
+
+
+def test_as_many_as_there_are_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    assert count(Settings.model_validate({"workers": {"count": "auto"}})) == 6
+    assert count(Settings.model_validate({"workers": {"count": 2}})) == 2
+    assert count(Settings()) == 1
+
+
+def test_a_folder_whose_name_leaves_no_room_for_sockets() -> None:
+    with pytest.raises(SettingsError, match=r"^workers\.directory: /x+ has too long a name"):
+        Plan(Path("/" + "x" * 100), 2, people=False)
