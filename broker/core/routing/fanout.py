@@ -31,6 +31,7 @@ from broker.core.routing.in_turns.broadcasts import (
     Interrupted,
     listeners,
 )
+from broker.core.routing.nodes import keeps_out
 from broker.core.routing.plans import FanoutPlan
 from broker.core.routing.reach import Reach, share_qos
 from broker.core.routing.sharing import choose, member_here
@@ -482,12 +483,6 @@ class Fanout(Worker):
         permissions = self.permissions
         if reach is not None and permissions is not None and reach.asked != before:
             self.work += (reach.asked - before) * (SLOW + permissions.source.ask_work)
-
-
-def keeps_out(session: Session, origin: Session | None) -> bool:
-    """Whether a subscription with No Local of a session is not for what comes from `origin`: its own, or another node's
-    where the session is a node's."""
-    return session is origin or (session.node and origin is not None and origin.node)
 
 
 def _weight(answer: int) -> i64:

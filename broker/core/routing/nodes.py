@@ -1,7 +1,8 @@
 """What the core knows of the other nodes of a mesh.
 
-Owns `NodeState`, and the user property that tells for which share group a message on its way to another node was
-chosen: nodes put it there and take it away; from a client it is an ordinary user property.
+Owns `NodeState`, which messages are not for a node (No Local), and the user property that tells for which share group
+a message on its way to another node was chosen: nodes put it there and take it away; from a client it is an ordinary
+user property.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Final
 from broker.core.codec.primitives import text
 from broker.core.codec.properties import properties_of
 from broker.core.hooks import Confirmer
+from broker.core.session.session import Session
 
 _HEAD: Final = b"\x26\x00\x0ccanopy-share"
 """Everything before the value, section 2.2.2.2."""
@@ -27,6 +29,12 @@ class NodeState:
         self.count = 0
         self.patience = 0.0
         self.confirmer: Confirmer | None = None
+
+
+def keeps_out(session: Session, origin: Session | None) -> bool:
+    """Whether a subscription with No Local of a session is not for what comes from `origin`: its own, or another node's
+    where the session is a node's."""
+    return session is origin or (session.node and origin is not None and origin.node)
 
 
 def with_share(properties: bytes, share: str) -> bytes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from broker.core.causes import CONNECTION_LOST
 from broker.core.codec import reasons
 from broker.core.codec.decoder import Decoder
-from broker.core.codec.encoder import PINGREQ, encode
+from broker.core.codec.encoder import encode
 from broker.core.codec.errors import ProtocolError, ProtocolViolation
 from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, V5, Ack, Connack, Connect, Disconnect, Packet, Pingresp
@@ -32,14 +32,12 @@ class NodeProtocol(ClientProtocol):
     """The protocol state of one connection to a node. `expiry`: seconds that the node keeps what it knows of us."""
 
     def __init__(self, router: Router, session: NodeSession, outbox: Outbox, client_id: str, expiry: int) -> None:
-        super().__init__(outbox)
+        super().__init__(router, outbox, Decoder(LARGEST_PACKET, False, V5))
         self.close_text = ""
-        self._router = router
         self._session = session
         self._client_id = client_id
         self._expiry = expiry
         self._clean_start = False
-        self._decoder = Decoder(LARGEST_PACKET, False, V5)
         outbox.v5 = True
 
     def hello(self, clean_start: bool) -> bytes:
@@ -49,29 +47,9 @@ class NodeProtocol(ClientProtocol):
         packet.properties.integers[SESSION_EXPIRY_INTERVAL] = self._expiry
         return encode(packet, V5)
 
-    def receive(self, data: bytes, now: float) -> None:
-        """Take a read and act on it, or on as much as one turn allows (`unfinished`)."""
-        self._router.counters.bytes_received += len(data)
-        self.last_received = now
-        self._decoder.feed(data)
-        self.go_on(now)
-
-    def go_on(self, now: float) -> None:
-        """A turn: what happened to others first, then what the node sent."""
-        if self.state == CLOSED:
-            return
-        router = self._router
-        router.fanout.drain(router, now)
-        try:
-            self._run(now)
-        except ProtocolError as error:
-            if self.state == CONNECTED:
-                self.final_packet = encode(Disconnect(error.reason_code), V5)
-            self._end(f"the node broke the protocol: {error}"[:256])
-        router.fanout.drain(router, now)
-
-    def _run(self, now: float) -> None:
-        decoder = self._decoder
+    def run(self, now: float) -> None:
+        """Act on the packets that are there, or on as many as one turn allows (`unfinished`)."""
+        decoder = self.decoder
         done: i64 = 0
         self.unfinished = False
         while self.state != CLOSED:
@@ -82,12 +60,18 @@ class NodeProtocol(ClientProtocol):
             if not decoder.next_frame():
                 return
             done += 1
-            self._router.counters.packets_received += 1
+            self.router.counters.packets_received += 1
             kind: i64 = decoder.header >> 4
             if self.state == CONNECTED and 4 <= kind <= 7 and decoder.short_ack() > 0:
                 self._acknowledged(kind, decoder.short_ack(), 0, now)
             else:
                 self._packet(decoder.packet(), now)
+
+    def fail(self, error: ProtocolError) -> None:
+        """The node broke the protocol: say so where that is possible, and end the connection."""
+        if self.state == CONNECTED:
+            self.final_packet = encode(Disconnect(error.reason_code), V5)
+        self._end(f"the node broke the protocol: {error}"[:256])
 
     def _packet(self, packet: Packet, now: float) -> None:
         if self.state == CONNECTING:
@@ -113,7 +97,7 @@ class NodeProtocol(ClientProtocol):
         if integers.get(MAXIMUM_QOS, 2) < 2:
             self._end("the node takes no messages of QoS 2: nodes of a mesh have the same mqtt.max_qos")
             return
-        session, outbox, router = self._session, self.outbox, self._router
+        session, outbox, router = self._session, self.outbox, self.router
         self.accepted = True
         self.state = CONNECTED
         outbox.max_packet = integers.get(MAXIMUM_PACKET_SIZE, LARGEST_PACKET)  # [MQTT-3.2.2-15]
@@ -138,14 +122,9 @@ class NodeProtocol(ClientProtocol):
 
     def refill(self, now: float) -> bool:
         """After the writer took a batch: queue what waited for room. True when it should take another."""
-        self._router.counters.load.now = now
+        self.router.counters.load.now = now
         more = self.state == CONNECTED and self._session.backlog and self._session.pump(now)
         return more or not self.outbox.empty
-
-    def ping(self, now: float) -> None:
-        """Ask the node whether it is there. The bus does so too: nobody calls this while the keep alive is 0."""
-        self.ping_sent = now
-        self.outbox.control(PINGREQ)
 
     def close(self, reason_code: int, text: str, forget: bool, now: float) -> None:
         """End the connection from this side, with a DISCONNECT. `forget`: the node need not keep our session."""
@@ -157,13 +136,13 @@ class NodeProtocol(ClientProtocol):
                 packet.properties.integers[SESSION_EXPIRY_INTERVAL] = 0
             self.final_packet = encode(packet, V5)
         self._end(text)
-        self._router.fanout.drain(self._router, now)
+        self.router.fanout.drain(self.router, now)
 
     def lost(self, text: str, now: float, closed: bool = False) -> None:
         """The pipe is gone, or given up."""
         del closed
         self._end(text)
-        self._router.fanout.drain(self._router, now)
+        self.router.fanout.drain(self.router, now)
 
     def take_over(self, now: float) -> None:
         """Nobody else can have this client identifier; but the shell may end it."""
@@ -179,7 +158,7 @@ class NodeProtocol(ClientProtocol):
         self.state = CLOSED
         self.close_text = text
         if was_connected:
-            self._router.fanout.post(PeerDisconnected(self._session, self.outbox, CONNECTION_LOST))
+            self.router.fanout.post(PeerDisconnected(self._session, self.outbox, CONNECTION_LOST))
         else:
             self.outbox.close()
         self.outbox.report_end()

@@ -1,15 +1,19 @@
 """The client's side of MQTT on one connection, as whoever has the network connection sees it.
 
-Owns the interface between `UpstreamConnection` and what it carries: the protocol of a link to an upstream broker, or to
-another node of a mesh.
+Owns what the protocol of a link to an upstream broker and that of one to another node of a mesh have in common: the
+interface to `ClientConnection`, and the turns in which a read is acted on.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.encoder import PINGREQ
+from broker.core.codec.errors import ProtocolError
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.peer import Peer
+from broker.core.routing.router import Router
 
 CONNECTING: Final = 0
 CONNECTED: Final = 1
@@ -19,8 +23,10 @@ CLOSED: Final = 2
 class ClientProtocol(Peer):
     """The protocol state of one connection. Times in seconds of the loop's clock."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, router: Router, outbox: Outbox, decoder: Decoder) -> None:
+        self.router = router
         self.outbox = outbox
+        self.decoder = decoder
         self.state = CONNECTING
         # Whether the other side has accepted us.
         self.accepted = False
@@ -41,10 +47,29 @@ class ClientProtocol(Peer):
 
     def receive(self, data: bytes, now: float) -> None:
         """Take a read and act on it, or on as much as one turn allows (`unfinished`)."""
-        raise NotImplementedError
+        self.router.counters.bytes_received += len(data)
+        self.last_received = now
+        self.decoder.feed(data)
+        self.go_on(now)
 
     def go_on(self, now: float) -> None:
         """A turn: what happened to others first, then what the other side sent."""
+        if self.state == CLOSED:
+            return
+        router = self.router
+        router.fanout.drain(router, now)
+        try:
+            self.run(now)
+        except ProtocolError as error:
+            self.fail(error)
+        router.fanout.drain(router, now)
+
+    def run(self, now: float) -> None:
+        """Act on the packets that are there, or on as many as one turn allows. Raises ProtocolError."""
+        raise NotImplementedError
+
+    def fail(self, error: ProtocolError) -> None:
+        """The other side broke the protocol: end the connection."""
         raise NotImplementedError
 
     def refill(self, now: float) -> bool:
@@ -53,7 +78,8 @@ class ClientProtocol(Peer):
 
     def ping(self, now: float) -> None:
         """Ask the other side whether it is there."""
-        raise NotImplementedError
+        self.ping_sent = now
+        self.outbox.control(PINGREQ)
 
     def close(self, reason_code: int, text: str, forget: bool, now: float) -> None:
         """End the connection from this side, with a DISCONNECT. `forget`: the other need not keep our session."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from broker.core.causes import CONNECTION_LOST
 from broker.core.codec import reasons
 from broker.core.codec.decoder import Decoder
-from broker.core.codec.encoder import PINGREQ, encode, publish
+from broker.core.codec.encoder import encode, publish
 from broker.core.codec.errors import ProtocolError, ProtocolViolation
 from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.packets import (
@@ -99,8 +99,7 @@ class Uplink(ClientProtocol):
         version: int,
         bridge: bool,
     ) -> None:
-        super().__init__(outbox)
-        self.router = link.router
+        super().__init__(link.router, outbox, Decoder(offer.max_packet_size, False, version))
         self.session = link.session
         self.declarer = link.declarer
         self.replays = link.replays
@@ -110,7 +109,6 @@ class Uplink(ClientProtocol):
         self._downlink = Downlink(link, outbox, version)
         self.offer = offer
         self.bridge = bridge
-        self.decoder = Decoder(offer.max_packet_size, False, version)
         # How it ended: a reason code where there was one, and words.
         self.close_code = 0
         self.close_text = ""
@@ -158,26 +156,7 @@ class Uplink(ClientProtocol):
             packet.properties.user.append((LINK, self.session.broker_id))
         return encode(packet, self.version)
 
-    def receive(self, data: bytes, now: float) -> None:
-        """Take a read and act on it, or on as much as one turn allows (`unfinished`)."""
-        self.router.counters.bytes_received += len(data)
-        self.last_received = now
-        self.decoder.feed(data)
-        self.go_on(now)
-
-    def go_on(self, now: float) -> None:
-        """A turn: what happened to others first, then what the upstream sent."""
-        if self.state == CLOSED:
-            return
-        router = self.router
-        router.fanout.drain(router, now)
-        try:
-            self._run(now)
-        except ProtocolError as error:
-            self._fail(error)
-        router.fanout.drain(router, now)
-
-    def _run(self, now: float) -> None:
+    def run(self, now: float) -> None:
         """Act on the packets that are there; end the turn when it was long, or has half filled somebody's queue."""
         decoder = self.decoder
         router = self.router
@@ -240,11 +219,6 @@ class Uplink(ClientProtocol):
         """Time has passed: see whether a doubtful message is to be tried again."""
         if self.session.trial.on:
             self._try(now)
-
-    def ping(self, now: float) -> None:
-        """Ask the upstream whether it is there."""
-        self.ping_sent = now
-        self.outbox.control(PINGREQ)
 
     @property
     def answer_due(self) -> float:
@@ -333,7 +307,8 @@ class Uplink(ClientProtocol):
         else:
             session.let_qos0_pass(now)
 
-    def _fail(self, error: ProtocolError) -> None:
+    def fail(self, error: ProtocolError) -> None:
+        """The upstream broke the protocol: say so where that is possible, and end the connection."""
         if self.state == CONNECTED and self.v5:
             self.final_packet = encode(Disconnect(error.reason_code), V5)
         self._end(error.reason_code, f"the upstream broke the protocol: {error}"[:256])

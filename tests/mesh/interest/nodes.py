@@ -89,7 +89,9 @@ class Node:
         self.room = InterestRoom(self.bus, self.interest, self._sink, self._wake, most, most_bytes, units)
 
     def _sink(self, node: str) -> Sink:
-        return self.sinks.setdefault(node, Wanted())
+        # Of a node that comes back after it was forgotten it is another one: the earlier one is still being emptied.
+        self.sinks[node] = sink = Wanted()
+        return sink
 
     def _wake(self) -> None:
         assert not self.woken

@@ -16,6 +16,7 @@ from mypy_extensions import i64
 from broker.core.permissions import Permissions
 from broker.core.persistence.journal import Journal
 from broker.core.queues.message import Message
+from broker.core.routing.nodes import keeps_out
 from broker.core.routing.plans import FanoutPlan, Recipient
 from broker.core.routing.reach import Reach
 from broker.core.session.session import Session
@@ -142,7 +143,7 @@ class Broadcast:
         message = self.message
         origin = self.origin
         session = target.session
-        if target.no_local and (session is origin or (session.node and origin is not None and origin.node)):
+        if target.no_local and keeps_out(session, origin):
             rest = target.rest
             if rest is None:
                 return True
