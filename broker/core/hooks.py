@@ -255,6 +255,9 @@ class NodeListener:
     def unwanted(self, topic_filter: str, share: str) -> None:
         """A subscription has ended: taken back, or with its session."""
 
+    def moved(self, topic_filter: str, share: str) -> None:
+        """A member of a share group has connected, or its connection has ended."""
+
 
 class Confirmed:
     """What leaves when the other nodes of a mesh have confirmed what is asked for here."""

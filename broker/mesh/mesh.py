@@ -16,6 +16,7 @@ from broker.core.routing.loop_detection import NODES
 from broker.core.session.session import Session
 from broker.core.topics.subscription import SharedGroup
 from broker.mesh.bus import LINKS, OWNERSHIP, Bus, ProtocolFault, Room
+from broker.mesh.groups import LocalGroups
 from broker.mesh.interest.confirmations import Waiter
 from broker.mesh.interest.hearing import Sink
 from broker.mesh.interest.room import InterestRoom
@@ -48,7 +49,6 @@ class Mesh(NodeListener):
         """The other nodes, by name: those that are there, and those for which something waits."""
         self.server = server
         self._loop = server.loop
-        self._groups: dict[tuple[str, str], int] = {}
         self._due: asyncio.TimerHandle | None = None
         self._turning = False
         self._stopped = False
@@ -58,6 +58,7 @@ class Mesh(NodeListener):
         self.interest = InterestRoom(
             bus, interest, self._link, self.turn_soon, settings.max_node_filters, settings.max_node_filter_bytes
         )
+        self.groups = LocalGroups(server.router.table.trie, self.interest)
         self.pipes = Pipes(bus, settings.pipe_bytes, self._accept, server.loop)
         terms = ReplicaTerms(
             settings.max_clock_ahead, settings.tombstone_time, settings.tombstone_bytes, settings.digest_interval
@@ -71,6 +72,7 @@ class Mesh(NodeListener):
         server.router.owner = self.ownership
         # Last: a pipe can be opened by then.
         bus.attach(LINKS, _Members(self))
+        server.router.delivery.local_first = settings.local_members_first
         nodes = server.router.nodes
         nodes.patience = settings.confirm_timeout
         nodes.confirmer = _Confirmations(self)
@@ -84,13 +86,13 @@ class Mesh(NodeListener):
                 entry = subscription.entry
                 if entry is not None and not session.node:
                     self.wanted(entry.topic_filter, _share(subscription.group))
-        table.node_listener = self
+        table.node_listener = self.server.router.fanout.node_listener = self
 
     async def stop(self, flush: float) -> None:
         """Give what waits for other nodes so many seconds to get there, and let go of them."""
         self._stopped = True
         router = self.server.router
-        router.table.node_listener = None
+        router.table.node_listener = router.fanout.node_listener = None
         router.nodes.confirmer = None
         router.retained_store.listener = None
         router.owner = None
@@ -133,7 +135,7 @@ class Mesh(NodeListener):
         """One more local subscription (`hooks.NodeListener`)."""
         try:
             if share:
-                self._count(share, topic_filter, 1)
+                self.groups.look(share, topic_filter)
             else:
                 self.interest.wanted(topic_filter, self._loop.time())
         except Exception as error:
@@ -143,20 +145,16 @@ class Mesh(NodeListener):
         """One less (`hooks.NodeListener`)."""
         try:
             if share:
-                self._count(share, topic_filter, -1)
+                self.groups.look(share, topic_filter)
             else:
                 self.interest.unwanted(topic_filter, self._loop.time())
         except Exception as error:
             self.server.faults.broke("mesh", error)
 
-    def _count(self, share: str, topic_filter: str, change: int) -> None:
-        key = (share, topic_filter)
-        members = self._groups.get(key, 0) + change
-        if members > 0:
-            self._groups[key] = members
-        else:
-            self._groups.pop(key, None)
-        self.interest.put_group(share, topic_filter, members, 0)
+    def moved(self, topic_filter: str, share: str) -> None:
+        """A member of a share group came or went (`hooks.NodeListener`)."""
+        self.groups.moved(share, topic_filter)
+        self.turn_soon()
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -199,6 +197,12 @@ class Mesh(NodeListener):
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
+    def _look_at_groups(self, now: float) -> None:
+        del now
+        self.groups.turn()
+        if self.groups.busy:
+            self.turn_soon()
+
     def _tick(self, now: float) -> None:
         if 0.0 < self.ownership.due <= now:
             self.ownership.tick()
@@ -220,7 +224,7 @@ class Mesh(NodeListener):
         self._turning = False
         if self._stopped:
             return
-        for turn in (self.interest.turn, self.retained.turn, self._tick):
+        for turn in (self._look_at_groups, self.interest.turn, self.retained.turn, self._tick):
             try:
                 turn(now)
             except Exception as error:
@@ -258,7 +262,7 @@ class NodeSink(Sink):
         """A share group has members there, or none any more."""
         share = f"$share/{name}/{topic_filter}"
         if connected or away:
-            self._link.subscribe(share)
+            self._link.share(share, connected)
         else:
             self._link.unsubscribe(share)
 

@@ -51,6 +51,8 @@ class Mesh(Section):
     """Seconds without a sign of life after which a node counts as gone."""
     confirm_timeout: Annotated[float, Field(ge=0.1, le=3_600, allow_inf_nan=False)] = 5.0
     """Seconds that a client's SUBACK, PUBACK or CONNACK waits for other nodes at most."""
+    local_members_first: bool = False
+    """Whether a message for a share group goes to a node only where no client here takes it."""
     node_expiry: Annotated[float, Field(ge=1, le=86_400, allow_inf_nan=False)] = 300.0
     """Seconds that what is published waits for a node that is gone."""
     queue_bytes: Annotated[int, Field(ge=65_536, le=MOST_BYTES)] = 67_108_864

@@ -17,6 +17,7 @@ from tests.support.memory_bus import MemoryMesh
 from tests.support.waiting import until
 
 NO_MATCHING_SUBSCRIBERS = 0x10
+KEPT = ((wire.SESSION_EXPIRY, 1_000),)
 
 
 class Nodes:
@@ -191,6 +192,60 @@ async def test_what_a_node_does_not_take_goes_to_another_member(start: Start) ->
     nodes.mesh.cut("a", "b")
     message = await near.message()
     assert (message.payload, message.properties) == (b"1", [])
+
+
+def weight(nodes: Nodes, node: str, other: str, share: str) -> int:
+    """What a node has heard of the members of a share group at another; -1: nothing."""
+    member = nodes.meshes[node].links[other].session.subscriptions.get(share)
+    return -1 if member is None else member.weight
+
+
+async def test_a_node_has_its_share_by_how_many_members_are_there(start: Start) -> None:
+    """As the power of two: three members count as two."""
+    nodes = await start("a", "b")
+    share = "$share/g/x"
+    near = await nodes.join("a", "near", (share, 0))
+    far = [await nodes.join("b", f"far{number}", (share, 0)) for number in range(3)]
+    await until(lambda: weight(nodes, "a", "b", share) == 2)
+    says = await nodes.join("a", "says")
+    for _ in range(9):
+        await says.publish("x", b"", qos=1)
+    assert len(await received(near)) == 3
+    assert sorted([len(await received(each)) for each in far]) == [2, 2, 2]
+
+
+async def test_members_that_are_away_have_no_turn_while_another_is_connected_anywhere(start: Start) -> None:
+    nodes = await start("a", "b")
+    share = "$share/g/x"
+    near = await nodes.join("a", "near", (share, 1))
+    far = await nodes.join("b", "far", (share, 1), props=KEPT)
+    says = await nodes.join("a", "says")
+    await far.disconnect()
+    await until(lambda: weight(nodes, "a", "b", share) == 0)
+    for number in range(4):
+        assert await says.publish("x", b"%d" % number, qos=1) == 0
+    assert await received(near) == [b"0", b"1", b"2", b"3"]
+    await near.unsubscribe(share)
+    assert await says.publish("x", b"waits", qos=1) == 0
+    far = await nodes.join("b", "far", clean=False, props=KEPT)
+    assert (await far.message()).payload == b"waits"
+    await until(lambda: weight(nodes, "a", "b", share) == 1)
+
+
+async def test_members_here_come_first_where_that_is_set(start: Start) -> None:
+    nodes = await start("a", "b", mesh={"local_members_first": True})
+    share = "$share/g/x"
+    far = await nodes.join("b", "far", (share, 0))
+    near = [await nodes.join("a", f"near{number}", (share, 0)) for number in range(2)]
+    says = await nodes.join("a", "says")
+    for _ in range(6):
+        assert await says.publish("x", b"", qos=1) == 0
+    assert [len(await received(each)) for each in (*near, far)] == [3, 3, 0]
+    for each in near:
+        await each.disconnect()
+    for _ in range(2):
+        assert await says.publish("x", b"", qos=1) == 0
+    assert len(await received(far)) == 2
 
 
 async def test_a_will_is_published_on_all_nodes(start: Start) -> None:

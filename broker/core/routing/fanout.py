@@ -91,6 +91,8 @@ class Fanout(Worker):
         self.broadcasting = False
         self.journal: Journal | None = None
         self.at_once: i64 = BROADCAST
+        # Whether a share group's members at other nodes of a mesh come after those that are clients here.
+        self.local_first = False
 
     def charge(self, work: i64) -> None:
         """So much was done for whoever publishes now."""
@@ -474,7 +476,7 @@ class Fanout(Worker):
     def choose(self, group: SharedGroup, message: Message, reach: Reach | None) -> Subscription | None:
         """The member of a share group that is to have a message; None: none may, or there is none."""
         asked = 0 if reach is None else reach.asked
-        chosen = choose(group, message, reach)
+        chosen = choose(group, message, reach, self.local_first)
         self._asked(reach, asked)
         return chosen
 

@@ -9,10 +9,11 @@ nothing, and after its `PeerDisconnected` nothing here refers to it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from mypy_extensions import i64
 
+from broker.core.hooks import NodeListener
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.session.session import Session
@@ -73,6 +74,8 @@ class FanoutState:
         # often it comes and goes.
         self.placing: OrderedDict[Session, list[Subscription]] = OrderedDict()
         self.places: i64 = PLACES
+        # Who hears of shared subscriptions that move, if anybody.
+        self.node_listener: NodeListener | None = None
         self._events: list[PeerEvent] = []
         self._draining = False
 
@@ -131,10 +134,10 @@ class FanoutState:
             rest = list(session.memberships)
             left: i64 = self.places
             while rest and left > 0:
-                _place(rest.pop())
+                self._place(rest.pop())
                 left -= 1
             self.placing.pop(session, None)
-            if connected and rest:
+            if rest and (connected or self.node_listener is not None):
                 self.placing[session] = rest
 
     def place_some(self) -> i64:
@@ -145,14 +148,15 @@ class FanoutState:
             session = next(iter(placing))
             rest = placing[session]
             while rest and done < self.places:
-                _place(rest.pop())
+                self._place(rest.pop())
                 done += 1
             if not rest:
                 del placing[session]
         return done
 
-
-def _place(subscription: Subscription) -> None:
-    group = subscription.group
-    if group is not None:
-        group.place(subscription)
+    def _place(self, subscription: Subscription) -> None:
+        group = subscription.group
+        if group is not None:
+            group.place(subscription)
+            if self.node_listener is not None and not cast(Session, subscription.session).node:
+                self.node_listener.moved(group.topic_filter, group.name)

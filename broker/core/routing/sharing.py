@@ -1,7 +1,8 @@
 """Which member of a share group gets a message (section 4.8.2).
 
-A member that is connected and has room comes first, then one that is connected, then any; in rotation. What a group
-costs does not grow with its absent members, and of those who may not have the message a bounded number is passed over.
+A member that is connected and has room comes first, then one that is connected, then any; in rotation, or clients of
+this broker before other nodes of a mesh. What a group costs does not grow with its absent members, and of those who may
+not have the message a bounded number is passed over.
 """
 
 from __future__ import annotations
@@ -20,9 +21,13 @@ TRIES: Final = 16
 """Connected members that are asked whether they have room, for one message."""
 
 
-def choose(group: SharedGroup, message: Message, reach: Reach | None) -> Subscription | None:
-    """The member that is to have a message; None: none may, or there is none. `reach`: who may; None: everybody."""
+def choose(group: SharedGroup, message: Message, reach: Reach | None, local_first: bool) -> Subscription | None:
+    """The member that is to have a message; None: none may, or there is none. `reach`: who may; None: everybody.
+
+    `local_first`: a node gets it only where no client of this broker does that is connected and has room.
+    """
     size = message.size()
+    node: Subscription | None = None
     for _ in range(min(len(group.connected), TRIES)):
         member = _next(group, reach)
         if member is None:
@@ -35,7 +40,13 @@ def choose(group: SharedGroup, message: Message, reach: Reach | None) -> Subscri
             and outbox.has_room(size)
             and (qos == 0 or (session.window.quota > 0 and session.queue.pending is None))
         ):
-            return member
+            if not local_first or not session.node:
+                return member
+            node = member
+        # A node may have several turns in a row.
+        group.pass_on()
+    if node is not None:
+        return node
     # No member is connected, or none has room: the next in turn takes it, so that each has its share of these.
     return _next(group, reach)
 
@@ -48,6 +59,7 @@ def member_here(group: SharedGroup, reach: Reach | None) -> Subscription | None:
             break
         if not cast(Session, member.session).node:
             return member
+        group.pass_on()
     for member in group.away[:PASSED_OVER]:
         session = cast(Session, member.session)
         if not session.node and not session.ended and (reach is None or reach.may(session)):
@@ -63,6 +75,7 @@ def _next(group: SharedGroup, reach: Reach | None) -> Subscription | None:
         member = group.next_member()
         if member is not None and reach.may(cast(Session, member.session)):
             return member
+        group.pass_on()
         if tried + 1 >= len(group.connected) > 0:
             break
     if group.connected:

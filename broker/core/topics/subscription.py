@@ -66,6 +66,8 @@ class Subscription:
         self.slot: i32 = 0  # its index in the list it stands in; `NOWHERE`: its session is over, it is in none
         self.identifier: i32 = identifier  # Subscription Identifier, at most 268,435,455; 0 when there is none
         self.present = False  # whether `slot` is one among a group's connected members
+        # Messages in a row that it gets of a group: a node as many as members are connected there; 0 while none is.
+        self.weight: u8 = 1
         self.qos: u8 = qos
         self.retain_handling: u8 = retain_handling
         self.no_local = no_local
@@ -106,6 +108,8 @@ class SharedGroup:
         self.connected: list[Subscription] = []
         self.away: list[Subscription] = []
         self.cursor: int = 0
+        # How many messages in a row the member at the cursor has had.
+        self._given: int = 0
         # That hang here, also of members that have left since their sessions are over: the group goes with the last.
         self.subscriptions: int = 0
 
@@ -134,9 +138,19 @@ class SharedGroup:
                 at = 0
             member = turns[at]
             if self._in_place(member):
-                self.cursor = at + 1
+                self.cursor = at
+                self._given += 1
+                if self._given >= member.weight:
+                    self.pass_on()
                 return member
             self.cursor = at
+            self._given = 0
+
+    def pass_on(self) -> None:
+        """Whose turn it is has had it, also where it is one of several in a row."""
+        if self._given > 0:
+            self.cursor += 1
+            self._given = 0
 
     def has_connected(self) -> bool:
         """Whether a member is there whose client is connected."""
@@ -161,14 +175,14 @@ class SharedGroup:
         if session.ended:
             self.discard(member)
             return False
-        if member.present != session.connected:
+        if member.present != _is_there(member):
             self.place(member)
             return False
         return True
 
     def add(self, member: Subscription) -> None:
         """Take in a member; `FilterEntry.add` is who calls this."""
-        member.present = member.session.connected
+        member.present = _is_there(member)
         turns = self.connected if member.present else self.away
         member.slot = len(turns)
         turns.append(member)
@@ -180,13 +194,18 @@ class SharedGroup:
             member.slot = NOWHERE
 
     def place(self, member: Subscription) -> None:
-        """Its session came or went (`Subscriber.connected`): move the member to where it belongs now.
+        """Its session came or went (`Subscriber.connected`), or has another `weight`: move it to where it belongs now.
 
         Cost: independent of how many there are. No version grows: whoever keeps a group asks it for a member each time.
         """
-        if member.present != member.session.connected and member.slot != NOWHERE:
+        if member.present != _is_there(member) and member.slot != NOWHERE:
             self.discard(member)
             self.add(member)
+
+
+def _is_there(member: Subscription) -> bool:
+    """Whether a member belongs to the connected ones."""
+    return member.session.connected and member.weight > 0
 
 
 class Changed:

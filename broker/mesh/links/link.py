@@ -64,6 +64,14 @@ class NodeLink(Owner):
         request = SubscriptionRequest(name, 2, not group, True, 2)
         self._server.router.subscribe(self.session, group, topic_filter, request, 0)
 
+    def share(self, name: str, connected: int) -> None:
+        """So many members of a share group are connected at the node, of `$share/name/filter`; 0: they are all away."""
+        self.subscribe(name)
+        member = self.session.subscriptions.get(name)
+        if member is not None and member.group is not None:
+            member.weight = connected
+            member.group.place(member)
+
     def unsubscribe(self, name: str) -> None:
         """The node does not want it any more."""
         self._server.router.unsubscribe(self.session, name)
