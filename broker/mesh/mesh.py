@@ -112,7 +112,7 @@ class Mesh(NodeListener):
         for link in self.links.values():
             link.end()
         self.links.clear()
-        self.server.router.nodes.count = 0
+        self._count_links()
 
     def not_ready(self) -> list[str]:
         """Why clients should go to another node, a line each."""
@@ -163,8 +163,13 @@ class Mesh(NodeListener):
         if link is None:
             link = NodeLink(self.server, self.settings, self.pipes, self.bus.node, node)
             self.links[node] = link
-            self.server.router.nodes.count = len(self.links)
+            self._count_links()
         return NodeSink(link)
+
+    def _count_links(self) -> None:
+        router = self.server.router
+        router.nodes.count = len(self.links)
+        router.delivery.nodes = [link.session for link in self.links.values()]
 
     def joined(self, node: str) -> None:
         """A node is there; its interest follows."""
@@ -181,7 +186,7 @@ class Mesh(NodeListener):
         """A node has been away for too long."""
         self.server.log.warning("node is given up", node=link.node, messages=link.session.queued())
         del self.links[link.node]
-        self.server.router.nodes.count = len(self.links)
+        self._count_links()
         self.interest.forget(link.node)
 
     def _accept(self, node: str, transport: PipeTransport) -> asyncio.BaseProtocol | None:

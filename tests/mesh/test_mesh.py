@@ -124,6 +124,22 @@ async def test_an_acknowledgement_waits_for_the_other_nodes_and_no_longer_than_s
     assert (await hears.message()).payload == b"2"
 
 
+async def test_a_message_for_very_many_waits_for_the_other_nodes_too(start: Start) -> None:
+    """It goes to clients here in turns; to a node at once, and once."""
+    nodes = await start("a", "b")
+    nodes.brokers["a"].router.delivery.at_once = 2
+    far = await nodes.join("b", "far", ("x", 1))
+    near = [await nodes.join("a", f"near{number}", ("x", 1), ("+", 1)) for number in range(4)]
+    says = await nodes.join("a", "says")
+    nodes.mesh.hold("a", "b")
+    await says.send(wire.publish("x", b"1", qos=1, packet_id=7))
+    assert [(await each.message()).payload for each in near] == [b"1"] * 4
+    assert await says.fence() == []
+    nodes.mesh.release("a", "b")
+    assert (await says.expect(PUBACK)).packet_id == 7
+    assert await received(far) == [b"1"]
+
+
 async def test_a_suback_waits_for_the_other_nodes_and_no_longer_than_set(start: Start) -> None:
     nodes = await start("a", "b", mesh={"confirm_timeout": 0.3})
     hears = await nodes.join("b", "hears")

@@ -16,7 +16,6 @@ from mypy_extensions import i64
 from broker.core.permissions import Permissions
 from broker.core.persistence.journal import Journal
 from broker.core.queues.message import Message
-from broker.core.routing.nodes import keeps_out
 from broker.core.routing.plans import FanoutPlan, Recipient
 from broker.core.routing.reach import Reach
 from broker.core.session.session import Session
@@ -135,6 +134,9 @@ class Broadcast:
         target = self.recipient(subscription)
         if target is None:
             return False
+        if target.session.node:
+            # Nodes were first (`Fanout.nodes`).
+            return True
         if self._journal is not None and target.session.journal is not None:
             # Before its rest is tried: nothing of this call is kept without the rest of it.
             self._journal.passed(self._number, target.session.client_id)
@@ -143,7 +145,7 @@ class Broadcast:
         message = self.message
         origin = self.origin
         session = target.session
-        if target.no_local and keeps_out(session, origin):
+        if target.no_local and session is origin:
             rest = target.rest
             if rest is None:
                 return True
