@@ -2,7 +2,8 @@
 
 Owns who may come meanwhile (nobody) and the pace at which clients are told to go: evenly over the time that is given,
 so that the others are not overrun. 5.0 clients get 0x9C (use another server) or 0x9D (server moved), with a Server
-Reference where one is given; older ones have their connection closed. Sessions stay.
+Reference where one is given; older ones have their connection closed. Sessions whose clients are away go to the other
+nodes of a mesh; without one they stay.
 
 Promises: `stop` lets clients in again; it and the end of the broker leave no task behind.
 """
@@ -24,6 +25,12 @@ PAUSE: Final = 0.1
 TURN: Final = 128
 """Clients that are told in one turn: some milliseconds."""
 
+GRACE: Final = 2.0
+"""Seconds in which the last clients can come elsewhere and have their sessions fetched, before these go as well."""
+
+LOOK: Final = 0.01
+"""Seconds between two looks at the sessions that are on their way."""
+
 TEXT: Final = "the broker is being drained"
 
 
@@ -39,6 +46,8 @@ class Draining:
         """Clients that were told to go since it began."""
         self.by = ""
         """Who began it."""
+        self.done = asyncio.Event()
+        """Whether all that can go has gone, since it began."""
 
     @property
     def left(self) -> int:
@@ -54,6 +63,7 @@ class Draining:
         self.stop()
         self.active = self._server.connection_table.closed = True
         self.moved = 0
+        self.done.clear()
         self.by = by
         self._server.router.limits.server_reference = reference
         code = reasons.SERVER_MOVED if for_good else reasons.USE_ANOTHER_SERVER
@@ -67,6 +77,7 @@ class Draining:
             self._task = None
         if self.active:
             self.active = self._server.connection_table.closed = False
+            self._stay()
             self._server.log.warning("draining has ended", moved=self.moved, left=self.left)
 
     async def _move(self, seconds: float, code: int) -> None:
@@ -88,5 +99,40 @@ class Draining:
                         connection.close(MOVED, code, TEXT)
                     except Exception as error:
                         server.faults.broke("drain", error)
+            self._hand_over()
             await asyncio.sleep(0 if told < due else PAUSE)
-        server.log.warning("drained", clients=self.moved)
+        await self._all_gone()
+        # Now those whose clients have gone, and did not come elsewhere.
+        self._stay()
+        while self._hand_over() > 0:  # noqa: ASYNC110 (each session has its time)
+            await asyncio.sleep(LOOK)
+        left = sum(1 for session in server.router.sessions.values() if not session.own)
+        server.log.warning("drained", clients=self.moved, sessions=left)
+        self.done.set()
+
+    async def _all_gone(self) -> None:
+        """Until all sessions that can go have gone, or their clients had time for it."""
+        loop = self._server.loop
+        until = loop.time() + GRACE
+        while self._hand_over() > 0 or (self._may_go() and loop.time() < until):  # noqa: ASYNC110
+            await asyncio.sleep(LOOK)
+
+    def _may_go(self) -> bool:
+        """Whether there are sessions, and other brokers for them."""
+        router = self._server.router
+        return router.owner is not None and any(not session.own for session in router.sessions.values())
+
+    def _hand_over(self) -> int:
+        owner = self._server.router.owner
+        if owner is None:
+            return 0
+        try:
+            return owner.hand_over()
+        except Exception as error:
+            self._server.faults.broke("drain", error)
+            return 0
+
+    def _stay(self) -> None:
+        owner = self._server.router.owner
+        if owner is not None:
+            owner.stay()

@@ -189,6 +189,17 @@ class Owner:
         del client_id, user_name, clean_start, told
         return None
 
+    def hand_over(self) -> int:
+        """This broker is about to go: have others fetch some of the sessions whose clients are away.
+
+        It is called again and again; the sessions are those of clients that are away when it is called first, or first
+        after `stay`. How many are on their way, or have still to go.
+        """
+        return 0
+
+    def stay(self) -> None:
+        """Sessions that have not gone stay here, and others may come again."""
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class MessageHook:

@@ -8,6 +8,7 @@ at SIGTERM; it does not outlive a supervisor by more than that takes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -31,10 +32,10 @@ TOLD_ONCE: Final = frozenset({"suspicious setting", "setting takes a restart", "
 """Events about settings, which the first worker tells for all."""
 
 LOOK: Final = 0.05
-"""Seconds between two looks at the clients that are still to go, or the workers that are still to come."""
+"""Seconds between two looks at the workers that are still to come."""
 
-GRACE: Final = 2.0
-"""Seconds in which the last clients that were told to go can come back elsewhere, and have their sessions fetched."""
+HAND_OVER: Final = 30.0
+"""Seconds that a worker's sessions have to go to the others, from when the last client was told to go."""
 
 ABORTED: Final = 128 + signal.SIGTERM
 """The exit code of a worker whose supervisor ended while it was stopping."""
@@ -175,16 +176,12 @@ class Worker:
         The answer, when they have gone or the time is up: sessions that end with this worker, and their messages.
         """
         del sockets
-        broker, loop = self.broker, asyncio.get_running_loop()
+        broker = self.broker
         seconds: float = message["seconds"]
         await broker.listeners.close()
         broker.draining.start(seconds, for_good=False, reference="", by="rolling restart")
-        end = loop.time() + seconds + GRACE
-        grace = end
-        while loop.time() < min(end, grace) and self._own_sessions():
-            # Sessions of clients that were away before are nobody's to wait for.
-            grace = end if broker.connections else min(grace, loop.time() + GRACE)
-            await asyncio.sleep(LOOK)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(broker.draining.done.wait(), seconds + HAND_OVER)
         left = self._own_sessions()
         messages = sum(each.queue.messages + len(each.inflight) for each in left)
         return {"sessions": len(left), "messages": messages}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 import pytest
 
 from tests.e2e import wire
-from tests.e2e.wire import Peer
+from tests.e2e.wire import DISCONNECT, Peer
 from tests.support.daemon import Daemon
 from tests.workers.test_serving import LONG
 
@@ -60,3 +62,43 @@ async def test_a_retained_message_is_every_workers(daemon: Daemon) -> None:
         await peer.disconnect()
     await source.publish("kept", b"", qos=1, retain=True)
     await source.disconnect()
+
+
+async def test_a_session_is_found_at_whichever_worker_its_client_comes_to(daemon: Daemon) -> None:
+    """[MQTT-3.1.2-5] With what came meanwhile; the earlier connection ends with 0x8E [MQTT-3.1.4-3]."""
+    first = await Peer.join(daemon.port, "wanders", ("w", 1), props=KEPT)
+    source = await publisher(daemon)
+    for number in range(CLIENTS):
+        second = await Peer.join(daemon.port, "wanders", clean=False, props=KEPT)
+        assert second.connack is not None
+        assert second.connack.session_present
+        assert (await first.expect(DISCONNECT)).code == 0x8E
+        first.abort()
+        await second.disconnect(props=KEPT)
+        await source.publish("w", b"%d" % number, qos=1)
+        first = await Peer.join(daemon.port, "wanders", clean=False, props=KEPT)
+        assert (await first.message()).payload == b"%d" % number
+    await first.disconnect()
+    await source.disconnect()
+
+
+async def test_sessions_outlive_a_rolling_restart(daemon: Daemon, peers: list[Peer]) -> None:
+    """Also those whose clients are away, with what waits for them."""
+    away = peers[::2]
+    for peer in away:
+        await peer.disconnect(props=KEPT)
+    source = await publisher(daemon)
+    await source.publish("all", b"before", qos=1)
+    await source.disconnect()
+    here = [await peer.message() for peer in peers[1::2]]
+    assert {message.payload for message in here} == {b"before"}
+    daemon.process.send_signal(signal.SIGUSR2)
+    lines = await asyncio.to_thread(daemon.until, "rolling restart done")
+    left = [(line["sessions"], line["messages"]) for line in lines if line["event"] == "worker leaves"]
+    assert left == [(0, 0), (0, 0)]
+    for at in range(CLIENTS):
+        peer = await Peer.join(daemon.port, f"client-{at}", clean=False, props=KEPT)
+        assert peer.connack is not None
+        assert peer.connack.session_present
+        assert [each.payload for each in await peer.fence()] == ([b"before"] if at % 2 == 0 else [])
+        await peer.disconnect()

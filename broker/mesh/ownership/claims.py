@@ -158,6 +158,14 @@ class Claims:
         claim.merges = claim.granted = True
         self._add(claim, [node])
 
+    def fetch(self, client_id: str, user: str | None, node: str, time: int) -> None:
+        """Claim a session for a client that is away, of the node that has it and is about to go; claimed at `time`.
+
+        Whoever claims it for a client is later, and has it.
+        """
+        if client_id not in self.pending and not self._hall.holds(client_id):
+            self._add(Claim(client_id, user, False, time), [node])
+
     def later(self, client_id: str, node: str, time: int) -> bool:
         """Whether the session here was claimed later than that of a node at `time`."""
         return (self.times.get(client_id, 0), self.node) > (time, node)
@@ -261,11 +269,13 @@ class Claims:
         if claim is None:
             self.serve(node, ask)
             return
-        if not claim.granted and not claim.beaten:
+        if not claim.granted:
             if (claim.time, self.node) > (ask.time, node):
+                # Also where this one is beaten itself: two that wait for each other would never come to an end.
                 self._hall.send(node, Answer(ask.client_id, ask.time, LOST))
                 return
-            self._beat(claim, reasons.SERVER_UNAVAILABLE)
+            if not claim.beaten:
+                self._beat(claim, reasons.SERVER_UNAVAILABLE)
         claim.askers.append((node, ask))
         self._advance(claim)
 

@@ -112,7 +112,15 @@ class Passed(msgspec.Struct, array_like=True, frozen=True, tag=10):
     number: Count
 
 
-Message = Hello | Ask | Answer | Part | Took | Ready | Taken | Held | Compared | Pass | Passed
+class Offer(msgspec.Struct, array_like=True, frozen=True, tag=11):
+    """This node is about to go: the other one is to claim the session, as of the time at which it was claimed here."""
+
+    client_id: Name
+    user: str | None
+    time: Time
+
+
+Message = Hello | Ask | Answer | Part | Took | Ready | Taken | Held | Compared | Pass | Passed | Offer
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Message]).decode

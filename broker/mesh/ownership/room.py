@@ -19,6 +19,7 @@ from broker.mesh.bus import OWNERSHIP, Bus, ProtocolFault, Room
 from broker.mesh.ownership.barriers import Barriers
 from broker.mesh.ownership.claims import Claims, Hall
 from broker.mesh.ownership.giving import Giver, Giving
+from broker.mesh.ownership.leaving import Leaving
 from broker.mesh.ownership.messages import (
     NONE,
     Answer,
@@ -27,6 +28,7 @@ from broker.mesh.ownership.messages import (
     Held,
     Hello,
     Message,
+    Offer,
     Part,
     Pass,
     Passed,
@@ -104,6 +106,8 @@ class Ownership(Room, Owner):
         self.taker = Taker(
             router, known, self.claims, self.say, self._hall.giving, shell.settle, self._barrier, shell.now, log
         )
+        self.leaving: Leaving | None = None
+        """This node is about to go: what it offers to others."""
         # What is still to be said to each node in this turn.
         self._to_say: dict[str, list[Message]] = {}
         # The nodes that are there: how many sessions they were told to be here.
@@ -118,6 +122,20 @@ class Ownership(Room, Owner):
     ) -> OwnerClaim | None:
         """See `Owner.claim`."""
         return self.claims.claim(client_id, user_name, clean_start, told)
+
+    def hand_over(self) -> int:
+        """See `Owner.hand_over`."""
+        if self.leaving is None:
+            self.leaving = Leaving(self._router, _moves, self._time_of, self.say, 2 * self.claims.timeout)
+            self.leaving.look()
+        return self.leaving.turn(list(self._told), self._shell.now())
+
+    def stay(self) -> None:
+        """See `Owner.stay`."""
+        self.leaving = None
+
+    def _time_of(self, client_id: str) -> int:
+        return self.claims.times.get(client_id, 0)
 
     @property
     def due(self) -> float:
@@ -184,6 +202,10 @@ class Ownership(Room, Owner):
                 self.say(node, Passed(message.number))
             case Passed():
                 self.barriers.passed(node, message)
+            case Offer() if self.leaving is None:
+                self.claims.fetch(message.client_id, message.user, node, message.time)
+            case Offer():
+                pass  # this node is about to go, too
 
     def _barrier(self, but: str, call: Callable[[], None]) -> None:
         """Call something when all has arrived that the nodes had sent, but for one of them."""
@@ -304,6 +326,11 @@ class _Hall(Hall):
 
     def tell_soon(self) -> None:
         self._room._shell.soon(self._room.claims.tell)
+
+
+def _moves(session: Session) -> bool:
+    """Whether another node can take it, with its client away."""
+    return _counts(session) and not session.ended and session.expiry_interval > 0
 
 
 def _counts(session: Session) -> bool:

@@ -10,7 +10,7 @@ from broker.core.codec.packets import V311, Disconnect, Publish, Will
 from broker.mesh.bus import ProtocolFault
 from broker.mesh.ownership.messages import Answer, Ask, Held, Hello, Message, Part, decode, encode
 from tests.core.harness import Client, limits, total_ledger
-from tests.mesh.ownership.world import TIMEOUT, TOPIC, World
+from tests.mesh.ownership.world import TIMEOUT, TOPIC, World, quiet
 
 
 def subscriber(world: World, name: str = "a", client_id: str = "x", qos: int = 2) -> Client:
@@ -105,6 +105,24 @@ def test_the_claims_of_a_turn_go_as_one_message() -> None:
     [(_, data)] = world.lanes["a", "b"]
     assert len(decode(data)) == 20
     assert len(data) < 20 * 40
+
+
+def test_claims_that_a_later_one_has_beaten_do_not_wait_for_each_other() -> None:
+    """The client runs from node to node while the first is still being asked: in the end it has its session."""
+    world = World("a", "b", "c")
+    client = subscriber(world)
+    for name in "bca":
+        for node in world.nodes.values():
+            node.network.now += 0.001
+        world.connect(client, name)
+        if name == "c":
+            world.run("c")
+            world.step("c", "a")
+    world.settle()
+    assert client.connack.reason_code == 0
+    assert client.connack.session_present
+    assert (world.owners(), world.holders()) == (["a"], ["a"])
+    quiet(world)
 
 
 def test_a_client_without_an_identifier_asks_nobody() -> None:

@@ -63,6 +63,14 @@ class Together(RuleBasedStateMachine):
         """A node has its turn."""
         self.world.run(name)
 
+    @rule(name=names, again=st.booleans())
+    def hand_over(self, name: str, again: bool) -> None:
+        """A node is about to go, or thinks better of it."""
+        room = self.world[name].room
+        if again:
+            room.stay()
+        room.hand_over()
+
     @rule()
     def settle(self) -> None:
         """Everything moves."""
