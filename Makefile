@@ -81,7 +81,7 @@ test-long: setup
 	echo "canopy: the conformance tests with a store on disk" && \
 	PYTHONSAFEPATH=1 CANOPY_E2E_STORE=1 CANOPY_EXPECT="$$core" $(TESTS) $(PYTEST) tests/e2e/conformance -q && \
 	echo "canopy: the long tests, and all examples of every property" && \
-	PYTHONSAFEPATH=1 CANOPY_LONG=1 CANOPY_EXPECT="$$core" $(TESTS) $(PYTEST) -m "long or hypothesis" $(ARGS)
+	PYTHONSAFEPATH=1 CANOPY_LONG=1 CANOPY_EXPECT="$$core" $(TESTS) $(PYTEST) --timeout=600 -m "long or hypothesis" $(ARGS)
 	@$(MAKE) --no-print-directory test-pythons
 
 test-pythons:

@@ -30,6 +30,9 @@ _PATTERN: Final = re.compile(r"[\\{}\[\]*?]")
 _S3: Final = frozenset({"s3", "s3a", "s3n"})
 _OBJECTS: Final = _S3 | {"gs", "gcs", "abfs", "abfss", "wasb", "wasbs"}
 MANIFESTS: Final = "_manifests"
+PATIENCE: Final = 30.0
+"""Seconds without an answer of an object store, after which a call is tried again."""
+
 CALLS: Final = 32
 """Calls that are under way at once where each costs a way over the network."""
 
@@ -115,12 +118,12 @@ def _s3(bucket: str, settings: tuple[tuple[str, str], ...]) -> Any:
     """A client; one for a bucket and what it is reached by."""
     from pyarrow import fs
 
-    options = dict(settings)
+    options: dict[str, Any] = dict(settings)
     if not options.keys() & {"endpoint_override", "region"}:
         # Nobody could be asked: the client's own guess.
         with suppress(OSError):
             options["region"] = fs.resolve_s3_region(bucket)
-    return fs.S3FileSystem(**options)
+    return fs.S3FileSystem(request_timeout=PATIENCE, connect_timeout=PATIENCE, **options)
 
 
 class Storage:

@@ -1,11 +1,12 @@
 """What holds for every test.
 
-Two switches of the environment make a run prove more than "nothing failed":
+Three switches of the environment make a run prove more than "nothing failed":
 
 - `CANOPY_EXPECT=compiled` or `interpreted`: the run is refused when the `broker` that gets imported is the other kind,
   and, for `compiled`, when it comes from the source tree. Without it, whatever is imported is tested.
 - `CANOPY_NO_SKIP=1`: a skipped test is a failed test. Continuous integration sets it, where every outside client is
   installed; elsewhere a skipped test names its reason.
+- `CANOPY_UNTIL`, seconds since the epoch: no more tests begin then; they are skipped, and that is no failure.
 
 A test with the marker `long` is not part of `make test`, and properties try fewer examples there
 (`tests.support.runs`). What a run left out is its last line.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import time
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +32,7 @@ from tests.support.runs import LONG, examples
 
 ROOT = Path(__file__).resolve().parent.parent
 LEFT_OUT: Final = ("long tests", "properties with part of their examples")
+NO_TIME: Final = "Skipped: the time for this run is over"
 ONE_LEFT_OUT: Final = ("long test", "property with part of its examples")
 
 # No deadline: how long one example takes says more of the machine than of the broker.
@@ -136,6 +139,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return scheduler
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """After `CANOPY_UNTIL` no more tests begin."""
+    del item
+    until = os.environ.get("CANOPY_UNTIL")
+    if until and time.time() > float(until):
+        pytest.skip(NO_TIME.removeprefix("Skipped: "))
+
+
 def no_skips() -> bool:
     return os.environ.get("CANOPY_NO_SKIP", "") not in ("", "0")
 
@@ -147,7 +158,7 @@ def pytest_runtest_makereport(
     """Turn a skip into a failure where none is allowed. An expected failure (xfail) stays one."""
     del item, call
     report = yield
-    if no_skips() and report.skipped and not hasattr(report, "wasxfail"):
+    if no_skips() and report.skipped and not hasattr(report, "wasxfail") and _reason(report.longrepr) != NO_TIME:
         report.outcome = "failed"
         report.longrepr = f"skipped, and CANOPY_NO_SKIP is set: {_reason(report.longrepr)}"
     return report

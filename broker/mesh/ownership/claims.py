@@ -151,20 +151,32 @@ class Claims:
 
         Where this one has begun with a clean start since, the other one ends.
         """
-        if client_id in self.pending or self._hall.giving(client_id):
-            return  # somebody claims it: what the node has goes there
         clean = time < self.clean.get(client_id, 0)
-        claim = Claim(client_id, user, clean, self.times.get(client_id, 0))
-        claim.merges = claim.granted = True
-        self._add(claim, [node])
+        claim = self.pending.get(client_id)
+        if self._hall.giving(client_id) or (claim is not None and not claim.granted):
+            return  # somebody claims it: what the node has goes there
+        if claim is None:
+            claim = Claim(client_id, user, clean, self.times.get(client_id, 0))
+            claim.merges = claim.granted = True
+            self._add(claim, [])
+        claim.due = self._hall.now() + self.timeout
+        claim.awaiting.add(node)
+        self._hall.send(node, Ask(client_id, user, clean, True, claim.time))
 
     def fetch(self, client_id: str, user: str | None, node: str, time: int) -> None:
         """Claim a session for a client that is away, of the node that has it and is about to go; claimed at `time`.
 
-        Whoever claims it for a client is later, and has it.
+        Whoever claims it for a client is later, and has it. A node that could not talk to that one may have another
+        session: the two become one.
         """
-        if client_id not in self.pending and not self._hall.holds(client_id):
-            self._add(Claim(client_id, user, False, time), [node])
+        if client_id in self.pending or self._hall.holds(client_id):
+            return
+        claim = Claim(client_id, user, False, time)
+        self._add(claim, [node])
+        for other in self._hall.nodes():
+            if other != node:
+                claim.awaiting.add(other)
+                self._hall.send(other, Ask(client_id, user, False, True, time))
 
     def later(self, client_id: str, node: str, time: int) -> bool:
         """Whether the session here was claimed later than that of a node at `time`."""
