@@ -164,8 +164,8 @@ class Broker(Server):
                     raise StartupError(f"recorder.required: {self.recorder.failure}")
                 self.recorder.gave_up = self._break
         self._serving_since = asyncio.get_running_loop().time()
-        topic = self.settings.presence.topic
-        self.presence = Presence(self, topic) if topic else None
+        told = self.settings.presence
+        self.presence = Presence(self, told.topic, told.delay) if told.topic else None
         self.traces = Traces(self)
         self.watches = Watches(self.router, self.traces, asyncio.get_running_loop())
         if self.settings.otel.endpoint:

@@ -1,6 +1,7 @@
 """Who is connected, as retained messages: `<topic>/<client id>` holds `online` from a client's connection to its end.
 
-Owns these messages. Nothing is remembered here: the retained tree is the memory, and its limits hold. Client
+Owns these messages. Who has been told of is not remembered here: the retained tree is the memory, and its limits hold.
+Who is not told of yet has a timer (`presence.delay`), at most one for each client that is connected. Client
 identifiers are encoded as under `$SYS/broker/clients/`. Messages are published with QoS 1, so that a listener, or a
 link, that is away for a moment misses none. Links to upstream brokers are no clients.
 """
@@ -28,15 +29,18 @@ class Presence:
     """Publishes who is connected to one server below `topic`, which is a topic name.
 
     Promises:
+    - A client that has gone before it was here for `delay` seconds is never told of. 0: each is, at once.
     - A client that has gone is cleared, however its connection ended; one that is taken over by its own new connection
       is not, and nobody hears of that. One whose session is kept while it is away is not online.
     - What an earlier run left behind (a store keeps retained messages) is cleared at the start, and all of it at an
       orderly stop. What others published there is left alone until the client itself comes or goes.
     """
 
-    def __init__(self, server: Server, topic: str) -> None:
+    def __init__(self, server: Server, topic: str, delay: float = 0.0) -> None:
         self._server = server
         self._topic = topic
+        self._delay = delay
+        self._not_yet: dict[str, asyncio.TimerHandle] = {}
         self._stopping = False
         self._waking = False
 
@@ -55,9 +59,11 @@ class Presence:
     async def stop(self) -> None:
         """Clear everything, and tell of nobody any more."""
         self._stopping = True
+        for timer in self._not_yet.values():
+            timer.cancel()
         for at, client_id in enumerate(self._clients(), 1):
             topic = self._name(client_id)
-            if topic:
+            if topic and client_id not in self._not_yet:
                 self._publish(topic, b"")
             if at % TURN == 0:
                 await asyncio.sleep(0)
@@ -66,14 +72,27 @@ class Presence:
         """A client has connected."""
         topic = self._name(client_id)
         # What is there already is of the connection that was taken over.
-        if topic and not self._stopping and not _is_ours(self._server.router.retained.get(topic)):
+        if not topic or self._stopping or _is_ours(self._server.router.retained.get(topic)):
+            return
+        if not self._delay:
             self._publish(topic, ONLINE)
+        elif client_id not in self._not_yet:
+            self._not_yet[client_id] = self._server.loop.call_later(self._delay, self._stayed, client_id, topic)
 
     def gone(self, client_id: str) -> None:
         """A connection of a client is over."""
         topic = self._name(client_id)
-        if topic and not self._stopping and not self._connected(client_id):
+        if not topic or self._stopping or self._connected(client_id):
+            return
+        timer = self._not_yet.pop(client_id, None)
+        if timer is not None:
+            timer.cancel()
+        else:
             self._publish(topic, b"")
+
+    def _stayed(self, client_id: str, topic: str) -> None:
+        del self._not_yet[client_id]
+        self._publish(topic, ONLINE)
 
     def _connected(self, client_id: str) -> bool:
         session = self._server.router.sessions.get(client_id)

@@ -289,3 +289,5 @@ class Presence(Section):
 
     topic: Annotated[TopicOrNone, AfterValidator(_presence_topic)] = ""
     """Below it each connected client has a retained message `online` under its client identifier. Empty: none."""
+    delay: SecondsOrOff = 0.0
+    """Seconds for which a client must have been connected before it has that message. 0: at once."""

@@ -137,6 +137,42 @@ async def test_one_that_comes_and_goes_in_one_read_is_seen(broker: Broker) -> No
     listening.abort()
 
 
+async def test_with_a_delay_only_who_stays_is_told_of() -> None:
+    async with Broker(settings(presence=Presence(topic=TOPIC, delay=1_000.0))) as broker:
+        presence = broker.presence
+        assert presence is not None
+        timers = presence._not_yet
+
+        async def stays(client_id: str) -> None:
+            """Its seconds are over."""
+            await until(lambda: client_id in timers)
+            timers[client_id].cancel()
+            presence._stayed(client_id, f"{TOPIC}/{client_id}")
+
+        watching = await join(broker, "watching")
+        await watching.subscribe((f"{TOPIC}/+", 1))
+        await stays("watching")
+        assert await heard(watching) == ("watching", b"online", False)
+        hasty = await join(broker, "hasty")
+        await until(lambda: "hasty" in timers)
+        hasty.abort()
+        await until(lambda: "hasty" not in timers)
+        first = await join(broker, "stays")
+        second = await join(broker, "stays")
+        await stays("stays")
+        # Of the hasty one there was nothing to hear, and the takeover neither hid the other nor told of it twice.
+        assert await heard(watching) == ("stays", b"online", False)
+        third = await join(broker, "stays")
+        await second.expect(wire.DISCONNECT)
+        for peer in (first, second, third):
+            peer.abort()
+        assert await heard(watching) == ("stays", b"", False)
+        late = await join(broker, "late")
+        assert present(broker) == {"watching": b"online"}
+        watching.abort()
+        late.abort()
+
+
 async def test_a_client_that_is_refused_is_nobody(broker: Broker) -> None:
     peer = await Peer.open("127.0.0.1", broker.ports[0])
     await peer.send(wire.connect("c-1", props=((wire.AUTH_METHOD, "none"),)))

@@ -34,6 +34,9 @@ FIRST: Final = 0.3
 """Seconds for the retained values to come."""
 LONGEST: Final = 12.0
 """Seconds to wait for values from after the drain: the usual interval is 10."""
+SOON: Final = 1.5
+"""Seconds to wait for them where nothing is missing, so that they have nothing to explain: brokers that are started to
+be compared publish each second."""
 
 
 class Listener:
@@ -66,14 +69,18 @@ class Listener:
             return False
         return VERSION in self.values
 
-    async def fresh(self, times: int = 2) -> bool:
-        """Wait until everything was published anew, so many times; whether it was, once at least."""
+    async def fresh(self, complete: bool = False) -> bool:
+        """Wait until everything was published anew; whether it was.
+
+        Values are published one after the other, so that one time may be half of it from before: two are waited for.
+        Where the deliveries are `complete`, one time does, and not for long.
+        """
         if UPTIME not in self.values or self._transport is None:
             return False
         before = self.updates
-        wanted = before + times
+        wanted = before + (1 if complete else 2)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LONGEST):
+            async with asyncio.timeout(SOON if complete else LONGEST):
                 while self.updates < wanted and self._transport is not None:
                     await self._next()
         return self.updates > before and self._transport is not None
@@ -171,6 +178,8 @@ def reconcile(
         why = "The broker publishes no count of dropped messages: what was seen missing stands alone."
         if before is not None:
             why = "The broker published no new count of dropped messages after the run: what was seen stands alone."
+            if not seen + told + open_:
+                why = "Nothing was missing: the broker's next count of dropped messages was not waited for."
         return _alone(seen, told, why)
     total, causes = before or (0, {})
     if after[0] < total:

@@ -333,13 +333,9 @@ class Conductor:
         self._say(Stop(clock() + LEAD))
 
     async def _figures(self, listener: Listener, complete: bool) -> bool:
-        """Wait for the broker's own figures; whether they came before somebody wanted to wait no longer.
-
-        They are published one after the other, so that one time may be half of it from before; where nothing is
-        missing, one time does all the same.
-        """
+        """Wait for the broker's own figures; whether they came before somebody wanted to wait no longer."""
         self._audience.phase("waiting for the broker's own figures")
-        fresh = asyncio.create_task(listener.fresh(1 if complete else 2))
+        fresh = asyncio.create_task(listener.fresh(complete))
         # One signal that ended the stages is not one against this.
         stopping = asyncio.create_task(asyncio.Event().wait() if self._interrupted else self._stop.wait())
         try:

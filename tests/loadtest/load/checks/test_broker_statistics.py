@@ -54,6 +54,20 @@ async def test_figures_that_did_not_come_anew_are_from_before(monkeypatch: pytes
     assert await waiting, "once is enough where the next time takes too long"
 
 
+async def test_where_nothing_is_missing_the_next_figures_do_and_are_not_waited_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = listener()
+    publish(one, "uptime", "1 seconds")
+    waiting = asyncio.create_task(one.fresh(complete=True))
+    await asyncio.sleep(0)
+    publish(one, "uptime", "2 seconds")
+    assert await waiting
+    monkeypatch.setattr(broker_statistics, "SOON", 0.01)
+    assert not await one.fresh(complete=True)
+    assert "was not waited for" in reconcile([Deliveries()], (1, {}), None).why
+
+
 def test_what_the_broker_does_not_say_is_not_made_up() -> None:
     some = [Deliveries(lost=3, told_lost=2)]
     for before, after, word in (
@@ -73,7 +87,7 @@ async def test_one_who_will_not_wait_for_the_ledger_has_a_result_at_once(monkeyp
     async def opened(_listener: Listener, _target: object) -> bool:
         return True
 
-    async def fresh(_listener: Listener, _times: int) -> bool:
+    async def fresh(_listener: Listener, _complete: bool) -> bool:
         stop.set()
         await waits.wait()
         return True
