@@ -66,7 +66,7 @@ USES: Final = {
     "recorder": Use(
         "recorder.toml",
         "everything that goes through the broker is kept as Parquet, for analysis",
-        ("pip install 'canopy-mqtt[record]'   # where pyarrow is missing",),
+        ("pip install '.[record]'   # in a clone of Canopy, where pyarrow is missing",),
         ("canopy record stats canopy-record",),
     ),
 }

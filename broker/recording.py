@@ -23,8 +23,7 @@ def recorder(wanted: Wanted, router: Router, log: Any) -> Recorder | None:
         if error.name != "pyarrow":
             raise
         raise StartupError(
-            "recorder.directory needs pyarrow: in a clone of Canopy run `make setup`; elsewhere install Canopy "
-            "with its extra, as in pip install './canopy[record]'"
+            "recorder.directory needs pyarrow: in a clone of Canopy run `make setup` or pip install '.[record]'"
         ) from error
     if wanted.table == "delta":
         try:
@@ -33,8 +32,8 @@ def recorder(wanted: Wanted, router: Router, log: Any) -> Recorder | None:
             if (error.name or "").partition(".")[0] != "deltalake":
                 raise
             raise StartupError(
-                'recorder.table = "delta" needs deltalake 1.6 or newer: in a clone of Canopy run `make setup`; '
-                "elsewhere install Canopy with its extra, as in pip install './canopy[record,delta]'"
+                'recorder.table = "delta" needs deltalake 1.6 or newer: in a clone of Canopy run `make setup` or '
+                "pip install '.[record,delta]'"
             ) from error
     options = Options(
         Path(wanted.directory),

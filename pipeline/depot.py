@@ -148,7 +148,7 @@ class Depot:
             if (error.name or "").partition(".")[0] != "deltalake":
                 raise
             raise PipelineError(
-                f"{self.path}: a Delta table: needs deltalake 1.6, as in pip install './canopy[pipeline,delta]'"
+                f"{self.path}: a Delta table: needs deltalake 1.6: in a clone of Canopy pip install '.[delta]'"
             ) from error
         try:
             Table(self.local).settle(in_force, gone, manifest, why)

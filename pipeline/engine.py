@@ -86,7 +86,7 @@ def chosen(engine: str, inputs: Sequence[str], output: str, master: str | None =
         if remote:
             raise MisuseError(f"--engine duckdb: {remote[0]} is not a folder of this machine; --engine spark reads it")
         if not there:
-            raise PipelineError("--engine duckdb needs DuckDB: pip install './canopy[pipeline,duckdb]'")
+            raise PipelineError("--engine duckdb needs DuckDB: in a clone of Canopy, pip install '.[pipeline,duckdb]'")
         return DUCKDB
     if engine == SPARK or not there or remote or clustered or _bytes(inputs) > SMALL:
         return SPARK

@@ -228,10 +228,7 @@ def told(command: Callable[..., Any]) -> Callable[..., Any]:
             name = (error.name or "").partition(".")[0]
             if name not in EXTRA:
                 raise
-            fail(
-                f"`canopy pipeline` needs {name}: in a clone of Canopy run `make setup`; elsewhere install Canopy "
-                "with its extra, as in pip install './canopy[pipeline]'"
-            )
+            fail(f"`canopy pipeline` needs {name}: in a clone of Canopy run `make setup` or pip install '.[pipeline]'")
 
     return guarded
 

@@ -32,6 +32,23 @@ def steps(file: Path) -> list[dict[str, Any]]:
     return [step for job in parsed(file)["jobs"].values() for step in job["steps"]]
 
 
+def test_extras_are_named_as_they_can_be_installed() -> None:
+    """From a clone: on a package index the name is nobody's. In messages and on pages, and of extras that there are."""
+    files = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for package in ("broker", "canopy", "loadtest", "pipeline"):
+        files += sorted((ROOT / package).rglob("*.py"))
+    found = 0
+    command = re.compile(r"pip install ['\"]([^'\"\[\s]+)\[([^\]]+)\]")
+    for file in files:
+        for target, extras in command.findall(file.read_text(encoding="utf-8")):
+            if "canopy" not in target and not target.startswith("."):
+                continue
+            found += 1
+            assert target in (".", "./canopy-source"), f"{file}: {target}[{extras}]"
+            assert set(extras.split(",")) <= set(PROJECT["project"]["optional-dependencies"]), file
+    assert found > 15
+
+
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
 def test_a_workflow_calls_what_exists(file: Path) -> None:
     """Scripts and make targets; each action has a version, each job an end and no more rights than it says."""

@@ -30,7 +30,7 @@ class AmqttTopics(Hooks):
             from amqtt.contexts import Action, BaseContext
             from amqtt.session import Session
         except ImportError as error:
-            raise PluginError("amqtt is not installed: pip install 'canopy-mqtt[amqtt]'") from error
+            raise PluginError("amqtt is not installed: in a clone of Canopy, pip install '.[amqtt]'") from error
         context = BaseContext()
         context.config = getattr(plugin, "Config", dict)(**(config or {}))
         self._plugin = plugin(context)

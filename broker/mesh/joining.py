@@ -24,7 +24,7 @@ async def join(server: Server, settings: MeshSettings, rules: RuleTexts, failed:
         from broker.mesh.zenoh.bus import ZenohBus
         from broker.mesh.zenoh.session import MeshError
     except ImportError as error:
-        why = f'mesh.name needs the extra `mesh`: pip install "canopy-mqtt[mesh]" ({error})'
+        why = f'mesh.name needs the extra `mesh`: in a clone of Canopy, pip install ".[mesh]" ({error})'
         raise StartupError(why) from None
     bus = ZenohBus(settings, server.log, server.faults, failed)
     mesh = Mesh(server, settings, bus, rules)

@@ -40,10 +40,7 @@ def told(command: Callable[..., Any]) -> Callable[..., Any]:
         except ModuleNotFoundError as error:
             if error.name != "pyarrow":
                 raise
-            fail(
-                "`canopy record` needs pyarrow: in a clone of Canopy run `make setup`; elsewhere install Canopy "
-                "with its extra, as in pip install './canopy[record]'"
-            )
+            fail("`canopy record` needs pyarrow: in a clone of Canopy run `make setup` or pip install '.[record]'")
         return foreseen(command, RecorderError)(*arguments, **flags)
 
     return guarded

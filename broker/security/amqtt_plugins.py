@@ -41,7 +41,7 @@ class AmqttAuthenticator(Authenticator):
             from amqtt.contexts import BaseContext
             from amqtt.session import Session
         except ImportError as error:
-            raise SecurityError("amqtt is not installed: pip install 'canopy-mqtt[amqtt]'") from error
+            raise SecurityError("amqtt is not installed: in a clone of Canopy, pip install '.[amqtt]'") from error
         self.name = name or getattr(plugin, "__name__", "amqtt")
         self._new_session: Callable[[], Any] = Session
         self._make: Callable[[], _Life] = lambda: _Life(self.name, plugin, config or {}, BaseContext())

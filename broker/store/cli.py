@@ -172,10 +172,7 @@ def _parquet() -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != "pyarrow":
             raise
-        fail(
-            "Parquet needs pyarrow: in a clone of Canopy run `make setup`; elsewhere install Canopy with its extra, as "
-            "in pip install './canopy[record]'"
-        )
+        fail("Parquet needs pyarrow: in a clone of Canopy run `make setup` or pip install '.[record]'")
     return parquet
 
 

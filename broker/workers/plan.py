@@ -28,7 +28,7 @@ def unusable(settings: Settings) -> list[str]:
     """Why these settings are not for several workers, a line each."""
     lines: list[str] = []
     if find_spec("zenoh") is None:
-        lines.append("workers.count: several workers need the extra mesh: pip install 'canopy-mqtt[mesh]'")
+        lines.append("workers.count: several workers need the extra mesh: in a clone of Canopy, pip install '.[mesh]'")
     if settings.mesh.name:
         lines.append("mesh.name: workers are a mesh of their own, which cannot be part of another one; leave one out")
     if settings.store.path:

@@ -24,7 +24,7 @@ from pipeline.tables.payloads import sparkplug
 from pipeline.tables.payloads.sparkplug_message import payload_class
 from pipeline.tables.plans import DATE, DEAD_LETTERS, EVENT_TIME, ITEM, KEPT, SEQ, TS, Column, Limits, Plan
 
-EXTRA: Final = "which Canopy's extra `tables` brings: pip install './canopy[tables]' (in a clone: make setup)"
+EXTRA: Final = "which Canopy's extra `tables` brings: in a clone run `make setup` or pip install '.[tables]'"
 RESERVED: Final = frozenset({SEQ, TS, EVENT_TIME, ITEM, DATE})
 TABLES: Final = 100
 """Tables of a mapping: each has a file that is written at the same time as those of the others."""

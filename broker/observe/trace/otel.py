@@ -19,7 +19,6 @@ def spans(settings: Otel, broker_id: str, log: Any) -> Spans:
         if (error.name or "").partition(".")[0] != "opentelemetry":
             raise
         raise StartupError(
-            "otel.endpoint needs opentelemetry: in a clone of Canopy run `make setup`; elsewhere install Canopy with "
-            "its extra, as in pip install './canopy[otel]'"
+            "otel.endpoint needs opentelemetry: in a clone of Canopy run `make setup` or pip install '.[otel]'"
         ) from error
     return Spans(settings, broker_id, log)

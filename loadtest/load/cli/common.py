@@ -148,10 +148,7 @@ def told(command: Callable[..., Any]) -> Callable[..., Any]:
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] not in EXTRA:
                 raise
-            fail(
-                f"`canopy load` needs {error.name}: in a clone of Canopy run `make setup`; elsewhere install Canopy "
-                "with its extra, as in pip install './canopy[load]'"
-            )
+            fail(f"`canopy load` needs {error.name}: in a clone of Canopy run `make setup` or pip install '.[load]'")
 
     return guarded
 

@@ -24,7 +24,7 @@ class DeltaSink:
             import deltalake
         except ModuleNotFoundError as error:
             raise MisuseError(
-                f"--format delta needs {error.name}, which Canopy's extra `delta` brings: pip install './canopy[delta]'"
+                f"--format delta needs {error.name}: in a clone of Canopy run `make setup` or pip install '.[delta]'"
             ) from error
         self._lake = deltalake
         self._place = place

@@ -39,8 +39,7 @@ class IcebergSink:
             import pyiceberg.catalog
         except ModuleNotFoundError as error:
             raise MisuseError(
-                f"--format iceberg needs {error.name}, which Canopy's extra `iceberg` brings: "
-                "pip install './canopy[iceberg]'"
+                f"--format iceberg needs {error.name}: in a clone of Canopy, pip install '.[iceberg]'"
             ) from error
         self._place = place
         self._stream = stream
