@@ -20,6 +20,29 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("index", "way-operator", "way-embedding", "way-data", "way-contributor", "tutorial", "settings", "hooks")
 PATIENCE = 15_000.0
 """Milliseconds until the search has loaded its index."""
+CONTRAST = 4.5
+"""Of text, by WCAG 2.1, 1.4.3."""
+PALE = """([selector, least]) => {
+    const parts = colour => colour.match(/[\\d.]+/g).map(Number);
+    const light = colour => {
+        const [r, g, b] = parts(colour).map(v => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const behind = element => {
+        for (let at = element; at; at = at.parentElement) {
+            const colour = getComputedStyle(at).backgroundColor, alpha = parts(colour)[3] ?? 1;
+            if (alpha === 1) return colour;
+        }
+        return "rgb(255, 255, 255)";
+    };
+    const found = [...document.querySelectorAll(selector)].filter(each => each.textContent.trim());
+    if (!found.length) return ["nothing is " + selector];
+    return found.map(each => {
+        const [a, b] = [getComputedStyle(each).color, behind(each)].map(light).sort((x, y) => y - x);
+        return [(a + 0.05) / (b + 0.05), each.textContent.trim()];
+    }).filter(([ratio]) => ratio < least);
+}"""
+"""The elements whose text has less contrast with what is behind it."""
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -74,6 +97,9 @@ async def test_the_four_ways_light_dark_wide_and_narrow(site: str) -> None:
                     await page.goto(f"{site}/{name}.html")
                     beyond = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
                     assert (name, width, beyond <= 0) == (name, width, True)
+                    for selector in (".md-content a:not(.headerlink)", ".md-header__topic", ".md-typeset p"):
+                        pale = await page.evaluate(PALE, [selector, CONTRAST])
+                        assert (name, dark, selector, pale) == (name, dark, selector, [])
                 assert wrong == []
                 await context.close()
         page = await browser.new_page()
