@@ -37,7 +37,6 @@ SHOWN = [
     r"site/7/temperature b'21.5' None\nsite/8/temperature b'19.0' text/plain",
     "",
     "",
-    "",
     "INFO canopy stopped",
 ]
 """What each of them prints or logs."""
@@ -46,7 +45,7 @@ SHOWN = [
 @pytest.mark.parametrize(
     ("program", "shown"),
     list(zip(PROGRAMS, SHOWN, strict=True)),
-    ids=["least", "inprocess", "authenticators", "amqtt", "hooks", "logs"],
+    ids=["least", "inprocess", "authenticators", "access-control", "logs"],
 )
 def test_the_programs_of_the_guide_run(program: str, shown: str) -> None:
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=True)
