@@ -36,7 +36,7 @@ LONGEST: Final = 12.0
 """Seconds to wait for values from after the drain: the usual interval is 10."""
 SOON: Final = 1.5
 """Seconds to wait for them where nothing is missing, so that they have nothing to explain: brokers that are started to
-be compared publish each second."""
+be compared publish each second. `--strict` waits for them all the same."""
 
 
 class Listener:
@@ -69,18 +69,18 @@ class Listener:
             return False
         return VERSION in self.values
 
-    async def fresh(self, complete: bool = False) -> bool:
-        """Wait until everything was published anew; whether it was.
+    async def fresh(self, complete: bool = False, longest: float = LONGEST) -> bool:
+        """Wait `longest` seconds at most until everything was published anew; whether it was.
 
         Values are published one after the other, so that one time may be half of it from before: two are waited for.
-        Where the deliveries are `complete`, one time does, and not for long.
+        Where the deliveries are `complete`, one time does.
         """
         if UPTIME not in self.values or self._transport is None:
             return False
         before = self.updates
         wanted = before + (1 if complete else 2)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SOON if complete else LONGEST):
+            async with asyncio.timeout(longest):
                 while self.updates < wanted and self._transport is not None:
                     await self._next()
         return self.updates > before and self._transport is not None

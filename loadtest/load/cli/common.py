@@ -253,7 +253,7 @@ def play_and_report(job: Job, output: Output) -> None:
     from loadtest.load.report import exports, live
     from loadtest.load.scenario import thresholds
 
-    job = replace(job, thresholds=output.thresholds)
+    job = replace(job, thresholds=output.thresholds, strict=output.strict)
     for text in output.thresholds:
         try:
             thresholds.parse(text, [group.name for group in job.scenario.groups])

@@ -26,7 +26,7 @@ from typing import Final
 from loadtest.brokers.registry import python_module
 from loadtest.load.capture.loading import recorded
 from loadtest.load.checks import broker_usage
-from loadtest.load.checks.broker_statistics import Listener
+from loadtest.load.checks.broker_statistics import LONGEST, SOON, Listener
 from loadtest.load.checks.expected import Sent, Subscriptions
 from loadtest.load.engine.clients import drivers
 from loadtest.load.engine.clients.connection import clock
@@ -335,7 +335,7 @@ class Conductor:
     async def _figures(self, listener: Listener, complete: bool) -> bool:
         """Wait for the broker's own figures; whether they came before somebody wanted to wait no longer."""
         self._audience.phase("waiting for the broker's own figures")
-        fresh = asyncio.create_task(listener.fresh(complete))
+        fresh = asyncio.create_task(listener.fresh(complete, SOON if complete and not self._job.strict else LONGEST))
         # One signal that ended the stages is not one against this.
         stopping = asyncio.create_task(asyncio.Event().wait() if self._interrupted else self._stop.wait())
         try:

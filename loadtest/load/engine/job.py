@@ -126,6 +126,8 @@ class Job:
     """A folder for a row of each message (see ``records``); None: none are kept."""
     thresholds: tuple[str, ...] = ()
     """What has to hold beside what the scenario says."""
+    strict: bool = False
+    """Whether the broker's own count of drops is waited for where nothing is missing, too: it may say otherwise."""
     notes: dict[str, str] = field(default_factory=dict)
     """More for the result's environment."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from broker.core.codec import encoder, packets
 from broker.core.codec.packets import Publish
-from loadtest.load.checks import broker_statistics
-from loadtest.load.checks.broker_statistics import Listener, reconcile
+from loadtest.load.checks.broker_statistics import LONGEST, SOON, Listener, reconcile
 from loadtest.load.engine import conductor
 from loadtest.load.engine.job import Nobody
 from loadtest.load.report.result import Deliveries
@@ -43,28 +43,23 @@ async def test_figures_of_a_broker_that_is_gone_are_none() -> None:
     assert not await one.fresh()
 
 
-async def test_figures_that_did_not_come_anew_are_from_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_statistics, "LONGEST", 0.01)
+async def test_figures_that_did_not_come_anew_are_from_before() -> None:
     one = listener()
     publish(one, "uptime", "1 seconds")
-    assert not await one.fresh()
-    waiting = asyncio.create_task(one.fresh())
+    assert not await one.fresh(longest=0.01)
+    waiting = asyncio.create_task(one.fresh(longest=0.1))
     await asyncio.sleep(0)
     publish(one, "uptime", "2 seconds")
     assert await waiting, "once is enough where the next time takes too long"
 
 
-async def test_where_nothing_is_missing_the_next_figures_do_and_are_not_waited_for_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_where_nothing_is_missing_the_next_figures_do() -> None:
     one = listener()
     publish(one, "uptime", "1 seconds")
     waiting = asyncio.create_task(one.fresh(complete=True))
     await asyncio.sleep(0)
     publish(one, "uptime", "2 seconds")
     assert await waiting
-    monkeypatch.setattr(broker_statistics, "SOON", 0.01)
-    assert not await one.fresh(complete=True)
     assert "was not waited for" in reconcile([Deliveries()], (1, {}), None).why
 
 
@@ -87,7 +82,7 @@ async def test_one_who_will_not_wait_for_the_ledger_has_a_result_at_once(monkeyp
     async def opened(_listener: Listener, _target: object) -> bool:
         return True
 
-    async def fresh(_listener: Listener, _complete: bool) -> bool:
+    async def fresh(_listener: Listener, _complete: bool, _longest: float) -> bool:
         stop.set()
         await waits.wait()
         return True
@@ -100,3 +95,24 @@ async def test_one_who_will_not_wait_for_the_ledger_has_a_result_at_once(monkeyp
     assert result.reconciled is not None
     assert result.reconciled.agrees is None
     assert not result.interrupted, "all stages were played"
+
+
+@pytest.mark.parametrize(("strict", "longest"), [(False, SOON), (True, LONGEST)])
+async def test_where_nothing_is_missing_only_a_strict_run_waits_long(
+    monkeypatch: pytest.MonkeyPatch, strict: bool, longest: float
+) -> None:
+    asked: list[tuple[bool, float]] = []
+
+    async def opened(_listener: Listener, _target: object) -> bool:
+        return True
+
+    async def fresh(_listener: Listener, complete: bool, seconds: float) -> bool:
+        asked.append((complete, seconds))
+        return False
+
+    monkeypatch.setattr(Listener, "open", opened)
+    monkeypatch.setattr(Listener, "fresh", fresh)
+    async with ScriptedServer() as server:
+        wanted = replace(job(server, scenario(sender(messages=3), reader())), strict=strict)
+        await conductor.play(wanted, Nobody(), asyncio.Event())
+    assert asked == [(True, longest)]
