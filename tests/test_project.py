@@ -47,6 +47,17 @@ def test_extras_are_named_as_they_can_be_installed() -> None:
             assert target in (".", "./canopy-source"), f"{file}: {target}[{extras}]"
             assert set(extras.split(",")) <= set(PROJECT["project"]["optional-dependencies"]), file
     assert found > 15
+    for file in [*files, *(ROOT / "config").glob("*.service"), *(ROOT / "config").glob("*.toml")]:
+        assert "pip install canopy" not in file.read_text(encoding="utf-8"), file
+
+
+def test_the_figures_of_the_readme_stand_in_the_benchmarks() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    pairs = re.findall(r"Canopy +([\d.]+) .+\n.+mosquitto +([\d.]+) ", text)
+    rows = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert len(pairs) == 3
+    for ours, theirs in pairs:
+        assert re.search(rf"^\| .+ \| {re.escape(ours)} \| .+ \| {re.escape(theirs)} \| ", rows, re.MULTILINE), ours
 
 
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
