@@ -98,7 +98,7 @@ class TestBroker:
         monkeypatch.setitem(sys.modules, lacking, None)
         for name in ("broker.record.delta", "canopy_delta", "canopy_delta.table"):
             monkeypatch.delitem(sys.modules, name)
-        with pytest.raises(StartupError, match=r"needs deltalake 1.6 .* pip install './canopy\[record,delta\]'"):
+        with pytest.raises(StartupError, match=r"needs deltalake 1.6 .* pip install '\.\[record,delta\]'"):
             await Broker(settings(tmp_path, table="delta")).start()
 
 

@@ -80,7 +80,7 @@ def test_what_workers_cannot_share_is_named_with_a_remedy(settings: dict[str, An
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.workers.plan.find_spec", lambda _: None)
     (line,) = unusable(Settings())
-    assert line.startswith("workers.count: several workers need the extra mesh: pip install")
+    assert line.startswith("workers.count: several workers need the extra mesh: in a clone of Canopy, pip install")
 
 
 def test_nothing_else_is_refused() -> None:
