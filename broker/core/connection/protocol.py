@@ -546,7 +546,6 @@ class ServerProtocol(Peer):
         self._requested_expiry = terms.requested_expiry
         self.session = session
         self._connect = self._ticket = self._principal = None
-        self._claim_over()
         self._first_bytes = b""
         self.answer_later = None
         self.decoder.decided(terms.max_packet_size)
@@ -565,6 +564,8 @@ class ServerProtocol(Peer):
             )
         if present:
             self._filters.resume(session, now)
+        # Last: another broker may wait for the session, and this connection then ends.
+        self._claim_over()
 
     def _claims(self, owner: Owner, connect: Connect, principal: Principal) -> bool:
         """Ask for what other brokers have of the client's session. Whether it has to wait: then `admitted` goes on."""

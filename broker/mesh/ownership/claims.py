@@ -116,6 +116,8 @@ class Claims:
         """Answers to claims that were over."""
         self._hall = hall
         self._wall = wall
+        # Claims that were granted though these nodes had not answered: their times, and the nodes.
+        self._unanswered: dict[str, tuple[int, set[str]]] = {}
         self._line: deque[Claim] = deque()
         # How many of `times` there were when they were last looked through.
         self._kept = 0
@@ -162,6 +164,20 @@ class Claims:
         claim.due = self._hall.now() + self.timeout
         claim.awaiting.add(node)
         self._hall.send(node, Ask(client_id, user, clean, True, claim.time))
+
+    def named(self, client_id: str, node: str, time: int) -> bool:
+        """A node has a session, claimed at `time`, which it need not have had when it was asked: ask it again.
+
+        False where nobody claims that session here.
+        """
+        claim = self.pending.get(client_id)
+        if claim is None or claim.beaten or claim.merges:
+            return False
+        if node not in claim.awaiting and claim.time > time:
+            claim.awaiting.add(node)
+            claim.due = self._hall.now() + self.timeout
+            self._hall.send(node, Ask(client_id, claim.user, claim.clean, claim.granted, claim.time))
+        return True
 
     def fetch(self, client_id: str, user: str | None, node: str, time: int) -> None:
         """Claim a session for a client that is away, of the node that has it and is about to go; claimed at `time`.
@@ -231,6 +247,7 @@ class Claims:
         if len(self.times) > 2 * self._kept + FORGET:
             self.times = {each: at for each, at in self.times.items() if self._hall.holds(each)}
             self.clean = {each: at for each, at in self.clean.items() if each in self.times}
+            self._unanswered = {each: said for each, said in self._unanswered.items() if each in self.times}
             self.times[client_id] = time
             self._kept = len(self.times)
 
@@ -292,7 +309,15 @@ class Claims:
         self._advance(claim)
 
     def serve(self, node: str, ask: Ask) -> None:
-        """Hand over what is here, or say that it is nothing."""
+        """Hand over what is here, or say that it is nothing.
+
+        A node that has not heard of a later claim of this one yet gives what it has when it does: not the other way
+        round as well.
+        """
+        time, nodes = self._unanswered.get(ask.client_id, (0, ()))
+        if node in nodes and (time, self.node) > (ask.time, node):
+            self._hall.send(node, Answer(ask.client_id, ask.time, LOST))
+            return
         outcome = self._hall.give(node, ask)
         if outcome != LATER:
             self._hall.send(node, Answer(ask.client_id, ask.time, outcome))
@@ -302,6 +327,9 @@ class Claims:
         claim = self.pending.get(answer.client_id)
         if claim is None or claim.time != answer.time or node not in claim.awaiting:
             self.fenced += 1
+            time, nodes = self._unanswered.get(answer.client_id, (0, set[str]()))
+            if time == answer.time:
+                nodes.discard(node)
             return
         if not claim.granted and not claim.beaten:
             if answer.outcome == LOST:
@@ -326,6 +354,8 @@ class Claims:
 
     def left(self, node: str) -> None:
         """A node is gone: it counts as having nothing, and claims nothing."""
+        for _, nodes in self._unanswered.values():
+            nodes.discard(node)
         for claim in list(self.pending.values()):
             claim.askers = [each for each in claim.askers if each[0] != node]
             claim.awaiting.discard(node)
@@ -382,5 +412,7 @@ class Claims:
                 line.append(claim)
                 continue
             self.timed_out += len(claim.awaiting)
+            if not claim.granted and not claim.beaten:
+                self._unanswered[claim.client_id] = (claim.time, claim.awaiting - {self.node})
             claim.awaiting.clear()
             self._advance(claim)

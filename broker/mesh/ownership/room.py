@@ -104,7 +104,16 @@ class Ownership(Room, Owner):
         self.barriers = Barriers(self.say, shell.now, timeout / 2)
         self.giver = Giver(router, known, self.say, self._given, self._barrier, shell.now, log, most_read)
         self.taker = Taker(
-            router, known, self.claims, self.say, self._hall.giving, shell.settle, self._barrier, shell.now, log
+            router,
+            known,
+            self.claims,
+            self.say,
+            self._hall.giving,
+            shell.settle,
+            self._barrier,
+            self._name,
+            shell.now,
+            log,
         )
         self.leaving: Leaving | None = None
         """This node is about to go: what it offers to others."""
@@ -268,11 +277,16 @@ class Ownership(Room, Owner):
         if named:
             self.say(node, Held(named))
 
+    def _name(self, client_id: str) -> None:
+        """Name a session that is here to all nodes."""
+        for node in self._told:
+            self.say(node, Held([(client_id, self._time_of(client_id))]))
+
     def _compare(self, node: str, held: Held) -> None:
         older: list[tuple[str, int]] = []
         for client_id, time in held.sessions:
             session = self._router.sessions.get(client_id)
-            if session is None or not _counts(session):
+            if self.claims.named(client_id, node, time) or session is None or not _counts(session):
                 continue
             if self.claims.later(client_id, node, time):
                 self.claims.reclaim(client_id, session.user_name, node, time)

@@ -74,11 +74,13 @@ class Taker:
         giving: Callable[[str], bool],
         settle: Callable[[Callable[[], None]], None],
         barrier: Callable[[str, Callable[[], None]], None],
+        compare: Callable[[str], None],
         now: Callable[[], float],
         log: Any,
     ) -> None:
         """`giving`: whether a session is on its way to another node. `settle`: calls when all nodes know what this
-        one's clients have subscribed to. `barrier`: calls when all has arrived that the nodes had sent, but for one."""
+        one's clients have subscribed to. `barrier`: calls when all has arrived that the nodes had sent, but for one.
+        `compare`: has all nodes say whether they have a session of a client, too."""
         self.coming: dict[tuple[str, str], Coming] = {}
         self.moved = 0
         """Sessions that have come from other nodes."""
@@ -93,6 +95,7 @@ class Taker:
         self._giving = giving
         self._settle = settle
         self._barrier = barrier
+        self._compare = compare
         self._now = now
         self._log = log
 
@@ -197,6 +200,9 @@ class Taker:
             )
         if coming.claim is not None:
             self._claims.moved(coming.claim, coming.node)
+        else:
+            # It came too late for a claim: another node may have one by now.
+            self._compare(coming.client_id)
         if tells:
             self._when_kept(coming)
         else:
