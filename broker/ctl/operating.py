@@ -1,4 +1,4 @@
-"""`canopy ctl status`, `upstream`, `reload`, `log-level`, `drain`, `workers`, `restart`, `api`: a broker as a whole."""
+"""A broker as a whole, by `canopy ctl`: `status`, `upstream`, `mesh`, `reload`, `log-level`, `drain` and more."""
 
 from __future__ import annotations
 
@@ -25,6 +25,17 @@ LINKS: Final[Columns] = {
     "link": lambda of: of["name"],
     "state": lambda of: of["state"],
     "trouble": lambda of: of["trouble"],
+}
+
+NODES: Final[Columns] = {
+    "node": lambda of: of["name"],
+    "state": lambda of: of["state"],
+    "filters": lambda of: of["filters"],
+    "behind": lambda of: of["behind"],
+    "retained": lambda of: "in step" if of["in_step"] else "on their way",
+    "waiting": lambda of: of["waiting"],
+    "bytes": lambda of: of["waiting_bytes"],
+    "dropped": lambda of: of["dropped"],
 }
 
 WORKERS: Final[Columns] = {
@@ -72,6 +83,20 @@ def upstream(context: typer.Context) -> None:
     else:
         typer.echo("there are no links")
     if any(link["state"] != "connected" for link in told["data"]):
+        raise typer.Exit(SOME)
+
+
+@asking
+def mesh(context: typer.Context) -> None:
+    """Show the other nodes of the broker's mesh. The exit code is 3 where one of them is not connected."""
+    told = options(context).api().call("GET", "/mesh")
+    if options(context).as_json:
+        typer.echo(json.dumps(told))
+    else:
+        facts(context, {name: value for name, value in told.items() if name != "nodes"})
+        if told["nodes"]:
+            table(NODES, told["nodes"])
+    if any(node["state"] != "connected" for node in told["nodes"]):
         raise typer.Exit(SOME)
 
 

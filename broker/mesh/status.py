@@ -1,0 +1,85 @@
+"""What there is to say of a mesh, as one of its nodes sees it: for the API and `canopy ctl mesh`.
+
+Owns no state. Cost: one step for each other node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from broker.mesh.mesh import Mesh
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """Another node: one that is there, or for which something waits."""
+
+    name: str
+    state: str
+    """"connected"; "joined" (it is there, and takes no messages yet); "gone" (what is for it waits)."""
+    filters: int
+    """Topic filters and share groups that it wants."""
+    behind: bool
+    """Whether it has not confirmed yet all that is wanted here."""
+    in_step: bool
+    """Whether what both retain has been compared since it came."""
+    waiting: int
+    """Messages that wait for it, or that it has not acknowledged."""
+    waiting_bytes: int
+    """The bytes of those that are not on their way."""
+    dropped: int
+    """Messages for it that were lost since it came first: its queue was full, or it stayed away."""
+
+
+@dataclass(frozen=True)
+class MeshStatus:
+    """A mesh, seen from one node."""
+
+    mesh: str
+    node: str
+    told: int
+    """Topic filters and share groups that other nodes are told to be wanted here."""
+    left_out: int
+    """Those that found no room, and for which wider ones are told."""
+    sessions_in: int
+    """Sessions that have come here from other nodes since the start, and those that have gone there."""
+    sessions_out: int
+    claims_unanswered: int
+    """Answers of nodes that clients waited for in vain (`mesh.confirm_timeout`)."""
+    nodes: list[NodeStatus]
+
+
+def status(mesh: Mesh) -> MeshStatus:
+    """What a node of a mesh knows of it now."""
+    there = set(mesh.bus.nodes())
+    interest = mesh.interest.interest
+    nodes: list[NodeStatus] = []
+    for name, link in sorted(mesh.links.items()):
+        remote = mesh.interest.remotes.get(name)
+        session = link.session
+        away = "joined" if name in there else "gone"
+        nodes.append(
+            NodeStatus(
+                name=name,
+                state="connected" if link.connected else away,
+                filters=0 if remote is None else remote.count,
+                behind=name in there and interest.confirmed_by(name) < interest.version,
+                in_step=name in there and mesh.retained.ready_with(name),
+                waiting=int(session.queue.messages) + len(session.inflight),
+                waiting_bytes=int(session.queue.bytes),
+                dropped=session.ledger.in_all(),
+            )
+        )
+    ownership = mesh.ownership
+    return MeshStatus(
+        mesh=mesh.settings.name,
+        node=mesh.bus.node,
+        told=interest.told.count,
+        left_out=interest.told.left_out,
+        sessions_in=ownership.taker.moved,
+        sessions_out=ownership.giver.moved,
+        claims_unanswered=ownership.claims.timed_out,
+        nodes=nodes,
+    )
