@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from broker.app import Broker
+from broker.core.connection.answers import MOST_WAITING
 from broker.mesh.mesh import Mesh
 from broker.settings import Settings
 from tests.e2e import wire
@@ -151,6 +152,19 @@ async def test_a_suback_waits_for_the_other_nodes_and_no_longer_than_set(start: 
     nodes.mesh.hold("b", "a")
     assert await hears.subscribe(("y", 1)) == (1,)
     nodes.mesh.release("b", "a")
+
+
+async def test_so_many_subacks_of_one_client_wait_for_the_other_nodes(start: Start) -> None:
+    """Those beyond leave at once."""
+    nodes = await start("a", "b", mesh={"confirm_timeout": 60.0})
+    asks = await nodes.join("a", "asks")
+    nodes.mesh.hold("a", "b")
+    await asks.send(*[wire.subscribe(number, [(f"x/{number}", 1)]) for number in range(1, MOST_WAITING + 4)])
+    assert [(each.kind, each.packet_id) for each in await asks.fence()] == [
+        (SUBACK, number) for number in range(MOST_WAITING + 1, MOST_WAITING + 4)
+    ]
+    nodes.mesh.release("a", "b")
+    assert [(await asks.expect(SUBACK)).packet_id for _ in range(MOST_WAITING)] == [*range(1, MOST_WAITING + 1)]
 
 
 async def test_a_message_keeps_what_it_says(start: Start) -> None:
