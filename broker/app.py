@@ -208,6 +208,7 @@ class Broker(Server):
 
                 self.mesh = await join(self, self.settings.mesh, KeptRules(), self._break)
                 self.figures.of_nodes = self.mesh.counted
+                self.figures.nodes_down = self.mesh.down
             if self.settings.http.listen:
                 # Not before: it takes 20 MB.
                 from broker.admin.server import AdminServer
@@ -336,6 +337,7 @@ class Broker(Server):
         mesh, self.mesh = self.mesh, None
         if mesh is not None:
             self.figures.of_nodes = lambda: (0, 0)
+            self.figures.nodes_down = dict
             await mesh.stop(self.settings.shutdown.flush_timeout)
         if self.links is not None and self._reloading is not None:
             async with self._reloading.turn:

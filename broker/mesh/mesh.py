@@ -124,6 +124,11 @@ class Mesh(NodeListener):
         """What is known of the mesh here and now."""
         return status(self)
 
+    def down(self) -> dict[str, float]:
+        """For how many seconds each other node has taken nothing; 0.0: it is connected."""
+        now = self._loop.time()
+        return {name: 0.0 if link.connected else now - link.down_since for name, link in self.links.items()}
+
     def counted(self) -> tuple[int, int]:
         """How many connections there are with other nodes, and how many sessions of theirs."""
         router = self.server.router

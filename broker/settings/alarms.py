@@ -51,6 +51,8 @@ class Alarms(Section):
     """Days before a listener's certificate expires."""
     upstream_down: SecondsOrOff = 60.0
     """Seconds for which an upstream broker cannot be reached."""
+    node_down: SecondsOrOff = 30.0
+    """Seconds for which another node of the mesh cannot be reached, until it is given up (`mesh.node_expiry`)."""
     drop_rate: Rate = 100.0
     """Messages dropped in a second, over all clients, but for those that expired, grew too old, or were replaced."""
     authentication_failures: Rate = 10.0

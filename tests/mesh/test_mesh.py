@@ -304,8 +304,11 @@ async def test_what_is_for_a_node_waits_while_it_is_gone(start: Start) -> None:
     nodes = await start("a", "b")
     hears = await nodes.join("b", "hears", ("x", 1))
     says = await nodes.join("a", "says")
+    a = nodes.meshes["a"]
+    assert a.down() == {"b": 0.0}
     nodes.mesh.cut("a", "b")
-    await until(lambda: not nodes.meshes["a"].links["b"].there)
+    await until(lambda: not a.links["b"].there)
+    assert a.down()["b"] > 0.0
     for number in range(3):
         assert await says.publish("x", b"%d" % number, qos=1) == 0
     assert await hears.fence() == []

@@ -40,6 +40,8 @@ class NodeLink(Owner):
         """Whether the bus has the node."""
         self.connected = False
         """Whether the node takes what is published here."""
+        self.down_since = server.loop.time()
+        """Since when it does not, while it does not (s, the loop's clock)."""
         self._server = server
         self._settings = settings
         self._pipes = pipes
@@ -165,6 +167,8 @@ class NodeLink(Owner):
         """The connection is over."""
         connection = self._connection
         was_connected, self.connected = self.connected, False
+        if was_connected:
+            self.down_since = self._server.loop.time()
         if connection is None or not self.there:
             return
         protocol = cast(NodeProtocol, connection.protocol)

@@ -1,7 +1,7 @@
 """What alarms are about: reads the broker's figures and says how each thing is, and which bounds it has.
 
 Owns the kinds of alarms, and what has to be remembered from one look to the next. What it remembers is bounded by the
-settings: an entry for each link.
+settings: an entry for each link and node.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ KINDS: Final = {
     "disk-space": "a disk is nearly full",
     "certificate": "a certificate has expired, or soon will",
     "upstream-down": "an upstream broker cannot be reached",
+    "node-down": "another node of the mesh cannot be reached",
     "drop-rate": "messages are dropped",
     "authentication-failures": "clients come with wrong credentials",
     "store-failing": "the store cannot be written",
@@ -91,7 +92,7 @@ class Observer:
     def look(self, disks: dict[str, float], now: float) -> list[Observation]:
         """How everything is. Rates are those since the last look; there are none at the first."""
         found = [*self._queues(), *self._disks(disks), *self._certificates(time.time()), *self._links(now)]
-        found += self._store()
+        found += [*self._nodes(), *self._store()]
         # However soon: one that is missing would count as gone.
         found += self._rates(0.0 if self._at is None else max(now - self._at, SHORTEST))
         self._at = now
@@ -166,6 +167,11 @@ class Observer:
             bounds = Bounds(limit, limit, 0.0, self.settings.clear_after)
             seconds = 0.0 if link.connected else now - link.down_since
             yield Observation("upstream-down", name, seconds, "s", bounds, link.trouble)
+
+    def _nodes(self) -> Iterator[Observation]:
+        limit = self.settings.node_down
+        for name, seconds in self._sources.nodes_down().items() if limit else ():
+            yield Observation("node-down", name, seconds, "s", Bounds(limit, limit, 0.0, self.settings.clear_after))
 
     def _store(self) -> Iterator[Observation]:
         watch = self._sources.store

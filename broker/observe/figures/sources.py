@@ -63,6 +63,8 @@ class Sources:
         """How many subscriptions there are of the program that the broker runs in."""
         self.of_nodes: Callable[[], tuple[int, int]] = lambda: (0, 0)
         """How many connections there are with other nodes, and how many sessions of theirs."""
+        self.nodes_down: Callable[[], dict[str, float]] = dict
+        """For how many seconds each other node of a mesh has not been reached; 0.0: it is connected."""
         self.traces: Traces | None = None
         """Who traces clients, and makes spans of messages."""
 

@@ -208,6 +208,18 @@ async def test_an_upstream_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> No
         assert retained(broker, "upstream-down/up") is None
 
 
+async def test_another_node_of_the_mesh_is_away(looks: Looks, broker: Broker) -> None:
+    down = {"b": 0.0, "c": 29.0}
+    broker.figures.nodes_down = lambda: down
+    assert looks.look() == []
+    down["c"] = 30.0
+    assert looks.look() == ["node-down/c"]
+    assert looks.told.told[0]["message"] == "another node of the mesh cannot be reached"
+    # It is given up.
+    del down["c"]
+    assert looks.look() == []
+
+
 async def test_a_certificate_expires(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pair = Authority(tmp_path).issue("broker")
     listener = {"name": "tls", "url": "mqtts://127.0.0.1:0", "tls": {"certificate": pair[0], "key": pair[1]}}
