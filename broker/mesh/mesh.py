@@ -25,7 +25,6 @@ from broker.mesh.links.link import NodeLink
 from broker.mesh.ownership.room import Ownership, Shell
 from broker.mesh.pipes import Pipes, PipeTransport
 from broker.mesh.retained.replicas import Replicas, ReplicaTerms
-from broker.mesh.status import MeshStatus, status
 from broker.net.connection import Connection
 from broker.net.listening.terms import ListenerTerms
 from broker.settings import Mesh as MeshSettings
@@ -119,10 +118,6 @@ class Mesh(NodeListener):
         """Why clients should go to another node, a line each."""
         waits = [node for node in self.bus.nodes() if not self.retained.ready_with(node)]
         return [f"retained messages of the node {node} are on their way" for node in waits]
-
-    def status(self) -> MeshStatus:
-        """What is known of the mesh here and now."""
-        return status(self)
 
     def down(self) -> dict[str, float]:
         """For how many seconds each other node has taken nothing; 0.0: it is connected."""
