@@ -49,6 +49,30 @@ def plain_payload(data: bytes, body: i64, end: i64, qos: i64, v5: bool) -> i64:
     return at
 
 
+def alike(data: bytes, head: bytes, start: i64, end: i64, payload_at: i64, v5: bool, most: i64, limit: i64) -> i64:
+    """How many PUBLISH of QoS 1 or 2 side by side have the length and the `head` of the one from `start` to `end`.
+
+    `head`: its bytes up to the packet identifier; `payload_at`: where its payload begins, behind no properties. Counted
+    are only such as have no properties either, and an identifier: at most `most`, and none that ends behind `limit`.
+    """
+    length: i64 = end - start
+    id_at: i64 = len(head)
+    behind: i64 = payload_at - start - 1
+    if limit > len(data):
+        limit = len(data)
+    count: i64 = 1
+    while (
+        count < most
+        and end + length <= limit
+        and data[end : end + id_at] == head
+        and (data[end + id_at] != 0 or data[end + id_at + 1] != 0)
+        and (not v5 or data[end + behind] == 0)
+    ):
+        count += 1
+        end += length
+    return count
+
+
 def build(header: int, topic: bytes, packet_id: int, section: bytes, payload: bytes) -> bytes:
     """A PUBLISH. `header`: the first byte, QoS in it; `packet_id` 0: none; `section`: the properties with their length.
 

@@ -18,7 +18,7 @@ from broker.core.codec.errors import MalformedPacket, ReceiveMaximumExceeded, Re
 from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.mounted_names import outer_properties, outer_topic
 from broker.core.codec.packets import V5, Publish
-from broker.core.codec.publish_layout import plain_payload, topic_end
+from broker.core.codec.publish_layout import alike, plain_payload, topic_end
 from broker.core.codec.topic_names import has_control
 from broker.core.connection.acknowledging import Acknowledger
 from broker.core.connection.identity import is_reserved
@@ -31,8 +31,7 @@ from broker.core.queues.requests import NodeRequest, Request
 from broker.core.routing.bursts import Run
 from broker.core.routing.fanout import REFUSED_BY_ALL
 from broker.core.routing.in_turns.broadcasts import PLAIN_BROADCAST
-from broker.core.routing.loop_detection import visited
-from broker.core.routing.nodes import take_share
+from broker.core.routing.loop_detection import has_looped, visited
 from broker.core.routing.router import Router
 from broker.core.sampling.sampler import Sampler
 from broker.core.session.session import Session
@@ -273,7 +272,9 @@ class PublishHandler:
         if receiver is not None:
             count: i64 = 1
             if receiver.v5 == self._v5:
-                count = self._alike(head, room, payload_at - start)
+                if room > self.longest_run:
+                    room = self.longest_run
+                count = alike(buffer, head, start, end, payload_at, self._v5, room, start + RUN_BYTES)
             count = receiver.room(count, OVERHEAD + len(topic) + end - payload_at)
             if count > 1:
                 return self._publish_run(receiver, topic, head, count, payload_at - start)
@@ -296,33 +297,6 @@ class PublishHandler:
             reached = router.delivery.forward(route, message, session)
             acknowledger.answer(qos, packet_id, reasons.SUCCESS if reached > 0 else self._reason(reached))
         return 1
-
-    def _alike(self, head: bytes, most: i64, payload_at: i64) -> i64:
-        """How many frames from the current one on have its length, and its bytes up to the packet identifier.
-
-        At most `most`, `longest_run`, and as many as have `RUN_BYTES`.
-        """
-        decoder = self._decoder
-        buffer = decoder.buffer
-        end: i64 = decoder.end
-        length: i64 = end - decoder.start
-        id_at: i64 = len(head)
-        limit: i64 = decoder.start + RUN_BYTES
-        if limit > len(buffer):
-            limit = len(buffer)
-        if most > self.longest_run:
-            most = self.longest_run
-        count: i64 = 1
-        while (
-            count < most
-            and end + length <= limit
-            and buffer[end : end + id_at] == head
-            and (buffer[end + id_at] != 0 or buffer[end + id_at + 1] != 0)
-            and (not self._v5 or buffer[end + payload_at - 1] == 0)
-        ):
-            count += 1
-            end += length
-        return count
 
     def _publish_run(self, receiver: Session, topic: bytes, head: bytes, count: i64, payload_at: i64) -> i64:
         """Route up to `count` frames that are alike, from the current one on, to the one who gets them.
@@ -417,7 +391,8 @@ class PublishHandler:
                 raise Refused("the store cannot be written", reasons.QUOTA_EXCEEDED)
             reason = reasons.QUOTA_EXCEEDED
         if reason < 0x80:
-            if publish.properties and self._looped(publish.properties):
+            # One that has been here is accepted: whoever sent it has done nothing wrong, and everybody has had it.
+            if publish.properties and has_looped(visited(publish.properties), router.broker_id, limits.hop_limit):
                 router.counters.looped += 1
                 # A request has reached nobody this way: whoever asked is told by the other ways.
                 if publish.request:
@@ -429,7 +404,7 @@ class PublishHandler:
                 )
                 if session.node:
                     # It was judged where it was published.
-                    reached = self._from_node(message, session)
+                    reached = router.publisher.from_node(message, session)
                     if qos > 0:
                         acknowledger.answer(qos, packet_id, self._reason(reached))
                     return
@@ -455,13 +430,6 @@ class PublishHandler:
         if qos > 0:
             acknowledger.answer(qos, packet_id, reason)
 
-    def _from_node(self, message: Message, session: Session) -> int:
-        """Route a message from another node: to the members of that share group, or to all who listen here."""
-        share, message.properties = take_share(message.properties)
-        if share:
-            return self._router.publisher.share_here(message, share)
-        return self._router.publisher.publish(message, session)
-
     def _mounted(self, topic: bytes, publish: Publish) -> bytes:
         """The broker's name of a mounted client's topic, and of its Response Topic; empty: it may not go there."""
         outer = outer_topic(self._mount, topic)
@@ -478,17 +446,6 @@ class PublishHandler:
             aliases = TopicAliases(self._router, self._max_aliases)
             self._aliases = aliases
         return aliases.resolve(topic, alias)
-
-    def _looped(self, properties: bytes) -> bool:
-        """Whether a message has been here before, or has come over more links than it may.
-
-        It is accepted and goes nowhere: whoever sent it has done nothing wrong, and everybody here has had it.
-        """
-        path = visited(properties)
-        if not path:
-            return False
-        own = self._router.broker_id
-        return (own != "" and own in path) or 0 < self._router.limits.hop_limit <= len(path)
 
     def _check_topic(self, topic: bytes, session: Session, qos: int, retain: bool) -> int:
         """0, or the reason code with which a topic name is refused to this client.

@@ -85,6 +85,14 @@ def visited(properties: bytes) -> list[str]:
     return found
 
 
+def has_looped(path: list[str], broker_id: str, hop_limit: int) -> bool:
+    """Whether a message on this path has been at a broker before, or has come over more links than it may.
+
+    `broker_id` "": the broker has no name yet; `hop_limit` 0: any number.
+    """
+    return len(path) > 0 and ((broker_id != "" and broker_id in path) or 0 < hop_limit <= len(path))
+
+
 def with_hop(properties: bytes, broker_id: str) -> bytes:
     """The properties of a message that a broker hands on: with its id at the end of the path.
 

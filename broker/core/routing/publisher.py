@@ -11,6 +11,7 @@ from broker.core.limits import Limits
 from broker.core.queues.message import Message
 from broker.core.queues.requests import Request, RequestMessage
 from broker.core.routing.fanout import Fanout
+from broker.core.routing.nodes import take_share
 from broker.core.routing.retained.store import RetainedStore
 from broker.core.session.session import Session
 
@@ -55,9 +56,13 @@ class Publisher:
             self._retained.retain(message)
         return count
 
-    def share_here(self, message: Message, share: str) -> int:
-        """Route a message from another node to one member of a share group here: see `Fanout.share_here`."""
-        return self._fanout.share_here(self._cache.route(message.topic), share, message)
+    def from_node(self, message: Message, origin: Session) -> int:
+        """Route a message from another node: to a member of the share group that it was sent for (`Fanout.share_here`),
+        or to all who listen here."""
+        share, message.properties = take_share(message.properties)
+        if share:
+            return self._fanout.share_here(self._cache.route(message.topic), share, message)
+        return self.publish(message, origin)
 
     def ask(self, message: Message, origin: Session | None, request: Request) -> int:
         """`publish` a request: the links that take it with QoS 1 or 2 and are connected are asked whom they reach.

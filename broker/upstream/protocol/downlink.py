@@ -20,7 +20,7 @@ from broker.core.queues.outbox import Outbox
 from broker.core.queues.peer import Peer
 from broker.core.queues.requests import Request
 from broker.core.queues.windows.held_answers import HeldAnswers
-from broker.core.routing.loop_detection import visited, with_hop
+from broker.core.routing.loop_detection import has_looped, visited, with_hop
 from broker.upstream.protocol.link_state import LinkState
 from broker.upstream.protocol.session import renamed
 
@@ -142,7 +142,7 @@ class Downlink(Peer):
         properties = packet.properties
         if self._version == V5:
             been = visited(properties) if properties else []
-            if session.broker_id in been or 0 < session.hop_limit <= len(been):
+            if has_looped(been, session.broker_id, session.hop_limit):
                 figures.looped += 1
                 return None
             if self.peer_id and (not been or been[-1] != self.peer_id):

@@ -21,7 +21,7 @@ from broker.core.queues.delivery import DROPPED, QUEUED, RELEASED, SENT, Deliver
 from broker.core.queues.message import HEADROOM, Message
 from broker.core.queues.outbox import KEPT_BACK
 from broker.core.queues.requests import RequestMessage
-from broker.core.routing.loop_detection import UPLINKS, visited, with_hop
+from broker.core.routing.loop_detection import UPLINKS, has_looped, visited, with_hop
 from broker.core.session.session import Session
 from broker.core.topics.subscription import SharedGroup
 from broker.core.topics.topic_tree import RetainedTree
@@ -149,7 +149,7 @@ class UplinkSession(Session):
         properties = message.properties
         if topic is not None and properties:
             been = visited(properties)
-            if been and (self.peer_id in been or self.broker_id in been or 0 < self.hop_limit <= len(been)):
+            if self.peer_id in been or has_looped(been, self.broker_id, self.hop_limit):
                 topic = None
         if topic is not None and message.publisher.startswith(UPLINKS) and not self._may_pass(message.publisher):
             topic = None

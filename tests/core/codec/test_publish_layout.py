@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from broker.core.codec.decoder import Decoder
 from broker.core.codec.encoder import encode, publish_properties
 from broker.core.codec.packets import V5, V311, Publish
-from broker.core.codec.publish_layout import build, fields_end, head, plain_payload, topic_end
+from broker.core.codec.publish_layout import alike, build, fields_end, head, plain_payload, topic_end
 from tests.core.strategies import publishes
 
 ROOM = b"before"
@@ -49,6 +49,50 @@ def test_no_payload_behind_the_end(body: bytes, qos: int, v5: bool) -> None:
     """Whatever the bytes say: a place within the frame, or none."""
     found = plain_payload(body + b"\0" * 70_000, 0, len(body), qos, v5)
     assert found == -1 or 2 <= found <= len(body)
+
+
+@pytest.mark.parametrize(
+    ("behind", "most", "limit", "count"),
+    [
+        ((), 9, 99, 1),
+        ((2, 3, 3), 9, 99, 4),
+        ((2, 3, 3), 2, 99, 2),
+        ((2, 3, 3), 9, 3 * 11 + len(ROOM), 3),
+        ((2, 3, 3), 9, 3 * 11 + len(ROOM) - 1, 2),
+        ((2, 0, 3), 9, 99, 2),
+        ((2, b"u"), 9, 99, 2),
+        ((2, b"tt"), 9, 99, 2),
+    ],
+    ids=["alone", "all", "most", "limit", "behind-limit", "no-identifier", "another-topic", "another-length"],
+)
+@pytest.mark.parametrize("version", [V311, V5])
+def test_what_is_alike(version: int, behind: tuple[int | bytes, ...], most: int, limit: int, count: int) -> None:
+    """Packet identifiers and payloads may differ; topic, length and flags may not."""
+    payload = b"pay" if version == V5 else b"load"  # eleven bytes in both
+
+    def frame(packet_id: int, topic: bytes = b"t") -> bytes:
+        return build(0x32, topic, packet_id or 1, b"\0" if version == V5 else b"", payload)
+
+    first = frame(7)
+    id_at = topic_end(first, 2)
+    data = ROOM + first
+    for each in behind:
+        made = frame(8, each) if isinstance(each, bytes) else frame(each)
+        data += made[:id_at] + b"\0\0" + made[id_at + 2 :] if each == 0 else made
+    start, end = len(ROOM), len(ROOM) + len(first)
+    payload_at = plain_payload(data, start + 2, end, 1, version == V5)
+    assert len(first) == 11
+    assert alike(data, first[:id_at], start, end, payload_at, version == V5, most, limit) == count
+
+
+def test_properties_are_not_alike() -> None:
+    """A frame of that head and length whose property length is not 0 is no such one."""
+    first = build(0x32, b"t", 7, b"\0", b"load")
+    other = build(0x32, b"t", 8, b"\2\1\0", b"ad")
+    data = first + other
+    assert len(first) == len(other)
+    assert alike(data, first[:5], 0, len(first), 8, True, 9, 99) == 1
+    assert alike(data, first[:5], 0, len(first), 7, False, 9, 99) == 2
 
 
 @given(st.sampled_from((V311, V5)).flatmap(lambda version: st.tuples(st.just(version), publishes(version))))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.codec.properties import decode_forward, encode_forward
-from broker.core.routing.loop_detection import LINK, VIA, visited, with_hop
+from broker.core.routing.loop_detection import LINK, VIA, has_looped, visited, with_hop
 from tests.core import strategies
 
 ids = st.text("abcdef0123456789-_", min_size=0, max_size=32)
@@ -30,6 +30,21 @@ def test_in_order() -> None:
     for broker_id in ("a", "b", "", "a"):
         properties = with_hop(properties, broker_id)
     assert visited(properties) == ["a", "b", "", "a"]
+
+
+@pytest.mark.parametrize(
+    ("path", "broker_id", "hop_limit", "looped"),
+    [
+        ([], "a", 1, False),
+        ([""], "", 0, False),
+        (["b", "a"], "a", 0, True),
+        (["b", "a"], "c", 3, False),
+        (["b", "a"], "c", 2, True),
+    ],
+)
+def test_what_has_looped(path: list[str], broker_id: str, hop_limit: int, looped: bool) -> None:
+    """It has been here before, or came over more links than it may."""
+    assert has_looped(path, broker_id, hop_limit) is looped
 
 
 @pytest.mark.parametrize(
