@@ -287,18 +287,6 @@ class Outbox:
         if not self._listed:
             self.schedule_flush()
 
-    def renewed(self, grown: i64) -> None:
-        """A QoS 0 delivery that waits here got a newer message in place of its own, larger by `grown` bytes."""
-        self.queue.replace(grown)
-
-    def shed_one(self, delivery: Delivery, cause: int) -> None:
-        """Drop a QoS 0 delivery that waits here, wherever it stands."""
-        self.queue.shed_one(delivery, cause)
-
-    def waited(self, now: float) -> float:
-        """Seconds that messages wait here; see `SendQueue.waited`."""
-        return self.queue.waited(now)
-
     # -- what the protocol does ----------------------------------------------------------------------------------------
 
     def control(self, packet: bytes) -> None:
@@ -462,17 +450,6 @@ class Outbox:
         if names is None:
             return delivery.frame(self.v5, expiry, dup, 0, True)
         return names.frame(delivery, self.v5, expiry, dup, self.max_packet)
-
-    @property
-    def has_expired(self) -> bool:
-        """True when `take_expired` has something."""
-        return self.queue.expired is not None
-
-    def take_expired(self) -> list[Delivery]:
-        """QoS 1 and 2 deliveries that expired in the queue: the session frees their packet identifiers."""
-        queue = self.queue
-        expired, queue.expired = queue.expired, None
-        return expired or []
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

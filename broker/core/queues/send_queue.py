@@ -181,6 +181,11 @@ class SendQueue(Crowded):
             self._since = 0.0
         self._lags = False
 
+    def take_expired(self) -> list[Delivery]:
+        """QoS 1 and 2 deliveries that expired here (`expired`): the session frees their packet identifiers."""
+        expired, self.expired = self.expired, None
+        return expired or []
+
     def took_one_in_flight(self, qos: int, length: i64, now: float) -> None:
         """All that waited was one message of QoS 1 or 2, and it has gone for the first time, as `length` bytes."""
         self.count_sent(qos, 1)

@@ -495,7 +495,7 @@ class SessionQueue(PagedQueue):
         """Drop one that waits, here or in the outbox, wherever it stands."""
         if delivery.live:
             assert outbox is not None
-            outbox.shed_one(delivery, cause)
+            outbox.queue.shed_one(delivery, cause)
         else:
             self._drop_one(delivery, cause)
 

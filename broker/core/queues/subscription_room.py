@@ -54,7 +54,7 @@ def _make_live_room(sub_queue: SubscriptionQueue, size: i64, outbox: Outbox) -> 
         oldest = sub_queue.oldest()
         if oldest is None or not oldest.live:
             return
-        outbox.shed_one(oldest, FULL_MESSAGES if outbox.messages >= outbox.max_messages else FULL_BYTES)
+        outbox.queue.shed_one(oldest, FULL_MESSAGES if outbox.messages >= outbox.max_messages else FULL_BYTES)
 
 
 def make_room(
@@ -118,7 +118,7 @@ def _renew(
             return queue.drop(GLOBAL)
     if waiting.live:
         assert outbox is not None
-        outbox.renewed(grown)
+        outbox.queue.replace(grown)
     else:
         queue.bytes += grown
         load.bytes += grown

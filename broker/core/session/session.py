@@ -324,7 +324,7 @@ class Session(Subscriber):
         outbox = self.outbox
         if outbox is None:
             return 0.0
-        return max(outbox.waited(now), self.queue.waited(now, self.attached_at))
+        return max(outbox.queue.waited(now), self.queue.waited(now, self.attached_at))
 
     # -- the writer's side ---------------------------------------------------------------------------------------------
 
@@ -333,7 +333,7 @@ class Session(Subscriber):
         """True when `pump` may have something to do."""
         if self.queue.pending is not None or self.window.backlog or self.streams is not None:
             return True
-        return self.outbox is not None and self.outbox.has_expired
+        return self.outbox is not None and self.outbox.queue.expired is not None
 
     def pump(self, now: float) -> bool:
         """A turn of the writer: fill the outbox from what waits here, as far as the window and the outbox have room.

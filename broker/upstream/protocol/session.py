@@ -207,7 +207,7 @@ class UplinkSession(Session):
     def free_expired(self) -> None:
         """On trial: what expired before it was written is not waited for."""
         outbox = self.outbox
-        if outbox is not None and outbox.has_expired:
+        if outbox is not None and outbox.queue.expired is not None:
             self.window.free_expired(outbox)
             self.trial.forget_finished()
 

@@ -221,8 +221,8 @@ class TestOrder:
         box.push(deliveries[2])
         box.offer_late(late(9))
         assert [packet.payload for packet in decoded(box.take_batch(1 << 20, NOW + 2))] == [b"\x09"]
-        assert box.take_expired() == deliveries[1:]
-        assert not box.has_expired
+        assert box.queue.take_expired() == deliveries[1:]
+        assert box.queue.expired is None
         assert box.queue.dropped is not None
         assert box.queue.dropped[EXPIRED] == 3
 

@@ -168,7 +168,7 @@ class Line(RuleBasedStateMachine):
             if late:
                 item = late[number % len(late)]
                 assert item.delivery is not None
-                self.box.shed_one(item.delivery, AGE)
+                self.box.queue.shed_one(item.delivery, AGE)
                 self.items.remove(item)
                 self.lost[AGE] += 1
 
@@ -220,9 +220,9 @@ class Line(RuleBasedStateMachine):
         assert (load.messages, load.bytes) == (box.messages, box.bytes)
         # Gaps are bounded by what is there.
         assert len(box.queue.items) <= 2 * (len(self.items) + GAPS) + 2
-        assert box.waited(self.now) >= 0.0
+        assert box.queue.waited(self.now) >= 0.0
         if not self.messages():
-            assert box.waited(self.now) == 0.0
+            assert box.queue.waited(self.now) == 0.0
 
     def teardown(self) -> None:
         """All that is left comes out, in order."""
@@ -256,14 +256,14 @@ class TestTime:
     def test_a_stuck_queue(self) -> None:
         """The first that came is watched for as long as it stands there."""
         box, counters = self.box()
-        assert box.waited(100.0) == 0.0
+        assert box.queue.waited(100.0) == 0.0
         self.put(box, counters, 10.0)
         self.put(box, counters, 15.0)
-        assert box.waited(10.0) == 0.0
-        assert box.waited(17.5) == 7.5
+        assert box.queue.waited(10.0) == 0.0
+        assert box.queue.waited(17.5) == 7.5
         box.take_batch(ALL, 20.0)
         assert box.queue.delay == 10.0
-        assert box.waited(21.0) == 0.0
+        assert box.queue.waited(21.0) == 0.0
 
     def test_one_that_is_behind_but_moves(self) -> None:
         """The last wait that was measured stands until the next is longer, or nothing waits."""
@@ -272,11 +272,11 @@ class TestTime:
             self.put(box, counters, 10.0 + number, number)
         box.take_batch(1, 20.0)
         assert box.queue.delay == 10.0
-        assert box.waited(20.0) == 10.0
-        assert box.waited(25.0) == 10.0
-        assert box.waited(40.0) == 20.0
+        assert box.queue.waited(20.0) == 10.0
+        assert box.queue.waited(25.0) == 10.0
+        assert box.queue.waited(40.0) == 20.0
         box.take_batch(ALL, 41.0)
-        assert box.waited(50.0) == 0.0
+        assert box.queue.waited(50.0) == 0.0
         self.put(box, counters, 50.0)
         box.take_batch(ALL, 50.5)
         assert box.queue.delay == 0.5
@@ -328,10 +328,10 @@ class TestTime:
                 came.append(now)
             if came:
                 oldest = now - came[0]
-                assert "shed" in steps or box.waited(now) <= max(oldest, longest) + 1e-9
-                assert box.waited(now) >= min(oldest, now - stuck_since) - 1e-9
+                assert "shed" in steps or box.queue.waited(now) <= max(oldest, longest) + 1e-9
+                assert box.queue.waited(now) >= min(oldest, now - stuck_since) - 1e-9
             else:
-                assert box.waited(now) == 0.0
+                assert box.queue.waited(now) == 0.0
 
 
 class TestGaps:
@@ -349,7 +349,7 @@ class TestGaps:
         for number in range(5_000):
             goes = Delivery(Message(b"t", b"%d" % number, 0, False, b"", 0.0, "p"), 0, False, (), None)
             box.offer_late(goes)
-            box.shed_one(goes, AGE)
+            box.queue.shed_one(goes, AGE)
             assert len(box.queue.items) <= 2 * GAPS + others + 2
         assert (box.messages, box.queue.dropped_in_all()) == (1, 5_000)
         # What was shed is held by nobody.
@@ -363,7 +363,7 @@ class TestGaps:
         box = Outbox([], Counters(), 0, 0)
         made = Delivery(Message(b"t", b"", 0, False, b"", 0.0, "p"), 0, False, (), None)
         box.offer_late(made)
-        box.shed_one(made, AGE)
+        box.queue.shed_one(made, AGE)
         assert box.take(ALL, 1.0) == b""
         assert box.empty
         frame = Message(b"t", b"", 0, False, b"", 0.0, "p").qos0_frame(False)

@@ -366,8 +366,8 @@ class SendWindow:
 
     def free_expired(self, outbox: Outbox) -> None:
         """What expired before it was written gives its packet identifier back; the outbox counted it."""
-        if outbox.has_expired:
-            for expired in outbox.take_expired():
+        if outbox.queue.expired is not None:
+            for expired in outbox.queue.take_expired():
                 if expired.state == SENT:
                     expired.settle(True)
                     self.finish(expired)
