@@ -6,7 +6,7 @@ from mypy_extensions import i64
 
 from broker.core.codec import reasons
 from broker.core.codec.decoder import Decoder
-from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, Ack
+from broker.core.codec.packets import PUBREL, Ack
 from broker.core.connection.acknowledging import Acknowledger
 from broker.core.session.session import Session
 
@@ -37,12 +37,8 @@ class AckHandler:
             assert isinstance(packet, Ack)
             packet_id = packet.packet_id
             reason_code = packet.reason_code
-        if kind == PUBACK:
-            session.on_puback(packet_id, reason_code, now)
-        elif kind == PUBREC:
-            session.on_pubrec(packet_id, reason_code, now)
-        elif kind == PUBCOMP:
-            session.on_pubcomp(packet_id, now)
-        else:
+        if kind == PUBREL:
             self._acknowledger.released(packet_id)
+        else:
+            session.on_ack(kind, packet_id, reason_code, now)
         return 1

@@ -316,13 +316,6 @@ class SessionQueue(PagedQueue):
         self.pending = None if self.disk is None else deque()
         return taken
 
-    def add_groups(self, found: dict[SharedGroup, None]) -> None:
-        """Name the share groups of which a message waits here."""
-        if self.pending is not None:
-            for delivery in self.pending:
-                if delivery.group is not None and delivery.state != DROPPED:
-                    found[delivery.group] = None
-
     def take_shared(self, groups: set[SharedGroup]) -> list[Delivery]:
         """Take out all that was chosen for this member of some shared subscriptions."""
         taken: list[Delivery] = []

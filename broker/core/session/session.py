@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
-from broker.core.codec.packets import PUBREC, V5, V311, Will
+from broker.core.codec.packets import PUBACK, PUBREC, V5, V311, Will
 from broker.core.counters import DISCONNECTED, FULL_BYTES, GLOBAL, SESSION_ENDED, Counters
 from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
@@ -407,9 +407,16 @@ class Session(Subscriber):
 
     # -- acknowledgements from the client ------------------------------------------------------------------------------
 
-    def on_puback(self, packet_id: int, reason_code: int, now: float) -> None:
-        """See `SendWindow.on_puback`, also for what it raises."""
-        if self.window.on_puback(packet_id, reason_code):
+    def on_ack(self, kind: int, packet_id: int, reason_code: int, now: float) -> None:
+        """PUBACK, PUBREC or PUBCOMP came: see `SendWindow`, also for what it raises."""
+        window = self.window
+        if kind == PUBACK:
+            room = window.on_puback(packet_id, reason_code)
+        elif kind == PUBREC:
+            room = window.on_pubrec(packet_id, reason_code, self.outbox, self.version)
+        else:
+            room = window.on_pubcomp(packet_id)
+        if room:
             self.go_on(now)
 
     def on_acks(self, kind: i64, data: bytes, start: i64, now: float) -> i64:
@@ -419,16 +426,6 @@ class Session(Subscriber):
             self.go_on(now)
         return at
 
-    def on_pubrec(self, packet_id: int, reason_code: int, now: float) -> None:
-        """See `SendWindow.on_pubrec`."""
-        if self.window.on_pubrec(packet_id, reason_code, self.outbox, self.version):
-            self.go_on(now)
-
-    def on_pubcomp(self, packet_id: int, now: float) -> None:
-        """See `SendWindow.on_pubcomp`."""
-        if self.window.on_pubcomp(packet_id):
-            self.go_on(now)
-
     def go_on(self, now: float) -> None:
         """There is more room than before: fill the outbox."""
         outbox = self.outbox
@@ -436,15 +433,6 @@ class Session(Subscriber):
             outbox.schedule_flush()
 
     # -- shared subscriptions and the end ------------------------------------------------------------------------------
-
-    def unfinished_groups(self) -> list[SharedGroup]:
-        """The share groups of which a message is not finished here, also those that were unsubscribed from since."""
-        found: dict[SharedGroup, None] = {}
-        if self.memberships is None:
-            return []
-        self.inflight.add_groups(found)
-        self.queue.add_groups(found)
-        return list(found)
 
     def take_shared(self, groups: set[SharedGroup]) -> list[Delivery]:
         """Take out what was chosen for this member of some shared subscriptions, so that another may have it.
@@ -467,28 +455,27 @@ class Session(Subscriber):
     def let_go(self) -> None:
         """What waits and what is in flight goes on elsewhere: here it is neither delivered nor dropped."""
         self.offered -= self.queued()
-        self.inflight.settle()
-        if self.answers:
-            self.queue.settle(True)
-        self.window.end()
-        self.queue.end()
+        self._end_queues()
 
     def end(self) -> None:
         """The session is over: what still waits is dropped and counted."""
         self.ended = True
-        self.inflight.settle()
-        if self.answers:
-            self.queue.settle(True)
         queued = self.queued()
         if queued > 0:
             self.ledger.lost(SESSION_ENDED, queued)
-        self.window.end()
-        self.queue.end()
+        self._end_queues()
         if self.sub_queue is not None:
             self.totals.aging.pop(self.sub_queue, None)
         self.streams = None
         self.incoming_qos2 = None
         self.will = None
+
+    def _end_queues(self) -> None:
+        self.inflight.settle()
+        if self.answers:
+            self.queue.settle(True)
+        self.window.end()
+        self.queue.end()
 
     # -- the ledger ----------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from broker.core.codec.decoder import Decoder
 from broker.core.codec.encoder import encode
 from broker.core.codec.errors import ProtocolError, ProtocolViolation
 from broker.core.codec.framing import LARGEST_PACKET
-from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, V5, Ack, Connack, Connect, Disconnect, Packet, Pingresp
+from broker.core.codec.packets import PUBREL, V5, Ack, Connack, Connect, Disconnect, Packet, Pingresp
 from broker.core.codec.properties import MAXIMUM_PACKET_SIZE, MAXIMUM_QOS, RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL
 from broker.core.queues.outbox import Outbox
 from broker.core.routing.peers import PeerConnected, PeerDisconnected
@@ -110,15 +110,9 @@ class NodeProtocol(ClientProtocol):
         session.resume(now)
 
     def _acknowledged(self, kind: int, packet_id: int, reason_code: int, now: float) -> None:
-        session = self._session
-        if kind == PUBACK:
-            session.on_puback(packet_id, reason_code, now)
-        elif kind == PUBREC:
-            session.on_pubrec(packet_id, reason_code, now)
-        elif kind == PUBCOMP:
-            session.on_pubcomp(packet_id, now)
-        else:
+        if kind == PUBREL:
             raise ProtocolViolation("PUBREL from a node that was published nothing by us to release")
+        self._session.on_ack(kind, packet_id, reason_code, now)
 
     def refill(self, now: float) -> bool:
         """After the writer took a batch: queue what waited for room. True when it should take another."""

@@ -20,6 +20,7 @@ from broker.core.codec.packets import (
     PUBACK,
     PUBCOMP,
     PUBREC,
+    PUBREL,
     V5,
     Ack,
     Connack,
@@ -417,12 +418,8 @@ class Uplink(ClientProtocol):
             delivery = session.inflight.get(packet_id)
             if delivery is not None:
                 self.replays.arrived(delivery.message.topic)
-        if kind == PUBACK:
-            session.on_puback(packet_id, reason_code, now)
-        elif kind == PUBREC:
-            session.on_pubrec(packet_id, reason_code, now)
-        elif kind == PUBCOMP:
-            session.on_pubcomp(packet_id, now)
+        if kind != PUBREL:
+            session.on_ack(kind, packet_id, reason_code, now)
         else:
             incoming_qos2 = session.incoming_qos2
             code = reasons.SUCCESS

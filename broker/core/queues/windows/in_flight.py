@@ -13,7 +13,6 @@ from mypy_extensions import i64
 
 from broker.core.codec.primitives import BYTE
 from broker.core.queues.delivery import SENT, Delivery
-from broker.core.topics.subscription import SharedGroup
 
 LARGEST_ID: Final = 65_535
 """The largest packet identifier (section 2.2.1)."""
@@ -129,12 +128,6 @@ class InFlight:
         for each in self._slots:
             if each is not None:
                 each.settle(True)
-
-    def add_groups(self, found: dict[SharedGroup, None]) -> None:
-        """Name the share groups of which a message is in flight."""
-        for delivery in self.values():
-            if delivery.group is not None:
-                found[delivery.group] = None
 
     def clear(self) -> None:
         """Nothing is in flight any more."""

@@ -55,7 +55,7 @@ class Unfinished:
         Where there is none it stays: the client may come back for it.
         """
         groups: set[SharedGroup] = set()
-        for group in session.unfinished_groups():
+        for group in _groups(session):
             if self._present(group).has_connected():
                 groups.add(group)
         self._take(session, groups)
@@ -63,7 +63,7 @@ class Unfinished:
     def end(self, session: Session) -> None:
         """Give what is left of a session that is over to other members, connected or not."""
         groups: set[SharedGroup] = set()
-        for group in session.unfinished_groups():
+        for group in _groups(session):
             if self._present(group).has_member():
                 groups.add(group)
         self._take(session, groups)
@@ -136,3 +136,11 @@ class Unfinished:
         entry = self._fanout.table.trie.find(group.topic_filter)
         found = None if entry is None else entry.groups.get(group.name)
         return group if found is None else found
+
+
+def _groups(session: Session) -> list[SharedGroup]:
+    """The share groups of which a message is not finished in a session, also those that it has left since."""
+    if session.memberships is None:
+        return []
+    unfinished = session.inflight.values() + session.queue.waiting()
+    return list({each.group: None for each in unfinished if each.group is not None})
