@@ -50,7 +50,6 @@ from broker.storing import StoreWatch, make
 from broker.upstream.filters.suspicious import warnings
 from broker.upstream.links.links import Links
 from broker.watching import FileWatcher
-from broker.wording import show
 
 if TYPE_CHECKING:
     from broker.admin.server import AdminServer
@@ -454,21 +453,7 @@ class Broker(Server):
         """What in settings about clients is hardly meant, a line each."""
         own = self._own_access_control
         embedded = own or self._embedded
-        lines = [*exposed(settings, embedded), *ineffective(settings, embedded)]
-        if self._own_store:
-            # It may have settings of its own; these of ours count for any store.
-            lines = [line for line in lines if not line.startswith(("store.on_failure ", "store.removed_link_expiry "))]
-            if settings.store.path:
-                lines.append(
-                    f"store.path: {show(settings.store.path)} is not used, since the program has a store of its own"
-                )
-        unasked = [name for name in ("authenticator", "rule") if getattr(settings, name)]
-        if own and unasked:
-            lines.append(
-                f"{' and '.join(f'[[{name}]]' for name in unasked)}: never asked, since the program has an access "
-                "control of its own, which decides everything about clients"
-            )
-        return lines
+        return [*exposed(settings, embedded), *ineffective(settings, embedded, own, self._own_store)]
 
     def warn(self, settings: Settings) -> None:
         """Tell of links that are hardly meant so."""

@@ -17,12 +17,16 @@ from broker.core.codec.topic_names import covers
 from broker.exposure import admits_anonymous, asked_at
 from broker.security.rules.rule import ACTIONS, ALL, SUBSCRIBE
 from broker.settings import HttpTable, JwtTable, Listener, Rule, Settings, called
+from broker.wording import show
 
 MOST_CATCH_ALLS: Final = 10
 """Rules about everybody that each later rule is held against: the work grows with the product of both."""
 
 MOST_LINES: Final = 50
 """Lines at most; one more has the number of the others."""
+
+OF_ANY_STORE: Final = ("on_failure", "removed_link_expiry")
+"""What of `[store]` counts for a store of the program's own, too."""
 
 WORD: Final = re.compile(r"\{[a-z_]*\}")
 """What looks as if it stood for something about a client."""
@@ -31,36 +35,48 @@ MOSQUITTO: Final = re.compile(r"%[uc](?![0-9a-zA-Z])")
 """What stands for the user name and the client identifier in the files of mosquitto, and in EMQX."""
 
 
-def ineffective(settings: Settings, embedded: bool = False) -> Iterator[str]:
+def ineffective(
+    settings: Settings, embedded: bool = False, own_access_control: bool = False, own_store: bool = False
+) -> Iterator[str]:
     """One line for each setting that changes nothing.
 
     `embedded`: the program that embeds the broker says who clients are; it may give them groups, or none a user name.
+    `own_access_control`, `own_store`: what the program has in place of those that the settings name.
     """
-    lines = _all(settings, embedded)
+    lines = _all(settings, embedded, own_store)
     yield from islice(lines, MOST_LINES)
     more = sum(1 for _ in lines)
     if more:
         yield f"{more} more settings have no effect"
+    unasked = [name for name in ("authenticator", "rule") if getattr(settings, name)]
+    if own_access_control and unasked:
+        yield (
+            f"{' and '.join(f'[[{name}]]' for name in unasked)}: never asked, since the program has an access "
+            "control of its own, which decides everything about clients"
+        )
 
 
-def _all(settings: Settings, embedded: bool) -> Iterator[str]:
+def _all(settings: Settings, embedded: bool, own_store: bool) -> Iterator[str]:
     yield from _addresses(settings.listeners)
     yield from _authenticators(settings)
     for listener in settings.listeners:
         yield from _limits(listener, settings)
     if settings.access.acl_file and settings.access.default:
         yield "access.default is never asked: access.acl_file has the last word, and denies what no line of it allows"
-    yield from _store(settings)
+    yield from _store(settings, own_store)
     yield from _placeholders(settings)
     yield from _rules(settings, embedded)
     yield from _unreached(settings.rule)
 
 
-def _store(settings: Settings) -> Iterator[str]:
+def _store(settings: Settings, own: bool) -> Iterator[str]:
     store = settings.store
+    if own and store.path:
+        yield f"store.path: {show(store.path)} is not used, since the program has a store of its own"
     if not store.path:
         for name, field in type(store).model_fields.items():
-            if getattr(store, name) != field.default:
+            # One of the program's may have settings of its own; these of ours count for any.
+            if getattr(store, name) != field.default and not (own and name in OF_ANY_STORE):
                 yield f"store.{name} has no effect: without store.path everything is kept in memory"
     elif not settings.session.persistent:
         yield "store.path keeps retained messages alone: session.persistent is false, and no session stays"
