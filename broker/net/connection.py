@@ -14,7 +14,6 @@ import asyncio
 from mypy_extensions import i64
 
 from broker.core import causes
-from broker.core.codec import reasons
 from broker.core.connection.protocol import ServerProtocol
 from broker.core.queues.outbox import Outbox
 from broker.net import sockets
@@ -22,8 +21,8 @@ from broker.net.client import Client
 from broker.net.connection_table import ConnectionTable
 from broker.net.hub import FlushScheduler
 from broker.net.listening.terms import ListenerTerms
-from broker.net.stream import FULL_READ, LINGER, STALL_LOOKS, Stream, peer_name
-from broker.net.time_limits import GRACE, TimeLimits
+from broker.net.stream import FULL_READ, LINGER, Stream, peer_name
+from broker.net.time_limits import TimeLimits
 from broker.net.turns import LARGE, MUCH
 
 
@@ -86,8 +85,7 @@ class Connection(Client):
             self.stream.closing_at = self.opened_at
             self.stream.abort()
             return
-        if hub.connect_timeout > 0.0:
-            hub.wheel.add(self, self.opened_at + hub.connect_timeout)
+        self.time_limits.begin(self)
 
     def data_received(self, data: bytes) -> None:
         """A read came in."""
@@ -164,12 +162,16 @@ class Connection(Client):
         try:
             now: float = self.hub.time()
             self.protocol.go_on(now, work)
-            self.hold(self.protocol.decoder.held_size + self.in_transport, 0)
-            self._after_turn(now)
-            self._resume_reading()
+            self._went_on(now)
         except Exception as error:
             self.broke(error)
         return self.protocol.work_done
+
+    def _went_on(self, now: float) -> None:
+        """After a turn of the protocol with what it had before."""
+        self.hold(self.protocol.decoder.held_size + self.in_transport, 0)
+        self._after_turn(now)
+        self._resume_reading()
 
     def broke(self, error: Exception) -> None:
         """A fault of ours: this connection ends, the others go on, and the log has the place."""
@@ -191,15 +193,11 @@ class Connection(Client):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
-        stream = self.stream
-        stream.lost = True
-        stream.full = True  # nothing is written any more
+        self.stream.lost = True
         self.hub.wheel.remove(self)
-        if self.opened_at == 0.0:
-            # A fault of ours has kept it from beginning: nobody knows of it.
-            return
-        self._lost_by = causes.WRITE_FAILED if isinstance(exc, BrokenPipeError) else causes.CONNECTION_LOST
-        self._end_in_turn()
+        # Else a fault of ours has kept it from beginning: nobody knows of it.
+        if self.opened_at > 0.0:
+            self.gone(causes.WRITE_FAILED if isinstance(exc, BrokenPipeError) else causes.CONNECTION_LOST)
 
     def _end_in_turn(self) -> None:
         """Have `leave` be called: now, or in a round to come where much waits for the client, or much was done."""
@@ -246,10 +244,8 @@ class Connection(Client):
 
     def pause_writing(self) -> None:
         """The transport has more than it can send."""
-        hub = self.hub
         self.stream.filled()
-        if hub.stall_timeout > 0.0:
-            hub.wheel.add(self, self.hub.time() + hub.stall_timeout / STALL_LOOKS)
+        self.time_limits.writing_waits(self)
 
     def resume_writing(self) -> None:
         """The transport has room again."""
@@ -325,10 +321,13 @@ class Connection(Client):
                 return True
             if self.waits_to_write:
                 return False
-            if self.protocol.close_cause:
-                self._write_last_packet()
-            else:
+            if not self.protocol.close_cause:
                 self.outbox.woken()
+                return False
+            # Nothing comes after the last packet [MQTT-3.14.4-1]: the writer ends here, and the connection with it
+            # [MQTT-3.14.4-2]. The socket goes when the peer closes, or `LINGER` is over.
+            self._finished = True
+            stream.finish(self.protocol.final_packet, True)
         except Exception as error:
             self.broke(error)
         return False
@@ -370,15 +369,6 @@ class Connection(Client):
         elif self.writer is not None and self._ended():
             self._wake_writer()
 
-    def _write_last_packet(self) -> None:
-        """Write the last packet and close our half; the rest goes when the peer closes or `LINGER` is over.
-
-        Nothing comes after the last packet [MQTT-3.14.4-1]: the writer ends here, and the connection with it
-        [MQTT-3.14.4-2].
-        """
-        self._finished = True
-        self.stream.finish(self.protocol.final_packet, True)
-
     # -- ending --------------------------------------------------------------------------------------------------------
 
     def close(self, cause: str, reason_code: int, text: str) -> None:
@@ -393,7 +383,7 @@ class Connection(Client):
         self.stream.abort()
 
     def gone(self, cause: str) -> None:
-        """The peer is gone; the socket closes by itself, or is aborted when it takes too long."""
+        """The peer is gone. If its socket is still there, it closes by itself, or is aborted when it takes too long."""
         self.stream.full = True  # nothing is written any more
         self._lost_by = cause
         self._end_in_turn()
@@ -456,8 +446,7 @@ class Connection(Client):
             return 0.0
         if self.stream.closing_at > 0.0:
             return self.stream.linger_due(now)
-        protocol = self.protocol
-        if protocol.close_cause:
+        if self.protocol.close_cause:
             self._finish()
             return 0.0
         again = self.time_limits.look(now)
@@ -476,37 +465,24 @@ class Connection(Client):
             now: float = self.hub.time()
             # Very many may be answered at once, and each may have sent a whole read behind its CONNECT.
             self.protocol.admitted(reason_code, now, self.hub.turns.work)
-            self.hold(self.protocol.decoder.held_size + self.in_transport, 0)
-            self._after_turn(now)
-            self._resume_reading()
+            self._went_on(now)
             self.hub.turns.did(self.protocol.work_done)
         except Exception as error:
             self.broke(error)
 
     def _open(self) -> None:
         self._opened = True
-        if self.protocol.refused != 0:
-            # It took the place of a connection that the core has ended; here that may have to leave first.
-            self.hub.after_batch()
-            if not self.table.readmit(self):
-                self.close(causes.REFUSED, reasons.QUOTA_EXCEEDED, "too many connections from this address")
-                return
-        self.table.opened(self)
-        if self.protocol.keep_alive > 0:
-            self.hub.wheel.add(self, self.protocol.last_received + GRACE * self.protocol.keep_alive)
-        self.time_limits.watch_expiry(self)
+        if self.table.opened(self):
+            self.time_limits.opened(self)
 
     def hold(self, held: int, read: int) -> None:
         """After `read` bytes `held` wait, in the decoder or before it: count them, and see that the rest comes."""
         if self.stream.closing_at > 0.0:
             return
         self._holding = held > 0
-        for oldest in self.time_limits.hold(self, held, read):
-            assert isinstance(oldest, Connection)
-            text = "all clients together hold too much unfinished"
-            before = self.hub.router.work
-            oldest.close(causes.PARTIAL_PACKETS, reasons.QUOTA_EXCEEDED, text)
-            self.hub.turns.did(self.hub.router.work - before)
+        oldest = self.time_limits.hold(self, held, read)
+        if oldest:
+            self.table.give_way(oldest)
 
     def _resume_reading(self) -> None:
         stream = self.stream
@@ -514,12 +490,9 @@ class Connection(Client):
             return
         # At the end what comes is read and forgotten: its rest would have the system reset the connection.
         protocol = self.protocol
-        closing = stream.closing_at > 0.0
-        if not closing and (protocol.waiting or self.outbox.congested or protocol.unfinished):
+        if stream.closing_at == 0.0 and (protocol.waiting or self.outbox.congested or protocol.unfinished):
             self._go_on_soon()
             return
-        self.time_limits.sign_at = protocol.last_received = self.hub.time()
         self._gone_on = False
+        self.time_limits.reads_on(self)
         stream.resume_reading()
-        if protocol.keep_alive > 0 and not closing:
-            self.hub.wheel.add(self, protocol.last_received + GRACE * protocol.keep_alive)

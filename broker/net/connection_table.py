@@ -20,6 +20,7 @@ from broker.net.client import Client
 from broker.net.connection_log import OF_THE_CLIENT
 from broker.net.hub import FlushScheduler
 from broker.net.log import Faults
+from broker.net.timers import Checked
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -131,8 +132,10 @@ class ConnectionTable:
             admission.turned_away += 1
             next(iter(self._half_open)).abort(CONNECTION_LOST)
 
-    def readmit(self, connection: Client) -> bool:
+    def _readmit(self, connection: Client) -> bool:
         """A refused connection took over another of its address. False when there is no room for it all the same."""
+        # The core has ended that one; here it may have to leave first.
+        self.hub.after_batch()
         admission = self._admission
         own = connection.terms.admission
         if admission is None or (own is not None and not own.has_place(connection.host)):
@@ -144,8 +147,11 @@ class ConnectionTable:
         connection.protocol.refused = 0
         return True
 
-    def opened(self, connection: Client) -> None:
-        """A client was accepted."""
+    def opened(self, connection: Client) -> bool:
+        """A client was accepted. False when it has no place after all, and was told so."""
+        if connection.protocol.refused != 0 and not self._readmit(connection):
+            connection.close(causes.REFUSED, reasons.QUOTA_EXCEEDED, "too many connections from this address")
+            return False
         if self._admission is not None:
             self._half_open.pop(connection, None)
         if self.reporting:
@@ -153,6 +159,17 @@ class ConnectionTable:
                 self._report_open(connection)
             except Exception as error:
                 self.faults.broke("report", error)
+        return True
+
+    def give_way(self, connections: list[Checked]) -> None:
+        """These end: all clients together hold too much of unfinished packets."""
+        hub = self.hub
+        for connection in connections:
+            assert isinstance(connection, Client)
+            before = hub.router.work
+            text = "all clients together hold too much unfinished"
+            connection.close(causes.PARTIAL_PACKETS, reasons.QUOTA_EXCEEDED, text)
+            hub.turns.did(hub.router.work - before)
 
     def ended(self, connection: Client) -> None:
         """A connection's protocol is over; its socket may take a while. Called once for each that joined."""

@@ -1,7 +1,7 @@
 """What a client may take its time for, and how long: CONNECT, silence, a packet that has begun, reading.
 
-Owns, for one connection, when there was last a sign that an unfinished packet is coming. Looks and judges; its
-connection acts.
+Owns, for one connection, when it is to be looked at, and when there was last a sign that an unfinished packet is
+coming. Looks and judges; its connection acts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from broker.core.codec import reasons
 from broker.core.connection.phases import CONNECTED
 from broker.core.connection.protocol import LARGE_READ, ServerProtocol
 from broker.net.hub import FlushScheduler
-from broker.net.stream import Stream
+from broker.net.stream import STALL_LOOKS, Stream
 from broker.net.timers import Checked
 
 GRACE: Final = 1.5
@@ -40,6 +40,33 @@ class TimeLimits:
         self.cause = ""
         self.code = 0
         self.text = ""
+
+    def begin(self, connection: Checked) -> None:
+        """The connection was made: its CONNECT is waited for."""
+        if self._hub.connect_timeout > 0.0:
+            self._hub.wheel.add(connection, self._opened_at + self._hub.connect_timeout)
+
+    def opened(self, connection: Checked) -> None:
+        """The client was accepted."""
+        self._watch_silence(connection)
+        self.watch_expiry(connection)
+
+    def reads_on(self, connection: Checked) -> None:
+        """The connection is read from again: the time in which it was not is not the client's."""
+        self.sign_at = self._protocol.last_received = self._hub.time()
+        if self._stream.closing_at == 0.0:
+            self._watch_silence(connection)
+
+    def _watch_silence(self, connection: Checked) -> None:
+        protocol = self._protocol
+        if protocol.keep_alive > 0:
+            self._hub.wheel.add(connection, protocol.last_received + GRACE * protocol.keep_alive)
+
+    def writing_waits(self, connection: Checked) -> None:
+        """The transport has more than it can send."""
+        hub = self._hub
+        if hub.stall_timeout > 0.0:
+            hub.wheel.add(connection, hub.time() + hub.stall_timeout / STALL_LOOKS)
 
     def hold(self, connection: Checked, held: int, read: int) -> list[Checked]:
         """After `read` bytes `held` wait: count them, and see that the rest comes in time.
