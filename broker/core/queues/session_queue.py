@@ -26,7 +26,6 @@ from broker.core.principal import Principal
 from broker.core.queues.delivery import DROPPED, Delivery, SubscriptionQueue
 from broker.core.queues.disk_queue import DiskQueue, PagedQueue, is_pageable
 from broker.core.queues.drop_ledger import Ledger
-from broker.core.queues.message import HEADROOM
 from broker.core.queues.outbox import ACCEPTED, Outbox
 from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST
 from broker.core.queues.queue_totals import bound
@@ -318,32 +317,39 @@ class SessionQueue(PagedQueue):
 
     def take_shared(self, groups: set[SharedGroup]) -> list[Delivery]:
         """Take out all that was chosen for this member of some shared subscriptions."""
-        taken: list[Delivery] = []
-        pending = self.pending
-        if pending is None:
-            return taken
-        kept: deque[Delivery] = deque()
+        taken = [each for each in self.waiting() if each.group in groups]
+        self.take_out(taken)
         load = self.load
-        ahead: i64 = self._ahead
-        for at, delivery in enumerate(pending):
-            if at == ahead:
-                self._ahead = len(kept)
-            if delivery.state == DROPPED:
-                continue
-            if delivery.group in groups:
-                self._unqueue(delivery)
-                load.messages -= 1
-                load.bytes -= delivery.message.size()
-                if delivery.sub_queue is not None:
-                    delivery.sub_queue.leave(delivery)
-                taken.append(delivery)
-            else:
-                kept.append(delivery)
-        if ahead >= len(pending):
-            self._ahead = len(kept)
-        self._gaps = 0
-        self.pending = kept if kept or self.disk is not None else None
+        for delivery in taken:
+            load.messages -= 1
+            load.bytes -= delivery.message.size()
+            if delivery.sub_queue is not None:
+                delivery.sub_queue.leave(delivery)
         return taken
+
+    def take_out(self, some: list[Delivery]) -> None:
+        """Take out some of `waiting`; what else has an account of them, such as the broker's sum, still has."""
+        for delivery in some:
+            self._unqueue(delivery)
+        if some:
+            self._close_gaps(set(some))
+
+    def _close_gaps(self, gone: set[Delivery]) -> None:
+        """Have `pending` hold what waits, and neither gaps nor those that have just gone."""
+        pending = self.pending
+        self._gaps = 0
+        if pending is None:
+            return
+        kept: deque[Delivery] = deque()
+        before: i64 = self._ahead
+        ahead: i64 = 0
+        for at, delivery in enumerate(pending):
+            if delivery.state != DROPPED and delivery not in gone:
+                kept.append(delivery)
+                if at < before:
+                    ahead += 1
+        self._ahead = ahead
+        self.pending = kept if kept or self.disk is not None else None
 
     def doubt(self, permissions: Permissions, principal: Principal) -> None:
         """Once for each change of the rules: see that its client's right to what waits now is asked for."""
@@ -362,43 +368,6 @@ class SessionQueue(PagedQueue):
                 self.qos0 += 1
                 delivery.settle(True)
         return most < 0
-
-    def send_qos0(self, outbox: Outbox, now: float) -> None:
-        """Send the QoS 0 that waits, past the rest, as far as the outbox has room."""
-        pending = self.pending
-        if pending is None or self.qos0 == 0:
-            return
-        stays: deque[Delivery] = deque()
-        load = self.load
-        for delivery in pending:
-            if delivery.state == DROPPED:
-                continue
-            size = delivery.message.size()
-            if delivery.qos > 0 or not outbox.has_room(size + HEADROOM):
-                stays.append(delivery)
-                continue
-            self._unqueue(delivery)
-            if delivery.message.expired(now):
-                self.give_up(delivery, EXPIRED)
-            elif outbox.too_large(delivery):
-                self.give_up(delivery, outbox.why_not(delivery.message))
-            else:
-                load.messages -= 1
-                load.bytes -= size
-                outbox.push(delivery)
-        self._gaps = 0
-        self.pending = stays if stays else None
-
-    def lower(self, most: int, retain: bool) -> None:
-        """Have nothing that waits be above the QoS `most`, nor be retained unless `retain`."""
-        if self.pending is None:
-            return
-        for delivery in self.pending:
-            delivery.retain = delivery.retain and retain
-            if delivery.qos > most and delivery.state != DROPPED:
-                delivery.qos = most
-                if most == 0:
-                    self.qos0 += 1
 
     def hold_qos0(self, hold: bool) -> None:
         """Have QoS 0 wait though none waits before it, from now on or no more. Callers keep track of which it is."""
@@ -496,20 +465,11 @@ class SessionQueue(PagedQueue):
         self._unqueue(delivery)
         self.give_up(delivery, cause)
         delivery.drop()
-        pending = self.pending
-        if pending is None:
+        if self.pending is None:
             return
         self._gaps += 1
         if self._gaps > self.messages + GAPS:
-            live: deque[Delivery] = deque()
-            ahead: i64 = self._ahead
-            for at, each in enumerate(pending):
-                if each.state != DROPPED:
-                    live.append(each)
-                elif at < ahead:
-                    self._ahead -= 1
-            self.pending = live
-            self._gaps = 0
+            self._close_gaps(set())
 
     # -- subscription queues -------------------------------------------------------------------------------------------
 

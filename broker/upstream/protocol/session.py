@@ -16,10 +16,10 @@ from mypy_extensions import i64
 from broker.core.codec.packets import NEVER
 from broker.core.codec.primitives import string
 from broker.core.codec.properties import RESPONSE_TOPIC, properties_of
-from broker.core.counters import REFUSED, TOO_LARGE, Counters
+from broker.core.counters import EXPIRED, REFUSED, TOO_LARGE, Counters
 from broker.core.queues.delivery import DROPPED, QUEUED, RELEASED, SENT, Delivery, SubscriptionQueue
 from broker.core.queues.message import HEADROOM, Message
-from broker.core.queues.outbox import KEPT_BACK
+from broker.core.queues.outbox import KEPT_BACK, Outbox
 from broker.core.queues.requests import RequestMessage
 from broker.core.routing.loop_detection import UPLINKS, has_looped, visited, with_hop
 from broker.core.session.session import Session
@@ -292,9 +292,28 @@ class UplinkSession(Session):
     def let_qos0_pass(self, now: float) -> None:
         """No message has its turn: what needs none goes."""
         self._release_qos0()
-        if self.outbox is not None:
-            self.queue.send_qos0(self.outbox, now)
+        if self.outbox is not None and self.queue.qos0 > 0:
+            self._send_qos0(self.outbox, now)
             self.update_fast_path()
+
+    def _send_qos0(self, outbox: Outbox, now: float) -> None:
+        """Send the QoS 0 that waits, past the rest, as far as the outbox has room."""
+        queue = self.queue
+        gone: list[Delivery] = []
+        for delivery in queue.waiting():
+            size = delivery.message.size()
+            if delivery.qos > 0 or not outbox.has_room(size + HEADROOM):
+                continue
+            gone.append(delivery)
+            if delivery.message.expired(now):
+                queue.give_up(delivery, EXPIRED)
+            elif outbox.too_large(delivery):
+                queue.give_up(delivery, outbox.why_not(delivery.message))
+            else:
+                self.totals.messages -= 1
+                self.totals.bytes -= size
+                outbox.push(delivery)
+        queue.take_out(gone)
 
     def _end_trial(self, now: float) -> None:
         """Everything goes as ever."""
@@ -366,7 +385,12 @@ class UplinkSession(Session):
                 self.window.finish(delivery)
                 if delivery.attempts == 0:
                     self.drop(TOO_LARGE)
-        self.queue.lower(most, self.retain_available)
+        for delivery in self.queue.waiting():
+            delivery.retain = delivery.retain and self.retain_available
+            if delivery.qos > most:
+                delivery.qos = most
+                if most == 0:
+                    self.queue.qos0 += 1
 
 
 def renamed(properties: bytes, mapping: Mapping, up: bool) -> bytes:
