@@ -75,7 +75,6 @@ class Fanout(Worker):
         self.table = table
         self._deadlines = deadlines
         self._load = load
-        self._trie = table.trie
         self._cache = table.cache
         # Deliveries, and what else is charged to whoever caused it; only grows.
         self.work: i64 = 0
@@ -184,7 +183,11 @@ class Fanout(Worker):
             # Somebody will want to know how the queues answered.
             asked = message.qos > 0
             subscriptions = entry.subscriptions
-            if len(subscriptions) > self.at_once and self._goes_in_turns(len(subscriptions), message):
+            if (
+                len(subscriptions) > self.at_once
+                and (asked or len(subscriptions) > PLAIN_BROADCAST)
+                and self._may_wait(message)
+            ):
                 return self._begin_broadcast(route, message, origin)
             for subscription in subscriptions if reach is None else reach.subscriptions:
                 session = cast(Session, subscription.session)
@@ -234,15 +237,15 @@ class Fanout(Worker):
             return count
         if not entries:
             return 0
-        if self._has_no_plan(route, message):
-            return self._begin_broadcast(route, message, origin)
-        return self._forward_plan(self._plan(route), message, origin, reach)
+        plan = self._known_plan(route)
+        if plan is None:
+            if listeners(route) > self.at_once and self._may_wait(message):
+                # To make one would take long.
+                return self._begin_broadcast(route, message, origin)
+            plan = self._plan(route)
+        return self._forward_plan(plan, message, origin, reach)
 
     # -- a message for very many ---------------------------------------------------------------------------------------
-
-    def _goes_in_turns(self, count: i64, message: Message) -> bool:
-        """Whether a message for so many subscriptions is handed to them in turns."""
-        return count > (self.at_once if message.qos > 0 else PLAIN_BROADCAST) and self._may_wait(message)
 
     def _may_wait(self, message: Message) -> bool:
         """Not for a record of deliveries, access control, or a request."""
@@ -252,22 +255,6 @@ class Fanout(Worker):
             and (permissions is None or not permissions.filters)
             and not isinstance(message, RequestMessage)
         )
-
-    def _has_no_plan(self, route: Route, message: Message) -> bool:
-        """Whether there is no plan for a route of several filters, and to make it would take long."""
-        version = route.version()
-        plan = cast("FanoutPlan | None", route.plan)
-        if plan is not None and route.plan_version == version:
-            return False
-        if listeners(route) <= self.at_once or not self._may_wait(message):
-            return False
-        if plan is not None and plan.mend(route.entries):
-            self.work += len(route.entries) + len(plan.groups)
-            route.plan_version = version
-            self._cache.charge(route, plan.references)
-            return False
-        route.plan = None
-        return True
 
     def would_wait(self, topic: bytes) -> bool:
         """Whether a publish to a topic comes after those that are on their way: it is for very many, or may be.
@@ -295,11 +282,9 @@ class Fanout(Worker):
     def _to_nodes(self, route: Route, message: Message) -> None:
         """Offer a message for very many to other nodes at once: its acknowledgement waits for them."""
         for session in self.nodes:
-            for entry in route.entries:
-                if entry.topic_filter in session.subscriptions:
-                    session.deliver(message, message.qos, message.retain, (), None, None)
-                    self.work += SLOW
-                    break
+            if any(entry.topic_filter in session.subscriptions for entry in route.entries):
+                session.deliver(message, message.qos, message.retain, (), None, None)
+                self.work += SLOW
 
     def resume(self, interrupted: Interrupted, now: float) -> None:
         """Have a message that was on its way when the last broker died go on in the next turn: all are there then."""
@@ -334,9 +319,7 @@ class Fanout(Worker):
                 broadcast.end()
                 plan = broadcast.plan()
                 if plan is not None:
-                    broadcast.route.plan = plan
-                    broadcast.route.plan_version = broadcast.version
-                    self._cache.charge(broadcast.route, plan.references)
+                    self._keep_plan(broadcast.route, plan, broadcast.version)
                 return True
             self.work += each
             if broadcast.deliver(subscription, reach):
@@ -392,23 +375,33 @@ class Fanout(Worker):
         entry.took_one_by_one(slow)
 
     def _plan(self, route: Route) -> FanoutPlan:
-        """The merged targets of a route with several entries, mended or made again only when one of them changed."""
-        version = route.version()
-        plan = cast("FanoutPlan | None", route.plan)
-        if plan is not None and route.plan_version == version:
-            return plan
-        made: i64 = 0 if plan is None else plan.made
-        if plan is None or not plan.mend(route.entries):
+        """The merged targets of a route with several entries."""
+        plan = self._known_plan(route)
+        if plan is None:
             plan = FanoutPlan(route.entries)
-            made = 0
             # Also what many subscriptions of one session took: whoever changes one of them each time pays for all.
             self.work += plan.references + plan.looked
-        else:
-            self.work += (1 + plan.made - made) * len(route.entries) + len(plan.groups)
+            self._keep_plan(route, plan, route.version())
+        return plan
+
+    def _known_plan(self, route: Route) -> FanoutPlan | None:
+        """The plan of a route, mended where one of its entries has changed; None: it is to be made (again)."""
+        version = route.version()
+        plan = cast("FanoutPlan | None", route.plan)
+        if plan is None or route.plan_version == version:
+            return plan
+        made: i64 = plan.made
+        if not plan.mend(route.entries):
+            route.plan = None
+            return None
+        self.work += (1 + plan.made - made) * len(route.entries) + len(plan.groups)
+        self._keep_plan(route, plan, version)
+        return plan
+
+    def _keep_plan(self, route: Route, plan: FanoutPlan, version: int) -> None:
         route.plan = plan
         route.plan_version = version
         self._cache.charge(route, plan.references)
-        return plan
 
     def _forward_plan(self, plan: FanoutPlan, message: Message, origin: Session | None, reach: Reach | None) -> int:
         count: i64 = 0
@@ -417,10 +410,9 @@ class Fanout(Worker):
         waits: i64 = 0
         for target in plan.targets if reach is None else reach.targets:
             if target.no_local and keeps_out(target.session, origin):
-                rest = target.rest
-                if rest is None:
+                if target.rest is None:
                     continue
-                target = rest
+                target = target.rest
             qos = message.qos if message.qos < target.qos else target.qos
             retain = message.retain and target.retain_as_published
             answer = target.session.deliver(message, qos, retain, target.identifiers, None, target.sub_queue)

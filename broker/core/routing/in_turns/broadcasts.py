@@ -16,6 +16,7 @@ from mypy_extensions import i64
 from broker.core.permissions import Permissions
 from broker.core.persistence.journal import Journal
 from broker.core.queues.message import Message
+from broker.core.routing.nodes import keeps_out
 from broker.core.routing.plans import FanoutPlan, Recipient
 from broker.core.routing.reach import Reach
 from broker.core.session.session import Session
@@ -134,27 +135,25 @@ class Broadcast:
         target = self.recipient(subscription)
         if target is None:
             return False
-        if target.session.node:
+        session = target.session
+        if session.node:
             # Nodes were first (`Fanout.nodes`).
             return True
-        if self._journal is not None and target.session.journal is not None:
+        if self._journal is not None and session.journal is not None:
             # Before its rest is tried: nothing of this call is kept without the rest of it.
-            self._journal.passed(self._number, target.session.client_id)
-        if reach is not None and not reach.may(target.session):
+            self._journal.passed(self._number, session.client_id)
+        if reach is not None and not reach.may(session):
             return False
         message = self.message
-        origin = self.origin
-        session = target.session
-        if target.no_local and session is origin:
-            rest = target.rest
-            if rest is None:
+        if target.no_local and keeps_out(session, self.origin):
+            if target.rest is None:
                 return True
-            target = rest
+            target = target.rest
         qos = message.qos if message.qos < target.qos else target.qos
         if reach is not None:
-            qos = reach.qos(target.session, qos)
+            qos = reach.qos(session, qos)
         retain = message.retain and target.retain_as_published
-        target.session.deliver(message, qos, retain, target.identifiers, None, target.sub_queue)
+        session.deliver(message, qos, retain, target.identifiers, None, target.sub_queue)
         return True
 
     def plan(self) -> FanoutPlan | None:
