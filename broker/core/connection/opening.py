@@ -12,6 +12,7 @@ from broker.core.codec.packets import Connack, Connect
 from broker.core.connection import handshake, identity, mounting
 from broker.core.connection.authenticating import Authentication
 from broker.core.hooks import Origin
+from broker.core.persistence.keeping import keep
 from broker.core.principal import Principal
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.peer_names import PeerNames
@@ -160,5 +161,5 @@ def open_session(
         # Of a new one the table knows all else.
         router.session_table.count(session)
     if router.journal is not None:
-        router.settle(session)
+        keep(session, router.journal)
     return session, present

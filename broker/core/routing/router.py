@@ -17,11 +17,12 @@ from broker.core.bans import Bans
 from broker.core.causes import publishes_will
 from broker.core.codec.packets import NEVER, SubscriptionRequest, Will
 from broker.core.counters import Counters
-from broker.core.hooks import AccessControl, AuthMethod, EventListener, MessageHook, Owner, SubscriptionListener
+from broker.core.hooks import AccessControl, AuthMethod, EventListener, MessageHook, Owner
 from broker.core.limits import Limits
 from broker.core.permissions import Permissions
 from broker.core.persistence.commits import Commits
 from broker.core.persistence.journal import Journal
+from broker.core.persistence.keeping import keep
 from broker.core.principal import Principal
 from broker.core.queues.delivery import queue_of
 from broker.core.queues.message import Message
@@ -88,7 +89,7 @@ class Router(PeerListener):
         self.retained_store = RetainedStore(limits, self.counters, self.deadlines, self.sessions, self.delivery)
         self.retained = self.retained_store.tree
         self.publisher = Publisher(limits, self.delivery, self.retained_store)
-        self.wills = WillQueue(self.publisher, self.counters, self.deadlines, self.delivery)
+        self.wills = WillQueue(self.publisher, self.counters, self.deadlines, self.delivery, self.session_table)
         self.unfinished = Unfinished(self.delivery, load, self.deadlines)
         self.queue_limits = QueueLimits(limits, self.delivery)
         load.reliever = GlobalLimiter(self.sessions, load, self.delivery)
@@ -198,20 +199,6 @@ class Router(PeerListener):
         """Subscriptions, those of sessions that are just being taken away included."""
         return self.table.count
 
-    @property
-    def filter_bytes(self) -> int:
-        """What is counted for all subscriptions and filters together."""
-        return self.table.bytes
-
-    @property
-    def subscription_listener(self) -> SubscriptionListener | None:
-        """Who wants to know what is asked for here, if anybody does."""
-        return self.table.listener
-
-    @subscription_listener.setter
-    def subscription_listener(self, listener: SubscriptionListener | None) -> None:
-        self.table.listener = listener
-
     def subscribe(
         self,
         session: Session,
@@ -315,7 +302,7 @@ class Router(PeerListener):
                 session = None
             else:
                 # Back in time: the delayed will is not sent [MQTT-3.1.3-9].
-                self._forget_will(session)
+                self.wills.forget(session)
                 session.expires_at = 0.0
                 self.deadlines.cancel(session)
         if session is None:
@@ -332,7 +319,8 @@ class Router(PeerListener):
     def adopt(self, session: Session) -> None:
         """Take in a session that no client's CONNECT has opened: that of a link to another broker. It is kept, too."""
         self.session_table.add(session)
-        self.settle(session)
+        if self._journal is not None:
+            keep(session, self._journal)
 
     def has_session_room(self, client_id: str, principal: Principal, will: Will | None, now: float) -> bool:
         """Whether the limits leave room for the session of a client; empty ones end for it, if need be."""
@@ -359,39 +347,6 @@ class Router(PeerListener):
         if self._journal is not None and self._journal.pages is not None:
             self._journal.pages.retry()
 
-    def settle(self, session: Session) -> None:
-        """A connection's session has got its expiry interval and its will: have the journal keep it, if it lasts.
-
-        An interval of 0 cannot be raised later on the same connection (section 3.14.2.2.2).
-        """
-        journal = self.journal
-        if journal is None:
-            return
-        if session.expiry_interval == 0 and session.queue.disk is None:
-            if session.journal is not None:
-                session.keep_in(None)
-                journal.session_gone(session.client_id)
-            return
-        session.keep_in(journal)
-        # What waits on disk alone is kept until the end of the connection, or, if the broker dies, for a second.
-        journal.session_kept(session.client_id, session.principal, session.expiry_interval or 1, 0.0)
-        if session.will is not None:
-            journal.will_set(session.client_id, session.will, 0.0)
-
-    def _publish_will(self, session: Session, now: float) -> None:
-        will = session.will
-        assert will is not None
-        self._forget_will(session)
-        self.wills.publish(will, session, now)
-
-    def _forget_will(self, session: Session) -> None:
-        if session.will is not None and session.journal is not None:
-            session.journal.will_cleared(session.client_id)
-        if session.will is not None:
-            session.will = None
-            self.session_table.count(session)
-        session.will_due = 0.0
-
     def peer_left(self, event: PeerDisconnected, now: float) -> None:
         """A connection ended: the will, shared messages for others, and the session's end or expiry.
 
@@ -402,18 +357,11 @@ class Router(PeerListener):
         session = event.session
         self.work += END_WORK
         if not publishes_will(event.cause):
-            self._forget_will(session)
+            self.wills.forget(session)
         expiry = session.expiry_interval
         if expiry > 0 and session.journal is not None and not session.uplink:
             session.journal.session_kept(session.client_id, session.principal, expiry, now)
-        if session.will is not None:
-            delay = min(session.will.delay, expiry)
-            if delay == 0:
-                self._publish_will(session, now)
-            else:
-                session.will_due = now + delay
-                if session.journal is not None:
-                    session.journal.will_set(session.client_id, session.will, session.will_due)
+        self.wills.left(session, now)
         self.unfinished.share_out(session)
         if expiry == 0:
             self.end_session(session, now)
@@ -446,7 +394,7 @@ class Router(PeerListener):
         """
         if session.ended:
             return
-        self._forget_will(session)
+        self.wills.forget(session)
         session.let_go()
         self._forget(session, now)
 
@@ -455,8 +403,7 @@ class Router(PeerListener):
         if session.journal is not None:
             session.journal.session_gone(session.client_id)
             session.keep_in(None)
-        if session.will is not None:
-            self._publish_will(session, now)
+        self.wills.publish(session, now)
         self.unfinished.end(session)
         self.work += HELD_WORK * session.queue.in_memory
         session.end()
@@ -531,8 +478,8 @@ class Router(PeerListener):
 
     def look_at(self, session: Session, now: float) -> None:
         """Do what is due of a session: its will, its end. One that has expired is not resumed [MQTT-4.1.0-2]."""
-        if session.will is not None and 0.0 < session.will_due <= now:
-            self._publish_will(session, now)
+        if 0.0 < session.will_due <= now:
+            self.wills.publish(session, now)
         # Never while it is connected [MQTT-4.1.0-1], but as soon as its time is over after that [MQTT-4.1.0-2].
         if session.outbox is None and 0.0 < session.expires_at <= now:
             self.counters.sessions_expired += 1

@@ -1,8 +1,8 @@
 """The publication of wills (section 3.1.2.5): in turns, where many are due together.
 
-Owns the wills that wait for a turn. Promises: a will that is to be published is published once, and none is lost
-because too many are due at one instant: as soon as one has half filled a queue, the others wait until its writer had
-a turn.
+Owns what becomes of a session's will, and the wills that wait for a turn. Promises: a will that is to be published is
+published once, and none is lost because too many are due at one instant: as soon as one has half filled a queue, the
+others wait until its writer had a turn.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from broker.core.queues.message import Message
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.fanout import Fanout
 from broker.core.routing.publisher import Publisher
+from broker.core.routing.session_table import SessionTable
 from broker.core.session.session import Session
 
 BROADCAST_PAUSE: Final = 0.005
@@ -36,7 +37,10 @@ class DueWill:
 class WillQueue:
     """Publishes wills, now or in a turn of the router."""
 
-    def __init__(self, publisher: Publisher, counters: Counters, deadlines: Deadlines, fanout: Fanout) -> None:
+    def __init__(
+        self, publisher: Publisher, counters: Counters, deadlines: Deadlines, fanout: Fanout, table: SessionTable
+    ) -> None:
+        self._table = table
         self._publisher = publisher
         self._fanout = fanout
         self._counters = counters
@@ -54,8 +58,34 @@ class WillQueue:
         """The writers have had theirs."""
         self._pressed = self._fanout.broadcasting
 
-    def publish(self, will: Will, session: Session, now: float) -> None:
-        """Publish the will of a session; where those before it have half filled a queue, it waits for a turn."""
+    def left(self, session: Session, now: float) -> None:
+        """The connection that a session's will is about has ended: publish it now, or set the time for that."""
+        will = session.will
+        if will is None:
+            return
+        delay = min(will.delay, session.expiry_interval)
+        if delay == 0:
+            self.publish(session, now)
+        else:
+            session.will_due = now + delay
+            if session.journal is not None:
+                session.journal.will_set(session.client_id, will, session.will_due)
+
+    def forget(self, session: Session) -> None:
+        """A session's will is not to be published any more."""
+        session.will_due = 0.0
+        if session.will is not None:
+            if session.journal is not None:
+                session.journal.will_cleared(session.client_id)
+            session.will = None
+            self._table.count(session)
+
+    def publish(self, session: Session, now: float) -> None:
+        """Publish a session's will, if it has one; in a turn to come where those before it have half filled a queue."""
+        will = session.will
+        self.forget(session)
+        if will is None:
+            return
         message = will_message(will, session.client_id, now)
         if self._pressed or self._fanout.broadcasting:
             self.waiting += 1

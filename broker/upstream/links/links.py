@@ -69,7 +69,7 @@ class Links(SubscriptionListener):
 
     async def stop(self) -> None:
         """End all links in order, side by side."""
-        self._server.router.subscription_listener = None
+        self._server.router.table.listener = None
         self._demanding = []
         flush = self._server.settings.shutdown.flush_timeout
         links = list(self.links.values())
@@ -175,4 +175,4 @@ class Links(SubscriptionListener):
     def _find_demanding(self) -> None:
         """Whom the router's clients are of interest to; without any the router has nobody to tell."""
         self._demanding = [link for link in self.links.values() if link.demanding]
-        self._server.router.subscription_listener = self._guarded if self._demanding else None
+        self._server.router.table.listener = self._guarded if self._demanding else None

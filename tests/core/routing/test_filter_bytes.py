@@ -54,7 +54,7 @@ def test_deep_filters_are_bounded_for_each_client(layout: str, version: int, ref
     assert 0 < granted < 3_000
     assert codes == [0] * granted + [refused] * (3_000 - granted)
     assert client.session.account.filters <= 1_000_000
-    assert network.router.filter_bytes <= 1_000_000
+    assert network.router.table.bytes <= 1_000_000
     if layout == NODES:
         assert granted <= 1_000_000 // (127 * FILTER_NODE_BYTES)
     assert ask(network.client("other"), deep(1)).reason_codes == [0]
@@ -67,7 +67,7 @@ def test_all_clients_together() -> None:
     for number in range(10):
         client = network.client(f"c{number}")
         codes += flood(client, [deep(100 * number + each) for each in range(10)])
-    assert network.router.filter_bytes <= 2_000_000
+    assert network.router.table.bytes <= 2_000_000
     granted = codes.count(0)
     assert codes == [0] * granted + [QUOTA_EXCEEDED] * (100 - granted)
     assert granted >= 2_000_000 // (128 * FILTER_NODE_BYTES + 2_000) - 1
@@ -82,7 +82,7 @@ def test_room_comes_back() -> None:
     client.unsubscribe(deep(0))
     assert ask(client, deep(50)).reason_codes == [0]
     client.disconnect()
-    assert network.router.filter_bytes == 0
+    assert network.router.table.bytes == 0
     again = network.client("c")
     assert flood(again, [deep(number) for number in range(10)]) == codes
 
@@ -107,7 +107,7 @@ def test_the_bound_is_met_to_the_byte(layout: str) -> None:
     for bound, granted in ((own, 8), (own - 1, 7)):
         network = Network(limits(max_filter_bytes_per_client=bound), trie=layout)
         assert flood(network.client("c"), filters).count(0) == granted
-    whole = free.router.filter_bytes
+    whole = free.router.table.bytes
     one = free.router.table.cost(filters[0], "", filters[0])
     for bound, granted in ((2 * whole, 8), (one - 1, 0)):
         network = Network(limits(max_filter_bytes=bound), trie=layout)
@@ -142,8 +142,8 @@ def test_long_names_count(layout: str, name: str) -> None:
     assert client.session.account.filters >= len(name) * (4 if not name.isascii() else 1)
     if layout == COMPACT and name.startswith("+"):
         # Every prefix is spelt out.
-        assert client.session.account.filters >= network.router.filter_bytes >= 60 * PREFIX_BYTES
-    assert client.session.account.filters >= network.router.filter_bytes
+        assert client.session.account.filters >= network.router.table.bytes >= 60 * PREFIX_BYTES
+    assert client.session.account.filters >= network.router.table.bytes
 
 
 def test_groups_and_queues_of_their_own_count() -> None:
@@ -239,7 +239,7 @@ class Accounts(RuleBasedStateMachine):
                 counted += size + cost
             assert session.account.filters == counted
         assert router.table.own_bytes == everything
-        assert router.filter_bytes <= sum(session.account.filters for session in router.sessions.values())
+        assert router.table.bytes <= sum(session.account.filters for session in router.sessions.values())
 
 
 TestAccounts = Accounts.TestCase

@@ -159,7 +159,7 @@ class TestSessionsThatEnd:
         while router.tick(network.now):
             seen.append(router.subscription_count)
         assert seen == [self.COUNT - DROPS_AT_ONCE - turn * DROPS for turn in (1, 2)]
-        assert (router.subscription_count, len(router.trie), router.filter_bytes) == (0, 0, 0)
+        assert (router.subscription_count, len(router.trie), router.table.bytes) == (0, 0, 0)
         assert len(router.deadlines) == 0
 
     def test_it_gets_nothing_from_the_first_moment(self) -> None:
@@ -203,7 +203,7 @@ class TestSessionsThatEnd:
         assert client.payloads() == [b"once"]
         client.disconnect()
         ticks(network)
-        assert (router.subscription_count, router.filter_bytes) == (0, 0)
+        assert (router.subscription_count, router.table.bytes) == (0, 0)
 
     def test_churn_does_not_pile_up(self) -> None:
         """Clients that subscribe to much and leave at once, with no tick at all, leave behind at most two of them."""
@@ -338,7 +338,7 @@ def test_members_of_many_groups_in_any_order(steps: list[tuple[str, int]]) -> No
             router.end_session(left, network.now)
     while router.tick(network.now):
         pass
-    assert (router.subscription_count, len(router.trie), router.filter_bytes) == (0, 0, 0)
+    assert (router.subscription_count, len(router.trie), router.table.bytes) == (0, 0, 0)
 
 
 def test_who_comes_again_and_again_is_placed_once() -> None:

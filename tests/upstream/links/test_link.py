@@ -372,7 +372,7 @@ async def test_a_link_that_is_removed_leaves_nothing() -> None:
             await edge.reload(edge.settings.model_copy(update={"upstream": ()}))
             assert edge.router.retained.get("state/a") is None
             assert edge.router.retained.get("mine") is not None
-            assert edge.router.subscription_listener is None
+            assert edge.router.table.listener is None
             assert list(edge.router.sessions) == ["below"]
             assert edge.router.subscription_count == 1
             # Nor does anything stay upstream.
