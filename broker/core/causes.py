@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
+MAX_TEXT: Final = 256
+"""Characters of a reason that are told and logged; it may quote what the other side sent."""
+
 CLIENT_DISCONNECT: Final = "client-disconnect"
 """DISCONNECT with reason 0x00 (or any 3.1.1 DISCONNECT): the only end that discards the will."""
 CLIENT_DISCONNECT_WITH_WILL: Final = "client-disconnect-with-will"

@@ -10,7 +10,7 @@ from broker.core.codec import reasons
 from broker.core.codec.encoder import encode
 from broker.core.codec.errors import ProtocolError
 from broker.core.codec.framing import LARGEST_PACKET
-from broker.core.codec.packets import Connect, Disconnect, Packet, Suback
+from broker.core.codec.packets import V5, Connect, Disconnect, Packet, Suback
 from broker.core.codec.properties import (
     MAXIMUM_PACKET_SIZE,
     REQUEST_PROBLEM_INFORMATION,
@@ -18,6 +18,7 @@ from broker.core.codec.properties import (
     Properties,
 )
 from broker.core.connection import handshake
+from broker.core.connection.phases import ADMITTING, AUTHENTICATING, CONNECTED
 from broker.core.hooks import Confirmed, Confirmer
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.windows.held_answers import send_promise
@@ -80,6 +81,19 @@ class Answers:
             send_promise(self._outbox, raw, True)
         else:
             self._outbox.control(raw)
+
+    def last(self, phase: i64, reason_code: int, text: str, server_reference: str) -> bytes:
+        """What a client hears when this side ends its connection: a DISCONNECT, where the protocol has one.
+
+        That is in 5.0, when a CONNACK has accepted the client [MQTT-3.14.0-1].
+        """
+        if phase == CONNECTED and self._version == V5:
+            moved = reason_code in (reasons.USE_ANOTHER_SERVER, reasons.SERVER_MOVED)
+            return self.disconnect(reason_code, text, server_reference if moved else "")
+        if phase in (AUTHENTICATING, ADMITTING) and reason_code == reasons.SERVER_SHUTTING_DOWN:
+            # Of the reasons for which a server ends a connection, only this one has a CONNACK to tell it.
+            return handshake.refusal(self._version, reasons.SERVER_UNAVAILABLE, text, self._outbox.max_packet)
+        return b""
 
     def disconnect(self, reason_code: int, text: str, reference: str = "") -> bytes:
         """A DISCONNECT, to be written last. `reference`: the server to use, of which the client is told where it fits.

@@ -1,8 +1,11 @@
-"""What a connection speaks whose first byte is not that of a CONNECT: for the log, so that it says what is wrong."""
+"""The first bytes of a connection: whether they begin a CONNECT, and if not, what they speak, for the log."""
 
 from __future__ import annotations
 
 from typing import Final
+
+from broker.core.codec.errors import ProtocolViolation
+from broker.core.connection import phases
 
 SHOWN: Final = 8
 """Bytes that `guess` looks at."""
@@ -19,6 +22,17 @@ _HTTP: Final = (
     b"CONNECT ",
     b"PRI ",
 )
+
+
+def check(data: bytes) -> None:
+    """Hold them against a CONNECT at once: what looks like a long packet of another kind would be waited for.
+
+    Raises:
+        ProtocolViolation: they begin no CONNECT [MQTT-3.1.0-1].
+    """
+    action = phases.action(phases.CONNECTING, data[0] >> 4)
+    if action >= phases.NOT_CONNECT:
+        raise ProtocolViolation(phases.ERRORS[action])
 
 
 def guess(data: bytes) -> str:

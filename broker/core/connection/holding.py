@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.core.connection.rate_limit import PublishLimit
 from broker.core.queues.queue_totals import Crowded, QueueTotals
 from broker.core.session.session import Session
 
@@ -88,3 +89,15 @@ class Hold:
         self._left += -passed if self.on else passed * RECOVERY
         if self._left > self._most:
             self._left = self._most
+
+
+def released(hold: Hold | None, limit: PublishLimit | None, until: float, now: float) -> float:
+    """The time until which a publisher was held, by its rate or for a subscriber, has come: a later one; 0.0: none.
+
+    `until`: the time, 0.0 where it was not held. Raises ProtocolError: see `PublishLimit.released`.
+    """
+    if hold is not None and hold.on:
+        return hold.until(now)
+    if until > 0.0 and limit is not None:
+        limit.released(now)
+    return 0.0

@@ -16,6 +16,7 @@ from mypy_extensions import i64
 from broker.core.causes import (
     CLIENT_DISCONNECT,
     CLIENT_DISCONNECT_WITH_WILL,
+    MAX_TEXT,
     NOT_ALLOWED,
     PROTOCOL_ERROR,
     QUEUE_FULL,
@@ -26,20 +27,20 @@ from broker.core.codec import reasons
 from broker.core.codec.decoder import Decoder
 from broker.core.codec.encoder import PINGRESP, encode
 from broker.core.codec.errors import PacketTooLarge, ProtocolError, ProtocolViolation, Refused
-from broker.core.codec.packets import V5, V31, Auth, Connect, Disconnect
+from broker.core.codec.packets import V5, Auth, Connect, Disconnect
 from broker.core.codec.properties import TOPIC_ALIAS_MAXIMUM
 from broker.core.connection import authenticating, first_bytes, handshake, identity, opening, phases
 from broker.core.connection.ack_packets import AckHandler
 from broker.core.connection.acknowledging import Acknowledger
 from broker.core.connection.answers import Answers
 from broker.core.connection.authenticating import Authentication
-from broker.core.connection.holding import Hold
+from broker.core.connection.holding import Hold, released
+from broker.core.connection.pending_connect import PendingConnect
 from broker.core.connection.phases import ADMITTING, AUTHENTICATING, CLOSED, CONNECTED, CONNECTING
 from broker.core.connection.publishing import PublishHandler
 from broker.core.connection.rate_limit import publish_limit
 from broker.core.connection.subscribing import FilterHandler
-from broker.core.hooks import LATER, Origin, Owner, OwnerClaim, Ticket
-from broker.core.principal import Principal
+from broker.core.hooks import LATER, Origin
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.peer import Peer
 from broker.core.queues.queue_totals import QueueTotals
@@ -57,9 +58,6 @@ counts for, and what each further PUBLISH that is taken with it."""
 LARGE_READ: Final = 1_024
 """Bytes of a read that are a sign of life though no packet was completed: a large packet over a thin link. A client
 that trickles a packet byte by byte is silent, in the sense of its keep alive."""
-
-MAX_TEXT: Final = 256
-"""Characters of a reason that are told and logged; it may quote what a client sent."""
 
 
 class ServerProtocol(Peer):
@@ -88,7 +86,7 @@ class ServerProtocol(Peer):
         self.unfinished = False  # a turn ended before the read was through: the shell calls `go_on`
         self.hurried = False  # because a subscriber has fallen behind: a little later, then
         self.renewed = False  # the client has authenticated again; the shell's to reset
-        self._asking = self._answered = False  # while access control is asked; it has answered late
+        self._answered = False  # access control, late
         # Known from the CONNECT on.
         self.accepted = self.v5 = False
         self.version = self.keep_alive = self._requested_expiry = 0
@@ -103,14 +101,8 @@ class ServerProtocol(Peer):
         self.final_packet = self._first_bytes = b""  # the second: of the first read, until the client is accepted
         # The shell's, where there is access control: it calls `admitted`, and looks at the connection after.
         self.answer_later: Callable[[int], None] | None = None
-        self._early_answer = LATER  # what it said by its ticket before it returned
-        # The CONNECT until it is decided on; who says who the client is; the exchange, if it named a method.
-        self._connect: Connect | None = None
-        self._ticket: Ticket | None = None
-        self._authentication: Authentication | None = None
-        # Who the client is, from when that is known until its session is open; and what it waits for then.
-        self._principal: Principal | None = None
-        self._claim: OwnerClaim | None = None
+        self._pending: PendingConnect | None = None  # from its CONNECT until its session is open
+        self._authentication: Authentication | None = None  # the exchange, if its CONNECT named a method
 
     # -- what the shell calls ------------------------------------------------------------------------------------------
 
@@ -161,9 +153,7 @@ class ServerProtocol(Peer):
         try:
             if self._answered and self.state == ADMITTING:
                 self._answered = False
-                if reason_code >= 0x80:
-                    raise Refused(reasons.name(reason_code), reason_code)
-                self._admit(now)
+                self._admit(reason_code, now)
             self._run(now, most)
         except ProtocolError as error:
             self._fail(error)
@@ -197,14 +187,13 @@ class ServerProtocol(Peer):
         self.unfinished = False
         self.hurried = False
         if self.state == CONNECTING and self._first_bytes:
-            # Said at once: what looks like a long packet of another kind would be waited for.
-            action: i64 = phases.action(CONNECTING, self._first_bytes[0] >> 4)
-            if action >= phases.NOT_CONNECT:
-                raise ProtocolViolation(phases.ERRORS[action])
+            first_bytes.check(self._first_bytes)
         rate = self._publish_limit
         if self.held_until > 0.0 or self._hold is not None:
-            self._released(now)
-            if self.held_until > 0.0:
+            self.held_until = released(self._hold, rate, self.held_until, now)
+            # Another turn even when nothing more has come: until then the client is not read from.
+            self.unfinished = self.held_until > 0.0
+            if self.unfinished:
                 return
         # Not a packet more once the connection is over, also of a read that a refused CONNECT began [MQTT-3.1.4-6].
         while self.state != CLOSED and self.state != ADMITTING:
@@ -234,7 +223,7 @@ class ServerProtocol(Peer):
             self.last_received = now
             counters.packets_received += 1
             kind: i64 = decoder.header >> 4
-            action = phases.action(self.state, kind)
+            action: i64 = phases.action(self.state, kind)
             if action == phases.PUBLISH:
                 taken = publishing.publish(now)
                 if taken == 0:
@@ -278,19 +267,6 @@ class ServerProtocol(Peer):
         more = self.decoder.end < len(self.decoder.buffer)
         return hold.meet(load, self.session, more, now)
 
-    def _released(self, now: float) -> None:
-        """The time until which it was held, if it was, has come: by its rate, or for a subscriber."""
-        hold = self._hold
-        if hold is not None and hold.on:
-            self.held_until = hold.until(now)
-            # Another turn even when nothing more has come: until then the client is not read from.
-            self.unfinished = self.held_until > 0.0
-        elif self.held_until > 0.0:
-            self.held_until = 0.0
-            rate = self._publish_limit
-            if rate is not None:
-                rate.released(now)
-
     @property
     def throttled(self) -> bool:
         """True while an unfinished turn waits for the client to be sent its acknowledgements."""
@@ -298,21 +274,8 @@ class ServerProtocol(Peer):
 
     @property
     def waiting(self) -> bool:
-        """True while access control makes up its mind, or its session comes from another broker: the shell stops
-        reading until `admitted` was called."""
+        """True while access control decides, or other brokers are asked: the shell reads nothing until `admitted`."""
         return self.state == ADMITTING
-
-    def answer_connect(self, reason_code: int) -> None:
-        """`Ticket.answer` was called: have the shell call `admitted`."""
-        if self._asking:
-            self._early_answer = reason_code
-        elif self.answer_later is not None and self.state == ADMITTING and self._claim is None:
-            self.answer_later(reason_code)
-
-    def answer_claim(self, reason_code: int) -> None:
-        """What other brokers had of the session is here, or the client is refused: have the shell call `admitted`."""
-        if self.answer_later is not None and self.state == ADMITTING and self._claim is not None:
-            self.answer_later(reason_code)
 
     def admitted(self, reason_code: int, now: float, work: i64 = TURN_WORK) -> None:
         """The late answer of access control, or to a claim: a turn. Does nothing when the connection has ended."""
@@ -326,20 +289,10 @@ class ServerProtocol(Peer):
         self.router.fanout.drain(self.router, now)
 
     def close(self, cause: str, reason_code: int, text: str, now: float) -> None:
-        """End the connection from this side, with a DISCONNECT where the protocol has one.
-
-        That is in 5.0, when a CONNACK has accepted the client [MQTT-3.14.0-1].
-        """
+        """End the connection from this side, with a DISCONNECT where the protocol has one (`Answers.last`)."""
         if self.state == CLOSED:
             return
-        if self.v5 and self.state == CONNECTED:
-            moved = reason_code in (reasons.USE_ANOTHER_SERVER, reasons.SERVER_MOVED)
-            reference = self.router.limits.server_reference if moved else ""
-            self.final_packet = self._answers.disconnect(reason_code, text, reference)
-        elif self.state in (AUTHENTICATING, ADMITTING) and reason_code == reasons.SERVER_SHUTTING_DOWN:
-            # Of the reasons for which a server ends a connection, only this one has a CONNACK to tell it.
-            code = reasons.SERVER_UNAVAILABLE
-            self.final_packet = handshake.refusal(self.version, code, text, self.outbox.max_packet)
+        self.final_packet = self._answers.last(self.state, reason_code, text, self.router.limits.server_reference)
         self._end(cause, text)
         self.router.fanout.drain(self.router, now)
 
@@ -366,11 +319,8 @@ class ServerProtocol(Peer):
         if self.state == CLOSED:
             return
         self.state = phases.follow(self.state, CLOSED)
-        self.close_cause = cause
-        self.close_text = text
-        self._connect = self._ticket = self._principal = None
-        self._claim_over()
-        self.answer_later = None
+        self.close_cause, self.close_text = cause, text
+        self._pending_over()
         self._authentication = None
         self._filters.ended()
         self._acknowledger.ended()
@@ -412,9 +362,10 @@ class ServerProtocol(Peer):
         if version == 0:
             text = first_bytes.guess(self._first_bytes) or text
         self.final_packet = handshake.refusal(version, error.reason_code, text, self.outbox.max_packet)
-        ticket = self._ticket
-        detail = "" if ticket is None else ticket.detail[:MAX_TEXT]
-        self._end(REFUSED if isinstance(error, Refused) else PROTOCOL_ERROR, detail or text)
+        if self._pending is not None:
+            self.user_name = self._pending.user_name
+            text = self._pending.detail[:MAX_TEXT] or text
+        self._end(REFUSED if isinstance(error, Refused) else PROTOCOL_ERROR, text)
 
     # -- packets -------------------------------------------------------------------------------------------------------
 
@@ -452,22 +403,20 @@ class ServerProtocol(Peer):
         self.clean_start = connect.clean_start
         self._answers.connecting(connect)
         router = self.router
+        self._pending = PendingConnect(connect, self.origin, router)
         if self.origin.node:
             # The bus knows who it is.
-            self._connect = connect
-            self._admit(now)
+            self._admit(reasons.SUCCESS, now)
             return
         opening.check(connect, self.refused, self.origin.host, router, now)
-        self._connect = connect
         self.decoder.undecided()
-        authentication = authenticating.begin(connect, self.origin, router)
+        authentication = self._authentication = authenticating.begin(connect, self.origin, router)
         if authentication is None:
-            self._ask_access_control(connect, now)
-            return
-        self.state = phases.follow(self.state, AUTHENTICATING)
-        self._authentication = authentication
-        authentication.start()
-        self._after_exchange(authentication, now)
+            self._ask_access_control(now)
+        else:
+            self.state = phases.follow(self.state, AUTHENTICATING)
+            authentication.start()
+            self._after_exchange(authentication, now)
 
     def _after_exchange(self, authentication: Authentication, now: float) -> None:
         """Say what the exchange has come to: AUTH, or on to access control; or it ends the connection."""
@@ -480,107 +429,65 @@ class ServerProtocol(Peer):
                 self.renewed = self.unfinished = True
             self._answers.send(answer)
             return
-        assert self._connect is not None
-        self._ask_access_control(self._connect, now)
+        self._ask_access_control(now)
 
-    def _ask_access_control(self, connect: Connect, now: float) -> None:
-        """Whoever decides about clients is asked last, also when an authentication method was satisfied.
-
-        A client that is turned away is refused like any other: its connection closes [MQTT-3.1.4-2].
-        """
-        access_control = self.router.access_control
-        authentication = self._authentication
-        if access_control is not None or authentication is not None:
-            proved = None if authentication is None else authentication.principal
-            ticket = self._ticket = Ticket(self.answer_connect, proved)
-        if access_control is not None:
+    def _ask_access_control(self, now: float) -> None:
+        """A client that is turned away is refused like any other: its connection closes [MQTT-3.1.4-2]."""
+        pending = self._pending
+        assert pending is not None
+        if self.router.access_control is not None:
             self.state = phases.follow(self.state, ADMITTING)
-            self._early_answer = LATER
-            self._asking = True
-            try:
-                answer = access_control.admit(connect, self.origin, ticket)
-            finally:
-                self._asking = False
-            if answer == LATER:
-                # It may have been given before the call was over.
-                answer = self._early_answer
-            if answer == LATER or self.state != ADMITTING:
-                return
-            if answer >= 0x80:
-                raise Refused(reasons.name(answer), answer)
-        self._admit(now)
+        answer = pending.ask(self._authentication, self.answer_later)
+        # It may have ended this connection.
+        if answer != LATER and self.state != CLOSED:
+            self._admit(answer, now)
 
-    def _admit(self, now: float) -> None:
-        """The client may come in: open its session, answer CONNACK [MQTT-3.1.4-5].
+    def _admit(self, answer: int, now: float) -> None:
+        """By this answer the client may come in, or may not: open its session, answer CONNACK [MQTT-3.1.4-5].
 
         Until then only AUTH went to the client [MQTT-3.2.0-1]: its session gets the outbox here, and the CONNACK is the
         first thing in it. Only a CONNECT leads here, and a second one is refused, so there is one CONNACK
         [MQTT-3.2.0-2].
         """
-        connect = self._connect
-        assert connect is not None
+        if answer >= 0x80:
+            raise Refused(reasons.name(answer), answer)
+        pending = self._pending
+        assert pending is not None
         router = self.router
         outbox = self.outbox
-        # Without an identifier, from here on as if the client had brought it; the CONNACK tells [MQTT-3.1.3-7].
-        assigned = "" if connect.client_id else router.new_client_id()
-        client_id = self.client_id = connect.client_id or assigned
-        terms = handshake.Terms(connect, router.limits, self.origin)
-        connack = opening.connack_for(connect, terms, assigned, self._authentication, router, outbox.max_packet)
+        terms = handshake.Terms(pending.connect, router.limits, self.origin)
+        connack = pending.connack(terms, self._authentication, outbox.max_packet)
+        self.client_id = pending.client_id
         if connack is None:
             self._end(REFUSED, "the CONNACK does not fit the client's Maximum Packet Size")
             return
-        principal = self._principal
-        if principal is None:
-            principal = self._principal = identity.principal_of(connect, self._ticket, self.origin, client_id)
-            if principal.user_name != connect.user_name:
-                # Who the client proved to be may be another one than it says.
-                opening.check_ban(client_id, principal.user_name, self.origin.host, router, now)
-            self.user_name = principal.user_name
-            opening.check_client(connect, principal, router)
-            # Its own identifier nobody else has, nor another node of the mesh.
-            waits = router.owner is not None and not assigned and not self.origin.node
-            if router.owner is not None and waits and self._claims(router.owner, connect, principal):
-                return
-        session, present = opening.open_session(connect, client_id, principal, terms, outbox, router, now, self.origin)
+        if not pending.identify(now, self.answer_later):
+            if self.state != ADMITTING:
+                self.state = phases.follow(self.state, ADMITTING)
+            return
+        self.user_name = pending.user_name
+        session = pending.open_session(terms, connack, outbox, now)
         self.keep_alive = terms.keep_alive
         self._requested_expiry = terms.requested_expiry
         self.session = session
-        self._connect = self._ticket = self._principal = None
         self._first_bytes = b""
-        self.answer_later = None
         self.decoder.decided(terms.max_packet_size)
         self._acknowledger.connected(session, self.version, router.commits)
         self._publishing.connected(session, self.version, connack.properties.integers.get(TOPIC_ALIAS_MAXIMUM, 0))
         self.state = phases.follow(self.state, CONNECTED)
         self.accepted = True
-        # Whether there was a session to go on with [MQTT-3.2.2-3], so never after a clean start [MQTT-3.2.2-2]
-        # [MQTT3-3.2.2-1]. In 3.1 the byte is reserved.
-        connack.session_present = present and self.version != V31
         self.session_present = connack.session_present
         outbox.control(encode(connack, self.version))
-        if router.tap is not None:
-            router.tap.connected(
-                client_id, self.origin.address, self.user_name, self.version, self.clean_start, self.session_present
-            )
-        if present:
+        if pending.present:
             self._filters.resume(session, now)
         # Last: another broker may wait for the session, and this connection then ends.
-        self._claim_over()
+        self._pending_over()
 
-    def _claims(self, owner: Owner, connect: Connect, principal: Principal) -> bool:
-        """Ask for what other brokers have of the client's session. Whether it has to wait: then `admitted` goes on."""
-        self._claim = owner.claim(connect.client_id, principal.user_name, connect.clean_start, self.answer_claim)
-        if self._claim is None:
-            return False
-        if self.state != ADMITTING:
-            self.state = phases.follow(self.state, ADMITTING)
-        return True
-
-    def _claim_over(self) -> None:
-        claim = self._claim
-        if claim is not None:
-            self._claim = None
-            claim.over()
+    def _pending_over(self) -> None:
+        pending = self._pending
+        self._pending = self.answer_later = None
+        if pending is not None:
+            pending.over()
 
     def _on_disconnect(self, packet: Disconnect) -> None:
         session = self.session

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.core.causes import CONNECTION_LOST
+from broker.core.causes import CONNECTION_LOST, MAX_TEXT
 from broker.core.codec import reasons
 from broker.core.codec.decoder import Decoder
 from broker.core.codec.encoder import encode
@@ -71,7 +71,7 @@ class NodeProtocol(ClientProtocol):
         """The node broke the protocol: say so where that is possible, and end the connection."""
         if self.state == CONNECTED:
             self.final_packet = encode(Disconnect(error.reason_code), V5)
-        self._end(f"the node broke the protocol: {error}"[:256])
+        self._end(f"the node broke the protocol: {error}"[:MAX_TEXT])
 
     def _packet(self, packet: Packet, now: float) -> None:
         if self.state == CONNECTING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.core.causes import CONNECTION_LOST
+from broker.core.causes import CONNECTION_LOST, MAX_TEXT
 from broker.core.codec import reasons
 from broker.core.codec.decoder import Decoder
 from broker.core.codec.encoder import encode, publish
@@ -312,7 +312,7 @@ class Uplink(ClientProtocol):
         """The upstream broke the protocol: say so where that is possible, and end the connection."""
         if self.state == CONNECTED and self.v5:
             self.final_packet = encode(Disconnect(error.reason_code), V5)
-        self._end(error.reason_code, f"the upstream broke the protocol: {error}"[:256])
+        self._end(error.reason_code, f"the upstream broke the protocol: {error}"[:MAX_TEXT])
 
     # -- packets -------------------------------------------------------------------------------------------------------
 
@@ -332,7 +332,7 @@ class Uplink(ClientProtocol):
         elif isinstance(packet, Disconnect):
             text = packet.properties.strings.get(REASON_STRING, "") or reasons.name(packet.reason_code)
             self._judge(packet.reason_code, now)
-            self._end(packet.reason_code, f"the upstream ended the connection: {text}"[:256])
+            self._end(packet.reason_code, f"the upstream ended the connection: {text}"[:MAX_TEXT])
         else:
             raise ProtocolViolation("a packet that does not belong here")
 
@@ -342,7 +342,7 @@ class Uplink(ClientProtocol):
             if not self.v5:
                 code = V3_REASONS.get(code, reasons.UNSPECIFIED_ERROR)
             text = packet.properties.strings.get(REASON_STRING, "") or reasons.name(code)
-            self._end(code, f"the upstream refused the connection: {text}"[:256])
+            self._end(code, f"the upstream refused the connection: {text}"[:MAX_TEXT])
             return
         if packet.session_present and self.clean_start:
             # What it has is not what we know of [MQTT-3.2.2-2] [MQTT-3.2.2-4].

@@ -1,0 +1,137 @@
+"""A CONNECT that is not answered yet: the way of its client to its session.
+
+Owns what is known of the client until then, and what it waits for: whoever decides about clients (`AccessControl`), and
+then, in a mesh, the other brokers (`Owner`). `ServerProtocol` says when it is whose turn, and drops it when the client
+is in, or its connection has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.core.codec import reasons
+from broker.core.codec.packets import V31, Connack, Connect
+from broker.core.connection import identity, opening
+from broker.core.connection.authenticating import Authentication
+from broker.core.connection.handshake import Terms
+from broker.core.hooks import LATER, Origin, OwnerClaim, Ticket
+from broker.core.principal import Principal
+from broker.core.queues.outbox import Outbox
+from broker.core.routing.router import Router
+from broker.core.session.session import Session
+
+
+class PendingConnect:
+    """`client_id`: its own, or the one that it was given (`connack`); `present`: its client had a session."""
+
+    def __init__(self, connect: Connect, origin: Origin, router: Router) -> None:
+        self.connect = connect
+        self.client_id = connect.client_id
+        self.present = False
+        self._principal: Principal | None = None
+        self._origin = origin
+        self._router = router
+        self._ticket: Ticket | None = None
+        self._asking = False  # access control, which may answer by its ticket before it returns
+        self._early_answer = LATER
+        self._claim: OwnerClaim | None = None
+        self._told: Callable[[int], None] | None = None  # who hears of a late answer
+
+    def ask(self, authentication: Authentication | None, told: Callable[[int], None] | None) -> int:
+        """Ask access control, if there is one: a reason code, or LATER, and `told` hears of it.
+
+        Whoever decides about clients is asked last, also when an authentication method was satisfied.
+        """
+        access_control = self._router.access_control
+        if access_control is not None or authentication is not None:
+            proved = None if authentication is None else authentication.principal
+            self._ticket = Ticket(self._decided, proved)
+        if access_control is None or self._ticket is None:
+            return reasons.SUCCESS
+        self._told = told
+        self._asking = True
+        try:
+            answer = access_control.admit(self.connect, self._origin, self._ticket)
+        finally:
+            self._asking = False
+        return self._early_answer if answer == LATER else answer
+
+    def _decided(self, reason_code: int) -> None:
+        """`Ticket.answer` was called."""
+        if self._asking:
+            self._early_answer = reason_code
+        elif self._told is not None and self._claim is None:
+            self._told(reason_code)
+
+    @property
+    def detail(self) -> str:
+        """Why the client was refused, for the log."""
+        return "" if self._ticket is None else self._ticket.detail
+
+    def connack(self, terms: Terms, authentication: Authentication | None, max_packet: int) -> Connack | None:
+        """The CONNACK with which it may come in; None when the client can take none: then nothing has been done yet."""
+        connect = self.connect
+        # Without an identifier, from here on as if the client had brought it; the CONNACK tells [MQTT-3.1.3-7].
+        assigned = "" if connect.client_id else self._router.new_client_id()
+        self.client_id = connect.client_id or assigned
+        return opening.connack_for(connect, terms, assigned, authentication, self._router, max_packet)
+
+    def identify(self, now: float, told: Callable[[int], None] | None) -> bool:
+        """Find out who the client is, and ask for what other brokers have of its session.
+
+        False: it has to wait for that, and `told` hears when it has come.
+
+        Raises:
+            Refused: nobody who may come in.
+        """
+        if self._principal is not None:
+            return True
+        connect = self.connect
+        router = self._router
+        principal = identity.principal_of(connect, self._ticket, self._origin, self.client_id)
+        if principal.user_name != connect.user_name:
+            # Who the client proved to be may be another one than it says.
+            opening.check_ban(self.client_id, principal.user_name, self._origin.host, router, now)
+        self._principal = principal
+        opening.check_client(connect, principal, router)
+        # An identifier that it was given nobody else has, nor has anybody another node's.
+        if router.owner is None or not connect.client_id or self._origin.node:
+            return True
+        self._told = told
+        self._claim = router.owner.claim(connect.client_id, principal.user_name, connect.clean_start, self._fetched)
+        return self._claim is None
+
+    def _fetched(self, reason_code: int) -> None:
+        """What other brokers had of the session is here, or the client is refused."""
+        if self._told is not None and self._claim is not None:
+            self._told(reason_code)
+
+    @property
+    def user_name(self) -> str | None:
+        """Whom the CONNECT names; then whom the client proved to be."""
+        return self.connect.user_name if self._principal is None else self._principal.user_name
+
+    def open_session(self, terms: Terms, connack: Connack, outbox: Outbox, now: float) -> Session:
+        """Open or resume the session of a client that is identified. Raises Refused."""
+        principal = self._principal
+        assert principal is not None
+        session, self.present = opening.open_session(
+            self.connect, self.client_id, principal, terms, outbox, self._router, now, self._origin
+        )
+        # Whether there was a session to go on with [MQTT-3.2.2-3], so never after a clean start [MQTT-3.2.2-2]
+        # [MQTT3-3.2.2-1]. In 3.1 the byte is reserved.
+        version = self.connect.version
+        connack.session_present = self.present and version != V31
+        tap = self._router.tap
+        if tap is not None:
+            address, clean_start = self._origin.address, self.connect.clean_start
+            tap.connected(self.client_id, address, principal.user_name, version, clean_start, connack.session_present)
+        return session
+
+    def over(self) -> None:
+        """The client is in, or its connection has ended: another broker may wait for the session."""
+        self._ticket = self._told = None
+        claim = self._claim
+        if claim is not None:
+            self._claim = None
+            claim.over()
