@@ -1,19 +1,25 @@
 """The client's side of MQTT on one connection, as whoever has the network connection sees it.
 
 Owns what the protocol of a link to an upstream broker and that of one to another node of a mesh have in common: the
-interface to `ClientConnection`, and the turns in which a read is acted on.
+interface to `ClientConnection`, the turns in which a read is acted on, which packet means what, and the ends.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from broker.core.causes import CONNECTION_LOST, MAX_TEXT
+from broker.core.codec import reasons
 from broker.core.codec.decoder import Decoder
-from broker.core.codec.encoder import PINGREQ
-from broker.core.codec.errors import ProtocolError
+from broker.core.codec.encoder import PINGREQ, encode
+from broker.core.codec.errors import ProtocolError, ProtocolViolation
+from broker.core.codec.packets import V5, Ack, Connack, Disconnect, Packet, Pingresp
+from broker.core.codec.properties import REASON_STRING, SESSION_EXPIRY_INTERVAL
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.peer import Peer
+from broker.core.routing.peers import PeerConnected, PeerDisconnected
 from broker.core.routing.router import Router
+from broker.core.session.session import Session
 
 CONNECTING: Final = 0
 CONNECTED: Final = 1
@@ -21,10 +27,18 @@ CLOSED: Final = 2
 
 
 class ClientProtocol(Peer):
-    """The protocol state of one connection. Times in seconds of the loop's clock."""
+    """The protocol state of one connection. Times in seconds of the loop's clock.
 
-    def __init__(self, router: Router, outbox: Outbox, decoder: Decoder) -> None:
+    `sender`: the session of which messages go out; `other`: what the other side is called in the log.
+    """
+
+    def __init__(
+        self, router: Router, sender: Session, outbox: Outbox, decoder: Decoder, version: int, other: str
+    ) -> None:
         self.router = router
+        self.sender = sender
+        self.version = version
+        self.other = other
         self.outbox = outbox
         self.decoder = decoder
         self.state = CONNECTING
@@ -39,6 +53,9 @@ class ClientProtocol(Peer):
         self.hurried = False
         self.last_received = 0.0
         self.ping_sent = 0.0
+        # How it ended: a reason code where there was one, and words.
+        self.close_code = 0
+        self.close_text = ""
         outbox.peer = self
 
     def hello(self, clean_start: bool) -> bytes:
@@ -69,12 +86,66 @@ class ClientProtocol(Peer):
         raise NotImplementedError
 
     def fail(self, error: ProtocolError) -> None:
-        """The other side broke the protocol: end the connection."""
+        """The other side broke the protocol: say so where that is possible, and end the connection."""
+        if self.state == CONNECTED and self.version == V5:
+            self.final_packet = encode(Disconnect(error.reason_code), V5)
+        self.end(error.reason_code, f"{self.other} broke the protocol: {error}"[:MAX_TEXT])
+
+    # -- packets -------------------------------------------------------------------------------------------------------
+
+    def act(self, packet: Packet, now: float) -> None:
+        """Act on a packet that is no PUBLISH. Raises ProtocolError."""
+        if self.state == CONNECTING:
+            if not isinstance(packet, Connack):
+                raise ProtocolViolation("the first packet is not CONNACK")  # [MQTT-3.2.0-1]
+            self.on_connack(packet, now)
+        elif isinstance(packet, Ack):
+            self.acknowledged(packet.kind, packet.packet_id, packet.reason_code, now)
+        elif isinstance(packet, Pingresp):
+            self.ping_sent = 0.0
+            self.answered(now)
+        elif isinstance(packet, Disconnect):
+            self.on_disconnect(packet, now)
+        else:
+            self.on_other(packet, now)
+
+    def on_connack(self, packet: Connack, now: float) -> None:
+        """The answer to our CONNECT. Raises ProtocolError."""
         raise NotImplementedError
+
+    def attach(self, window: int, now: float) -> None:
+        """The other side has accepted us: from now on the session's messages go out on this connection."""
+        router = self.router
+        self.sender.attach(self.version, window, True)
+        router.fanout.post(PeerConnected(self.sender, self.outbox))
+        router.fanout.drain(router, now)
+
+    def acknowledged(self, kind: int, packet_id: int, reason_code: int, now: float) -> None:
+        """PUBACK, PUBREC, PUBREL or PUBCOMP came. Raises ProtocolError."""
+        self.sender.on_ack(kind, packet_id, reason_code, now)
+
+    def answered(self, now: float) -> None:
+        """The other side has answered a PINGREQ."""
+
+    def on_disconnect(self, packet: Disconnect, now: float) -> None:
+        """The other side ends the connection."""
+        del now
+        text = packet.properties.strings.get(REASON_STRING, "") or reasons.name(packet.reason_code)
+        self.end(packet.reason_code, f"{self.other} ended the connection: {text}"[:MAX_TEXT])
+
+    def on_other(self, packet: Packet, now: float) -> None:
+        """Any other packet. Raises ProtocolError."""
+        del packet, now
+        raise ProtocolViolation("a packet that does not belong here")
+
+    # -- what else the shell calls -------------------------------------------------------------------------------------
 
     def refill(self, now: float) -> bool:
         """After the writer took a batch: queue what waited for room. True when it should take another."""
-        raise NotImplementedError
+        self.router.counters.load.now = now
+        self.look(now)
+        more = self.state == CONNECTED and self.sender.backlog and self.sender.pump(now)
+        return more or not self.outbox.empty
 
     def ping(self, now: float) -> None:
         """Ask the other side whether it is there."""
@@ -83,11 +154,46 @@ class ClientProtocol(Peer):
 
     def close(self, reason_code: int, text: str, forget: bool, now: float) -> None:
         """End the connection from this side, with a DISCONNECT. `forget`: the other need not keep our session."""
-        raise NotImplementedError
+        if self.state == CLOSED:
+            return
+        if self.state == CONNECTED:
+            packet = Disconnect(reason_code)
+            if forget and self.version == V5:
+                packet.properties.integers[SESSION_EXPIRY_INTERVAL] = 0
+            self.final_packet += encode(packet, self.version)
+        self.end(reason_code, text)
+        self.router.fanout.drain(self.router, now)
 
     def lost(self, text: str, now: float, closed: bool = False) -> None:
         """The connection is gone, or given up. `closed`: the other side has closed it, by all that can be seen."""
-        raise NotImplementedError
+        del closed
+        self.end(0, text)
+        self.router.fanout.drain(self.router, now)
+
+    def take_over(self, now: float) -> None:
+        """Nobody else can have this client identifier; but the shell may end the connection."""
+        self.close(reasons.SUCCESS, "replaced", False, now)
+
+    def overflow(self, now: float) -> None:
+        """No policy of such a session ends its connection."""
+
+    def end(self, code: int, text: str) -> None:
+        """The connection is over, for that reason code (0: none) and in these words."""
+        if self.state == CLOSED:
+            return
+        was_connected = self.state == CONNECTED
+        self.state = CLOSED
+        self.close_code = code
+        self.close_text = text
+        self.ended(was_connected)
+        if was_connected:
+            self.router.fanout.post(PeerDisconnected(self.sender, self.outbox, CONNECTION_LOST))
+        else:
+            self.outbox.close()
+        self.outbox.report_end()
+
+    def ended(self, was_connected: bool) -> None:
+        """What else goes with the connection, before its session is told."""
 
     @property
     def answer_due(self) -> float:

@@ -14,7 +14,7 @@ from broker.core.causes import CONNECTION_LOST, MAX_TEXT
 from broker.core.codec import reasons
 from broker.core.codec.decoder import Decoder
 from broker.core.codec.encoder import encode, publish
-from broker.core.codec.errors import ProtocolError, ProtocolViolation
+from broker.core.codec.errors import ProtocolViolation
 from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.packets import (
     PUBACK,
@@ -22,12 +22,10 @@ from broker.core.codec.packets import (
     PUBREC,
     PUBREL,
     V5,
-    Ack,
     Connack,
     Connect,
     Disconnect,
     Packet,
-    Pingresp,
     Publish,
     Suback,
     Unsuback,
@@ -47,8 +45,7 @@ from broker.core.codec.properties import (
 from broker.core.queues.delivery import DONE, Delivery
 from broker.core.queues.outbox import Outbox
 from broker.core.routing.loop_detection import LINK
-from broker.core.routing.peers import PeerConnected, PeerDisconnected
-from broker.upstream.protocol.client import CLOSED, CONNECTED, CONNECTING, ClientProtocol
+from broker.upstream.protocol.client import CLOSED, CONNECTED, ClientProtocol
 from broker.upstream.protocol.downlink import Downlink
 from broker.upstream.protocol.link_state import LinkState
 
@@ -100,19 +97,16 @@ class Uplink(ClientProtocol):
         version: int,
         bridge: bool,
     ) -> None:
-        super().__init__(link.router, outbox, Decoder(offer.max_packet_size, False, version))
+        decoder = Decoder(offer.max_packet_size, False, version)
+        super().__init__(link.router, link.session, outbox, decoder, version, "the upstream")
         self.session = link.session
         self.declarer = link.declarer
         self.replays = link.replays
         self.figures = link.figures
-        self.version = version
         self.v5 = version == V5
         self._downlink = Downlink(link, outbox, version)
         self.offer = offer
         self.bridge = bridge
-        # How it ended: a reason code where there was one, and words.
-        self.close_code = 0
-        self.close_text = ""
         # What the CONNECT said; and whether the connection is there only to end an earlier session.
         self.clean_start = False
         self.session_reset = False
@@ -188,9 +182,9 @@ class Uplink(ClientProtocol):
                 counters.messages_received += 1
                 self._downlink.publish(decoder.publish(), now)
             elif self.state == CONNECTED and 4 <= kind <= 7 and decoder.short_ack() > 0:
-                self._acknowledged(kind, decoder.short_ack(), 0, now)
+                self.acknowledged(kind, decoder.short_ack(), 0, now)
             else:
-                self._packet(decoder.packet(), now)
+                self.act(decoder.packet(), now)
 
     def declare(self, now: float) -> None:
         """Send what the declarer has to say."""
@@ -203,13 +197,6 @@ class Uplink(ClientProtocol):
                 self.replays.expect(topic_filter, now)
             for packet in made:
                 self.outbox.control(packet)
-
-    def refill(self, now: float) -> bool:
-        """After the writer took a batch: queue what waited for room. True when it should take another."""
-        self.router.counters.load.now = now
-        self.look(now)
-        more = self.state == CONNECTED and self.session.backlog and self.session.pump(now)
-        return more or not self.outbox.empty
 
     @property
     def looks(self) -> bool:
@@ -231,52 +218,27 @@ class Uplink(ClientProtocol):
         self._downlink.hurry(now)
 
     def close(self, reason_code: int, text: str, forget: bool, now: float) -> None:
-        """End the connection from this side, with a DISCONNECT. `forget`: the upstream need not keep our session."""
-        if self.state == CLOSED:
-            return
-        if self.state == CONNECTED:
-            if reason_code == reasons.SUCCESS and self.offer.status_topic:
-                # A DISCONNECT takes the will away, so its word is said before.
-                self.final_packet = publish(Publish(self.offer.status_topic.encode(), b"0", 0, True), self.version)
-            packet = Disconnect(reason_code)
-            if forget and self.v5:
-                packet.properties.integers[SESSION_EXPIRY_INTERVAL] = 0
-            self.final_packet += encode(packet, self.version)
-        self._end(reason_code, text)
-        self.router.fanout.drain(self.router, now)
+        """As in `ClientProtocol`."""
+        if self.state == CONNECTED and reason_code == reasons.SUCCESS and self.offer.status_topic:
+            # A DISCONNECT takes the will away, so its word is said before.
+            self.final_packet = publish(Publish(self.offer.status_topic.encode(), b"0", 0, True), self.version)
+        super().close(reason_code, text, forget, now)
 
     def lost(self, text: str, now: float, closed: bool = False) -> None:
-        """The connection is gone, or given up. `closed`: the upstream has closed it, by all that can be seen."""
+        """As in `ClientProtocol`."""
         if closed:
             self._judge(0, now)
-        self._end(0, text)
-        self.router.fanout.drain(self.router, now)
-
-    def take_over(self, now: float) -> None:
-        """Nobody else can have this client identifier; but the shell may end a link."""
-        self.close(reasons.SUCCESS, "replaced", False, now)
-
-    def overflow(self, now: float) -> None:
-        """No policy of a link ends it."""
+        super().lost(text, now, closed)
 
     # -- endings -------------------------------------------------------------------------------------------------------
 
-    def _end(self, code: int, text: str) -> None:
-        if self.state == CLOSED:
-            return
-        was_connected = self.state == CONNECTED
-        self.state = CLOSED
-        self.close_code = code
-        self.close_text = text
+    def ended(self, was_connected: bool) -> None:
+        """The subscriptions go with the connection, and what it owed the upstream."""
         self._downlink.forget()
         if was_connected:
             self.declarer.close()
             if self.router.tap is not None:
                 self.router.tap.disconnected(self.session.client_id, UPSTREAM, CONNECTION_LOST)
-            self.router.fanout.post(PeerDisconnected(self.session, self.outbox, CONNECTION_LOST))
-        else:
-            self.outbox.close()
-        self.outbox.report_end()
 
     def _judge(self, code: int, now: float) -> None:
         """The upstream ends the connection: perhaps for a message (`trial`)."""
@@ -308,41 +270,43 @@ class Uplink(ClientProtocol):
         else:
             session.let_qos0_pass(now)
 
-    def fail(self, error: ProtocolError) -> None:
-        """The upstream broke the protocol: say so where that is possible, and end the connection."""
-        if self.state == CONNECTED and self.v5:
-            self.final_packet = encode(Disconnect(error.reason_code), V5)
-        self._end(error.reason_code, f"the upstream broke the protocol: {error}"[:MAX_TEXT])
-
     # -- packets -------------------------------------------------------------------------------------------------------
 
-    def _packet(self, packet: Packet, now: float) -> None:
-        if self.state == CONNECTING:
-            if not isinstance(packet, Connack):
-                raise ProtocolViolation("the first packet is not CONNACK")  # [MQTT-3.2.0-1]
-            self._on_connack(packet, now)
-        elif isinstance(packet, Ack):
-            self._acknowledged(packet.kind, packet.packet_id, packet.reason_code, now)
-        elif isinstance(packet, (Suback, Unsuback)):
-            self._declared(packet, now)
-        elif isinstance(packet, Pingresp):
-            self.ping_sent = 0.0
-            self.session.trial.answered()
-            self.look(now)
-        elif isinstance(packet, Disconnect):
-            text = packet.properties.strings.get(REASON_STRING, "") or reasons.name(packet.reason_code)
-            self._judge(packet.reason_code, now)
-            self._end(packet.reason_code, f"the upstream ended the connection: {text}"[:MAX_TEXT])
-        else:
-            raise ProtocolViolation("a packet that does not belong here")
+    def answered(self, now: float) -> None:
+        """The upstream has answered a PINGREQ."""
+        self.session.trial.answered()
+        self.look(now)
 
-    def _on_connack(self, packet: Connack, now: float) -> None:
+    def on_disconnect(self, packet: Disconnect, now: float) -> None:
+        """As in `ClientProtocol`."""
+        self._judge(packet.reason_code, now)
+        super().on_disconnect(packet, now)
+
+    def on_other(self, packet: Packet, now: float) -> None:
+        """SUBACK or UNSUBACK: go on with what comes next, and forget what was kept for the filters that went.
+
+        Raises:
+            ProtocolViolation: any other packet.
+        """
+        if not isinstance(packet, (Suback, Unsuback)):
+            raise ProtocolViolation("a packet that does not belong here")
+        gone = self.declarer.withdrawn(packet.packet_id)
+        self.refused += self.declarer.acknowledged(packet.packet_id, packet.reason_codes)
+        if gone:
+            self.replays.withdrawn(gone)
+            # Before anybody here can subscribe again and be given what is old.
+            self.replays.turn(self.declarer.table, now)
+        self.declare(now)
+        self.look(now)
+
+    def on_connack(self, packet: Connack, now: float) -> None:
+        """The upstream has accepted us, or not. Raises ProtocolError."""
         code = packet.reason_code
         if code != 0:
             if not self.v5:
                 code = V3_REASONS.get(code, reasons.UNSPECIFIED_ERROR)
             text = packet.properties.strings.get(REASON_STRING, "") or reasons.name(code)
-            self._end(code, f"the upstream refused the connection: {text}"[:MAX_TEXT])
+            self.end(code, f"the upstream refused the connection: {text}"[:MAX_TEXT])
             return
         if packet.session_present and self.clean_start:
             # What it has is not what we know of [MQTT-3.2.2-2] [MQTT-3.2.2-4].
@@ -352,12 +316,12 @@ class Uplink(ClientProtocol):
                 self._downlink.peer_id = value
         if self._downlink.peer_id == self.session.broker_id:
             self.final_packet = encode(Disconnect(reasons.SUCCESS), self.version)
-            self._end(reasons.IMPLEMENTATION_SPECIFIC_ERROR, "the upstream is this broker itself, or has its broker_id")
+            self.end(reasons.IMPLEMENTATION_SPECIFIC_ERROR, "the upstream is this broker itself, or has its broker_id")
             return
         self.accepted = True
         if self.session_reset:
             self.final_packet = encode(Disconnect(reasons.SUCCESS), self.version)
-            self._end(reasons.SUCCESS, "an earlier session was ended")
+            self.end(reasons.SUCCESS, "an earlier session was ended")
             return
         integers = packet.properties.integers
         offer = self.offer
@@ -377,12 +341,10 @@ class Uplink(ClientProtocol):
         # In 5.0 the upstream tells whether a message reached anybody.
         session.answers = self.v5
         window = min(offer.max_inflight, integers.get(RECEIVE_MAXIMUM, 65_535))  # [MQTT-3.3.4-7]
-        session.attach(self.version, window, True)
         if router.tap is not None:
             # The session is one that goes on, whether the upstream's does or not.
             router.tap.connected(session.client_id, UPSTREAM, None, self.version, False, True)
-        router.fanout.post(PeerConnected(session, outbox))
-        router.fanout.drain(router, now)
+        self.attach(window, now)
         if not packet.session_present:
             session.begin_anew(router.retained)
         session.lower()
@@ -398,18 +360,8 @@ class Uplink(ClientProtocol):
         session.resume(now)
         self.look(now)
 
-    def _declared(self, packet: Suback | Unsuback, now: float) -> None:
-        """A SUBACK or UNSUBACK: go on with what comes next, and forget what was kept for the filters that went."""
-        gone = self.declarer.withdrawn(packet.packet_id)
-        self.refused += self.declarer.acknowledged(packet.packet_id, packet.reason_codes)
-        if gone:
-            self.replays.withdrawn(gone)
-            # Before anybody here can subscribe again and be given what is old.
-            self.replays.turn(self.declarer.table, now)
-        self.declare(now)
-        self.look(now)
-
-    def _acknowledged(self, kind: int, packet_id: int, reason_code: int, now: float) -> None:
+    def acknowledged(self, kind: int, packet_id: int, reason_code: int, now: float) -> None:
+        """PUBACK, PUBREC, PUBREL or PUBCOMP came. Raises ProtocolError."""
         session = self.session
         if reason_code >= 0x80 and kind in (PUBACK, PUBREC):
             # It is over all the same [MQTT-4.4.0-2].
