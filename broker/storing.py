@@ -17,7 +17,7 @@ from broker.store.base import Store, StoreListener
 
 if TYPE_CHECKING:
     from broker.net.server import Server
-    from broker.store.sqlite import RuleTexts
+    from broker.store.groups.principals import RuleTexts
 
 LINES_APART: Final = 10.0
 """Seconds between two lines about failures."""

@@ -135,7 +135,8 @@ class TestSettings:
         terms = {"path": str(tmp_path / "s"), "synchronous": "off", "commit_window": 0.5, "commit_bytes": 77}
         made = storing.make(Settings.model_validate({"store": terms}))
         assert isinstance(made, SqliteStore)
-        assert (made.directory, made._synchronous, made._window, made._group_bytes) == (tmp_path / "s", "off", 0.5, 77)
+        assert (made.directory, made._synchronous) == (tmp_path / "s", "off")
+        assert (made._groups._window, made._groups._size) == (0.5, 77)
         # Only a start touches the disk.
         assert not made.directory.exists()
 

@@ -11,7 +11,7 @@ from broker.settings import Mesh as MeshSettings
 
 if TYPE_CHECKING:
     from broker.net.server import Server
-    from broker.store.sqlite import RuleTexts
+    from broker.store.groups.principals import RuleTexts
 
 
 async def join(server: Server, settings: MeshSettings, rules: RuleTexts, failed: Callable[[str], None]) -> Mesh:

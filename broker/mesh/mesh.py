@@ -28,11 +28,11 @@ from broker.mesh.retained.replicas import Replicas, ReplicaTerms
 from broker.net.connection import Connection
 from broker.net.listening.terms import ListenerTerms
 from broker.settings import Mesh as MeshSettings
-from broker.store.sqlite.principals import Principals
+from broker.store.groups.principals import Principals
 
 if TYPE_CHECKING:
     from broker.net.server import Server
-    from broker.store.sqlite import RuleTexts
+    from broker.store.groups.principals import RuleTexts
 
 LISTENER: Final = "mesh"
 """What stands for a listener where a node is told of."""

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from broker.store import MemoryStore, StoreError
+from broker.store.groups.group import Batch
 from broker.store.sqlite import SqliteStore
-from broker.store.sqlite.group import Batch
 from broker.store.sqlite.writer import Written
 from tests.store.sqlite.place import see
 from tests.store.sqlite.test_store import STEP_NAMES, Both

@@ -99,10 +99,7 @@ class Paged:
         writer, opened = store._writer, store._opened
         assert writer is not None
         assert opened is not None
-        store._loop = None
-        for timer in (store._timer, store._soon, store._watch, store._reread):
-            if timer is not None:
-                timer.cancel()
+        store._groups.stop()
         writer.end()
         assert writer.join(60)
         opened.close()
@@ -543,7 +540,7 @@ def test_a_broker_stops_while_pages_are_read_and_starts_again(all_: Paged) -> No
     writer.put(job)
     client.connect(clean=False, expiry=1_000)
     all_.network.settle()
-    assert len(all_.store._fetches) == 1
+    assert len(all_.store._groups.fetches) == 1
     client.cut()
     closing = all_.store.close()
     all_.loop.call_soon(reading.set)
@@ -571,7 +568,7 @@ def test_pages_that_could_not_be_read_before_a_stop_are_read_after_the_next_star
         all_.do(all_.store.close())
     assert tries
     queue = all_.network.session("x").queue
-    assert (queue.messages, len(all_.store._fetches)) == (20 - IN_MEMORY, 1)
+    assert (queue.messages, len(all_.store._groups.fetches)) == (20 - IN_MEMORY, 1)
     all_.do(all_.store.open(lambda: all_.network.now))
     assert taken(all_, client) == list(range(20))
     nothing_is_left(all_)
@@ -579,7 +576,7 @@ def test_pages_that_could_not_be_read_before_a_stop_are_read_after_the_next_star
 
 def nothing_is_left(all_: Paged) -> None:
     load, pages = all_.network.router.counters.load, all_.store._pages
-    assert not all_.store._fetches
+    assert not all_.store._groups.fetches
     assert (load.messages, load.bytes, pages.messages, pages.bytes) == (0, 0, 0, 0)
     assert count(all_.folder, "delivery") == 0
 

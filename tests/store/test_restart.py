@@ -18,9 +18,10 @@ from broker.core.persistence.journal import SessionRecord
 from broker.net.listening.listeners import StartupError
 from broker.settings import Settings
 from broker.store import MemoryStore, Store, StoreError
+from broker.store.groups.records import Loaded
 from broker.store.sqlite import SqliteStore
 from broker.store.sqlite import store as module
-from broker.store.sqlite.reading import Loaded, read
+from broker.store.sqlite.reading import read
 from tests.e2e import wire
 from tests.e2e.wire import SESSION_EXPIRY, WILL_DELAY, Peer, ack, connect, publish
 from tests.store.places import KINDS, OUTLIVES

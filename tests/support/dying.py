@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 
 from broker.cli import main
 from broker.core.persistence.commits import Waiter
-from broker.store.sqlite.group import Batch
+from broker.store.groups.group import Batch
 from broker.store.sqlite.store import SqliteStore
 from broker.store.sqlite.writer import Writer, Written
 
@@ -89,13 +89,13 @@ def arm(doom: _Doom) -> None:
     write, statements = Writer.write, Writer._statements
     give, written = SqliteStore._write, SqliteStore._written
 
-    def _write(store: SqliteStore) -> None:
-        batch = store._air
-        assert batch is not None
+    def _write(store: SqliteStore, batch: Batch) -> None:
         if doom.count(batch) and doom.point == IN_RELEASE:
             # Who waits by now is before it in the line; who comes while the group is written is behind it.
-            store._commits.wait_for(_Last(doom), batch.number)
-        give(store)
+            commits = store.journal.commits
+            assert commits is not None
+            commits.wait_for(_Last(doom), batch.number)
+        give(store, batch)
 
     def write_group(writer: Writer, batch: Batch) -> Written:
         doom.at(BEFORE_BEGIN, batch)

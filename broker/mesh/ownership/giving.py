@@ -25,7 +25,7 @@ from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.mesh.ownership.messages import LATER, NONE, REFUSED, Ask, Message, Part
 from broker.mesh.ownership.records import SessionWriter
-from broker.store.sqlite.principals import Principals
+from broker.store.groups.principals import Principals
 
 WINDOW: Final = 1_048_576
 """Bytes of parts on their way to a node that it has not taken, but for one part: what waits for it besides has room in

@@ -25,7 +25,7 @@ from broker.core.persistence.journal import (
 from broker.core.queues.delivery import QUEUED, RELEASED
 from broker.core.queues.queue_policy import QueueOptions
 from broker.mesh.bus import ProtocolFault
-from broker.store.sqlite.principals import Principals
+from broker.store.groups.principals import Principals
 
 PART_BYTES: Final = 65_536
 """Bytes of a part, about: a message is never divided, and a part has at least one."""

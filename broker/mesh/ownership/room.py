@@ -39,7 +39,7 @@ from broker.mesh.ownership.messages import (
     encode,
 )
 from broker.mesh.ownership.taking import Taker
-from broker.store.sqlite.principals import Principals
+from broker.store.groups.principals import Principals
 
 COMPARED: Final = 1_000
 COMPARED_BYTES: Final = 65_536

@@ -29,7 +29,7 @@ from broker.mesh.bus import ProtocolFault
 from broker.mesh.ownership.claims import Claim, Claims
 from broker.mesh.ownership.messages import Message, Part, Ready, Taken, Took
 from broker.mesh.ownership.records import SessionReader
-from broker.store.sqlite.principals import Principals
+from broker.store.groups.principals import Principals
 
 
 class Coming:

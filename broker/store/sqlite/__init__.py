@@ -7,7 +7,7 @@ writes those, `sweeping` removes what ended sessions left, `store` decides when 
 
 from __future__ import annotations
 
-from broker.store.sqlite.principals import RuleTexts
+from broker.store.groups.principals import RuleTexts
 from broker.store.sqlite.store import SqliteStore
 
 __all__ = ["RuleTexts", "SqliteStore"]

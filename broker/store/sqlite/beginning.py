@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker.store.base import StoreError
+from broker.store.groups.records import Damaged
 from broker.store.sqlite.opening import Opened, open_store, told
-from broker.store.sqlite.reading import Damaged, clock, numbers
+from broker.store.sqlite.reading import clock, numbers
 
 
 class Begun(NamedTuple):

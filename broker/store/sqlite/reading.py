@@ -1,8 +1,7 @@
 """Everything that a store on disk kept, read back when a broker starts.
 
-Owns the way from rows to records. Promises: what is read is one state of the file; what belongs to no session any more
-is passed over; records that shared a message share it again. Raises what SQLite raises, and `Damaged` where rows say
-what no broker wrote.
+Owns what is asked of the file; what its rows say is `groups.records`. Promises: what is read is one state of the file.
+Raises what SQLite raises, and `Damaged` where rows say what no broker wrote.
 """
 
 from __future__ import annotations
@@ -14,22 +13,11 @@ from typing import Any, Final
 
 from mypy_extensions import i64
 
-from broker.core.codec.packets import SubscriptionRequest, Will
-from broker.core.persistence.journal import (
-    BroadcastRecord,
-    DeliveryRecord,
-    MessageRecord,
-    Saved,
-    SessionRecord,
-    SubscriptionRecord,
-    WillRecord,
-)
-from broker.core.persistence.pages import PAGE, PAGE_BYTES, Page
-from broker.core.queues.delivery import MOST_ATTEMPTS, QUEUED, RELEASED, SENT
-from broker.core.queues.queue_policy import QueueOptions
-from broker.core.queues.windows.in_flight import LARGEST_ID
-from broker.store.sqlite.group import UNSET, Kept
-from broker.store.sqlite.principals import Principals
+from broker.core.persistence.journal import DeliveryRecord, MessageRecord, SessionRecord
+from broker.core.persistence.pages import PAGE
+from broker.core.queues.delivery import QUEUED
+from broker.store.groups.principals import Principals
+from broker.store.groups.records import LARGEST_NUMBER, Damaged, Loaded, add_to_pages, delivery, fault, message
 
 NUMBERS: Final = (
     "SELECT max((SELECT ifnull(max(id), 0) FROM session), (SELECT ifnull(max(id), 0) FROM gone_session)),"
@@ -37,10 +25,6 @@ NUMBERS: Final = (
     " (SELECT ifnull(max(number), 0) FROM read_back)),"
     " (SELECT ifnull(max(id), 0) FROM message)"
 )
-
-
-LARGEST_NUMBER: Final = 2**62
-"""Of a session, a delivery or a message: no broker gets there, and as many may follow."""
 
 
 IN_MEMORY: Final = "SELECT * FROM delivery NOT INDEXED WHERE size IS NULL OR state != 0 ORDER BY number"
@@ -77,18 +61,6 @@ SHARED_MESSAGE: Final = "SELECT * FROM message WHERE id = ?"
 CLOCK: Final = "SELECT wall, ahead FROM clock"
 
 
-class Damaged(Exception):
-    """Rows that no broker wrote."""
-
-
-class Loaded:
-    """What was kept, and the sessions as the journal knows them."""
-
-    def __init__(self) -> None:
-        self.saved = Saved()
-        self.kept: list[Kept] = []
-
-
 def numbers(db: sqlite3.Connection) -> tuple[int, int, int]:
     """The highest numbers of a session, a delivery and a message in the file. Raises Damaged: none can follow."""
     session, number, message = db.execute(NUMBERS).fetchone()
@@ -110,99 +82,39 @@ def clock(db: sqlite3.Connection) -> tuple[float, float] | None:
 
 def read(db: sqlite3.Connection, now: float, principals: Principals, page: int = PAGE) -> Loaded:
     """Everything, with times counted from `now`, a lasting time. `page`: messages of one that waits on disk alone."""
-    loaded = Loaded()
+    loaded = Loaded(now, principals, page)
     db.execute("BEGIN")
     try:
-        sessions = _sessions(db, loaded, now, principals)
-        _subscriptions(db, sessions)
-        _deliveries(db, sessions, now)
-        _pages(db, sessions, now, page)
+        for row in db.execute("SELECT * FROM session"):
+            loaded.session(row)
+        for row in db.execute("SELECT * FROM subscription"):
+            loaded.subscription(row)
+        for row in db.execute(IN_MEMORY):
+            if row[2] is not None and row[1] in loaded.sessions:
+                _look_up(db, loaded, row[2])
+            loaded.delivery(row)
+        _pages(db, loaded.sessions, now, page)
         for session_id, packet_id in db.execute("SELECT session, packet_id FROM received"):
-            session = sessions.get(session_id)
-            if session is not None:
-                session.received.append(packet_id)
-        _broadcasts(db, loaded, sessions, now)
-        retained = loaded.saved.retained
-        for topic, payload, qos, properties, publisher, expires_at in db.execute("SELECT * FROM retained"):
-            expires_in = None if expires_at is None else expires_at - now
-            retained.append(
-                MessageRecord(topic.encode(), payload, qos, True, properties or b"", expires_in, publisher or "")
-            )
+            loaded.received(session_id, packet_id)
+        for row in db.execute("SELECT * FROM broadcast ORDER BY id"):
+            loaded.broadcast(row)
+        for number, session_id in db.execute("SELECT broadcast, session FROM passed"):
+            loaded.passed(number, session_id)
+        for row in db.execute("SELECT * FROM retained"):
+            loaded.retained(row)
     except (sqlite3.Error, Damaged, MemoryError):
         raise
     except Exception as error:  # a missing column, a wrong type, a number without bounds, JSON without end
-        raise Damaged(" ".join(f"{type(error).__name__}: {error}".split())) from error
+        raise Damaged(fault(error)) from error
     finally:
         db.execute("ROLLBACK")
     return loaded
 
 
-def _sessions(db: sqlite3.Connection, loaded: Loaded, now: float, principals: Principals) -> dict[int, SessionRecord]:
-    sessions: dict[int, SessionRecord] = {}
-    for row in db.execute("SELECT * FROM session"):
-        principal = principals.read(row[2], row[1])
-        gone_for = None if row[4] is None else max(now - row[4], 0.0)
-        record = SessionRecord(row[1], row[3], gone_for, principal)
-        kept = Kept(row[0], row[1], principal)
-        kept.expiry_interval = row[3]
-        kept.disconnected_at = UNSET if row[4] is None else row[4]
-        if row[5] is not None:
-            will = Will(row[5], row[6], row[7], bool(row[8]), row[9], row[10], row[11] or b"")
-            record.will = WillRecord(will, None if row[12] is None else row[12] - now)
-            kept.will = will
-            kept.will_due = UNSET if row[12] is None else row[12]
-        sessions[row[0]] = record
-        loaded.kept.append(kept)
-        loaded.saved.sessions.append(record)
-    return sessions
-
-
-def _subscriptions(db: sqlite3.Connection, sessions: dict[int, SessionRecord]) -> None:
-    for row in db.execute("SELECT * FROM subscription"):
-        session = sessions.get(row[0])
-        if session is None:
-            continue
-        request = SubscriptionRequest(row[1], row[2], row[3] != 0, row[4] != 0, row[5])
-        record = SubscriptionRecord(request, row[6], row[7] != 0)
-        if row[8] is not None:
-            record.options = QueueOptions(row[8], row[9], row[10])
-        session.subscriptions.append(record)
-
-
-def _deliveries(db: sqlite3.Connection, sessions: dict[int, SessionRecord], now: float) -> None:
-    messages: dict[int, MessageRecord] = {}
-    used: set[tuple[int, int]] = set()
-    for row in db.execute(IN_MEMORY):
-        session = sessions.get(row[1])
-        if session is None:
-            continue
-        record = _delivery(db, row, messages, now)
-        if record.state != QUEUED:
-            _in_flight(record, row[1], used)
-        session.deliveries.append(record)
-
-
-def _delivery(db: sqlite3.Connection, row: Any, messages: dict[int, MessageRecord], now: float) -> DeliveryRecord:
-    """A delivery; `messages`: those that several deliveries point to, which are looked up once."""
-    message: MessageRecord | None = None
-    if row[2] is not None:
-        message = messages.get(row[2])
-        if message is None:
-            kept = db.execute(SHARED_MESSAGE, (row[2],)).fetchone()
-            message = _message(kept[2], kept[3], kept[4], kept[5], kept[6], kept[7], kept[8], now)
-            messages[row[2]] = message
-    elif row[10] is not None:
-        message = _message(row[10], row[11], row[12], row[13], row[14], row[15], row[16], now)
-    identifiers: tuple[int, ...] = () if row[8] is None else tuple(json.loads(row[8]))
-    record = DeliveryRecord(row[0], message, row[6], row[7] != 0, identifiers, row[9] or "")
-    record.state = row[3]
-    record.packet_id = row[4]
-    record.attempts = row[5]
-    if record.state == QUEUED and message is None:
-        raise Damaged(f"delivery {row[0]} waits without a message")
-    if not 0 <= record.attempts <= MOST_ATTEMPTS:
-        raise Damaged(f"delivery {row[0]} cannot have been sent {record.attempts} times")
-    return record
+def _look_up(db: sqlite3.Connection, loaded: Loaded, number: int) -> None:
+    """A message that several deliveries point to: once."""
+    if number not in loaded.messages:
+        loaded.shared(db.execute(SHARED_MESSAGE, (number,)).fetchone())
 
 
 def _pages(db: sqlite3.Connection, sessions: dict[int, SessionRecord], now: float, most: i64) -> None:
@@ -215,7 +127,7 @@ def _pages(db: sqlite3.Connection, sessions: dict[int, SessionRecord], now: floa
         if session is None:
             continue
         if number > marks.get(session_id, 0):
-            _add_to_pages(session, number, size, most)
+            add_to_pages(session, number, size, most)
         else:
             again[session_id] = marks[session_id]
     for session_id, session in sessions.items():
@@ -224,25 +136,11 @@ def _pages(db: sqlite3.Connection, sessions: dict[int, SessionRecord], now: floa
             again[session_id] = last
             session.pages = []
             for number, size in db.execute(LATER_ON_DISK, (session_id, last)):
-                _add_to_pages(session, number, size, most)
+                add_to_pages(session, number, size, most)
     for session_id, last in again.items():
         session = sessions[session_id]
-        messages: dict[int, MessageRecord] = {}
-        for row in db.execute(SOME_ON_DISK, (session_id, 0, last)):
-            session.deliveries.append(_delivery(db, row, messages, now))
+        session.deliveries += _some_on_disk(db, session_id, 0, last, now)
         session.deliveries.sort(key=_number)
-
-
-def _add_to_pages(session: SessionRecord, number: int, size: int, most: i64) -> None:
-    if not 0 < size < LARGEST_NUMBER:
-        raise Damaged(f"delivery {number} has no size")
-    page = session.pages[-1] if session.pages else None
-    if page is None or page.messages >= most or page.bytes + size > PAGE_BYTES:
-        page = Page(number, number, 0, 0)
-        session.pages.append(page)
-    page.last = number
-    page.messages += 1
-    page.bytes += size
 
 
 def _last_read_back(session: SessionRecord) -> int:
@@ -257,18 +155,15 @@ def _last_read_back(session: SessionRecord) -> int:
     return 0
 
 
-def _broadcasts(db: sqlite3.Connection, loaded: Loaded, sessions: dict[int, SessionRecord], now: float) -> None:
-    found: dict[int, BroadcastRecord] = {}
-    for number, topic, payload, qos, retain, properties, publisher, expires_at in db.execute(
-        "SELECT * FROM broadcast ORDER BY id"
-    ):
-        message = _message(topic, payload, qos, retain, properties, publisher, expires_at, now)
-        found[number] = BroadcastRecord(number, message)
-    loaded.saved.broadcasts.extend(found.values())
-    for number, session_id in db.execute("SELECT broadcast, session FROM passed"):
-        session = sessions.get(session_id)
-        if session is not None and number in found:
-            found[number].passed.add(session.client_id)
+def _some_on_disk(db: sqlite3.Connection, session: int, first: int, last: int, now: float) -> list[DeliveryRecord]:
+    messages: dict[int, MessageRecord] = {}
+    records: list[DeliveryRecord] = []
+    for row in db.execute(SOME_ON_DISK, (session, first, last)):
+        if row[2] is not None and row[2] not in messages:
+            kept = db.execute(SHARED_MESSAGE, (row[2],)).fetchone()
+            messages[row[2]] = message(kept[2], kept[3], kept[4], kept[5], kept[6], kept[7], kept[8], now)
+        records.append(delivery(row, messages, now))
+    return records
 
 
 def _number(record: DeliveryRecord) -> int:
@@ -283,13 +178,13 @@ def read_on_disk(db: sqlite3.Connection, session: int, first: int, last: int, no
     try:
         if first == last:
             # It may be very long.
-            return [_delivery(db, row, {}, now) for row in db.execute(SOME_ON_DISK, (session, first, last))]
+            return _some_on_disk(db, session, first, last, now)
         found, payloads, properties = db.execute(IN_ONE_ROW, (session, first, last)).fetchone()
         return _on_disk(json.loads(found), payloads or b"", properties or b"", now)
     except (sqlite3.Error, Damaged, MemoryError):
         raise
     except Exception as error:  # see `read`
-        raise Damaged(" ".join(f"{type(error).__name__}: {error}".split())) from error
+        raise Damaged(fault(error)) from error
 
 
 def _on_disk(rows: list[Any], payloads: bytes, properties: bytes, now: float) -> list[DeliveryRecord]:
@@ -302,29 +197,10 @@ def _on_disk(rows: list[Any], payloads: bytes, properties: bytes, now: float) ->
             raise Damaged(f"delivery {number} waits without a message")
         payload = payloads[at : at + length]
         at += length
-        message = _message(
-            topic, payload, published, kept, properties[there : there + more], publisher, expires_at, now
-        )
+        found = message(topic, payload, published, kept, properties[there : there + more], publisher, expires_at, now)
         there += more
         identifiers: tuple[int, ...] = () if listed is None else tuple(json.loads(listed))
-        records.append(DeliveryRecord(number, message, qos, retain != 0, identifiers, share or ""))
+        records.append(DeliveryRecord(number, found, qos, retain != 0, identifiers, share or ""))
     if at != len(payloads) or there != len(properties):
         raise Damaged("a payload is none")
     return records
-
-
-def _in_flight(record: DeliveryRecord, session: int, used: set[tuple[int, int]]) -> None:
-    """Hold one that was sent against what a client can have: an identifier of its own. Raises Damaged."""
-    if record.state != RELEASED and (record.state != SENT or record.message is None):
-        raise Damaged(f"delivery {record.number} is neither queued nor sent nor released")
-    identifier = (session, record.packet_id)
-    if not 1 <= record.packet_id <= LARGEST_ID or identifier in used:
-        raise Damaged(f"delivery {record.number} cannot have the packet identifier {record.packet_id}")
-    used.add(identifier)
-
-
-def _message(
-    topic: str, payload: bytes, qos: int, retain: int, properties: Any, publisher: Any, expires_at: Any, now: float
-) -> MessageRecord:
-    expires_in = None if expires_at is None else expires_at - now
-    return MessageRecord(topic.encode(), payload, qos, retain != 0, properties or b"", expires_in, publisher or "")

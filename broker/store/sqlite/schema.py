@@ -10,6 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from broker.store.groups.group import (
+    BROADCAST_COLUMNS,
+    DELIVERY_COLUMNS,
+    MESSAGE_COLUMNS,
+    PLAIN_COLUMNS,
+    RETAINED_COLUMNS,
+    SESSION_COLUMNS,
+    SUBSCRIPTION_COLUMNS,
+)
+
 APPLICATION: Final = 0x43414E50
 """`PRAGMA application_id` of our files ("CANP"), so that no other program's file is taken for one."""
 
@@ -192,7 +202,7 @@ class Insert:
 
 SESSIONS: Final = Insert(
     "session",
-    13,
+    SESSION_COLUMNS,
     end="ON CONFLICT (id) DO UPDATE SET client_id = excluded.client_id, principal = excluded.principal,"
     " expiry_interval = excluded.expiry_interval, disconnected_at = excluded.disconnected_at,"
     " will_topic = excluded.will_topic, will_payload = excluded.will_payload, will_qos = excluded.will_qos,"
@@ -202,30 +212,28 @@ SESSIONS: Final = Insert(
 )
 SUBSCRIPTIONS: Final = Insert(
     "subscription",
-    11,
+    SUBSCRIPTION_COLUMNS,
     end="ON CONFLICT (session, filter) DO UPDATE SET qos = excluded.qos, no_local = excluded.no_local,"
     " retain_as_published = excluded.retain_as_published, retain_handling = excluded.retain_handling,"
     " identifier = excluded.identifier, streaming = excluded.streaming, queue_policy = excluded.queue_policy,"
     " queue_max_age = excluded.queue_max_age, queue_depth = excluded.queue_depth",
 )
-MESSAGES: Final = Insert("message", 9)
-DELIVERIES: Final = Insert("delivery", 18)
+MESSAGES: Final = Insert("message", MESSAGE_COLUMNS)
+DELIVERIES: Final = Insert("delivery", DELIVERY_COLUMNS)
 PLAIN: Final = Insert(
     "delivery",
-    10,
+    PLAIN_COLUMNS,
     "column1, column2, NULL, 0, 0, 0, column3, 0, NULL, NULL, column4, column5, column6, 0, column7, column8, column9,"
     " column10",
 )
-"""Deliveries as most are that wait for an absent client: queued, with a message of their own and nothing special.
-Number, session, QoS, topic, payload, QoS of the publish, properties, publisher, expiry, size. Half of the work."""
 RETAINED: Final = Insert(
     "retained",
-    6,
+    RETAINED_COLUMNS,
     end="ON CONFLICT (topic) DO UPDATE SET payload = excluded.payload, qos = excluded.qos,"
     " properties = excluded.properties, publisher = excluded.publisher, expires_at = excluded.expires_at",
 )
 
-BROADCASTS: Final = Insert("broadcast", 8)
+BROADCASTS: Final = Insert("broadcast", BROADCAST_COLUMNS)
 
 # Whatever is numbers alone comes as one JSON text: one parameter, and one statement however many there are.
 READ_BACK: Final = (

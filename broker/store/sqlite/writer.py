@@ -18,10 +18,10 @@ from time import perf_counter
 from typing import Final
 
 from broker.core.principal import Principal
+from broker.store.groups.group import Batch
+from broker.store.groups.principals import Principals
 from broker.store.sqlite import schema
-from broker.store.sqlite.group import Batch
 from broker.store.sqlite.opening import Opened
-from broker.store.sqlite.principals import Principals
 from broker.store.sqlite.sweeping import Sweep
 
 LOG_PAGES: Final = 4_000

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from broker.store.base import StoreError
-from broker.store.sqlite import reading
+from broker.store.groups.records import Damaged
 from broker.store.sqlite.opening import BUSY_SECONDS, FILE, LOCK, told
+from broker.store.sqlite.reading import clock
 from broker.store.sqlite.schema import APPLICATION, VERSION
 
 
@@ -77,7 +78,7 @@ def look(directory: Path) -> Iterator[Look]:
         yield Look(db, path, version, _ahead(db))
     except sqlite3.Error as error:
         raise StoreError(told(path, error)) from error
-    except reading.Damaged as error:
+    except Damaged as error:
         raise StoreError(f"{path} is damaged: restore it from a backup ({error})") from error
     finally:
         if db is not None:
@@ -88,5 +89,5 @@ def _ahead(db: sqlite3.Connection) -> float:
     # A file that no broker of now has opened has no such table.
     if not db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'clock'").fetchone()[0]:
         return 0.0
-    note = reading.clock(db)
+    note = clock(db)
     return 0.0 if note is None else note[1]

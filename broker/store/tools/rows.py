@@ -19,7 +19,7 @@ from broker.core.codec.topic_names import parse_shared, validate_filter, validat
 from broker.core.queues.delivery import MOST_ATTEMPTS, QUEUED, RELEASED, SENT
 from broker.core.queues.queue_policy import POLICIES
 from broker.core.queues.windows.in_flight import LARGEST_ID
-from broker.store.sqlite.principals import Principals
+from broker.store.groups.principals import Principals
 
 TABLES: Final = ("session", "subscription", "received", "message", "delivery", "retained", "broadcast", "passed")
 """In this order each refers to what stands before it alone."""

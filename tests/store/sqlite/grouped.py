@@ -12,12 +12,13 @@ from pathlib import Path
 from broker.core.persistence.commits import Commits
 from broker.core.persistence.journal import Fetch, Saved
 from broker.store.base import Times
+from broker.store.groups.group import Batch
+from broker.store.groups.journal import GroupJournal
+from broker.store.groups.principals import Principals
+from broker.store.groups.records import Loaded
+from broker.store.groups.shell import Shell
 from broker.store.sqlite.beginning import begin
-from broker.store.sqlite.group import Batch
-from broker.store.sqlite.journal import SqliteJournal
-from broker.store.sqlite.principals import Principals
-from broker.store.sqlite.reading import Loaded, read
-from broker.store.sqlite.shell import Shell
+from broker.store.sqlite.reading import read
 from broker.store.sqlite.writer import Writer
 
 
@@ -46,7 +47,7 @@ class FileStore:
         self._times.start(clock, note)
         self._principals = Principals(None)
         self._writer = Writer(self._opened, self._principals)
-        self.journal = SqliteJournal(self._times, _Ends(), 1 << 20)
+        self.journal = GroupJournal(self._times, _Ends(), 1 << 20)
         self.journal.begin_at(*highest)
         self._line: deque[Batch] = deque()
         self.rows = 0
@@ -59,10 +60,7 @@ class FileStore:
     def load(self) -> Saved:
         """What a broker begins with."""
         loaded = self._read()
-        for kept in loaded.kept:
-            self.journal.kept.setdefault(kept.client_id, kept)
-        for broadcast in loaded.saved.broadcasts:
-            self.journal.under_way[broadcast.number] = None
+        loaded.tell(self.journal)
         return loaded.saved
 
     def saved(self) -> Saved:

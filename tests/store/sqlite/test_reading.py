@@ -14,7 +14,8 @@ from broker.core.persistence.journal import DeliveryRecord
 from broker.core.principal import Principal
 from broker.core.queues.delivery import Delivery
 from broker.core.queues.message import Message
-from broker.store.sqlite.reading import Damaged, read_on_disk
+from broker.store.groups.records import Damaged
+from broker.store.sqlite.reading import read_on_disk
 from tests.store.sqlite.place import message, opened
 from tests.support.runs import examples
 

@@ -26,9 +26,9 @@ from broker.core.principal import Principal
 from broker.core.queues.delivery import DONE, SENT, Delivery
 from broker.core.topics.subscription import Subscriber, Subscription
 from broker.store import MemoryStore, StoreError
+from broker.store.groups import committing as module
+from broker.store.groups.group import Batch
 from broker.store.sqlite import RuleTexts, SqliteStore, beginning
-from broker.store.sqlite import store as module
-from broker.store.sqlite.group import Batch
 from broker.store.sqlite.opening import Opened, open_store
 from broker.store.sqlite.schema import DELIVERIES
 from broker.store.sqlite.writer import Written

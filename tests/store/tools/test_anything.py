@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from broker.core.persistence.restore import restore
 from broker.store.base import StoreError
+from broker.store.groups.principals import Principals
 from broker.store.sqlite import reading
-from broker.store.sqlite.principals import Principals
 from broker.store.sqlite.schema import BROADCASTS_KEPT, READ_BACK_KEPT, SCHEMA, VERSION
 from broker.store.tools import mosquitto
 from broker.store.tools.exporting import lines

@@ -1,10 +1,10 @@
-"""What the core tells a store on disk, gathered into groups of net changes.
+"""What the core tells a store that writes, gathered into groups of net changes.
 
-Owns `SqliteJournal`, which runs on the event loop for every QoS 1 or 2 delivery: it takes notes in dictionaries, and
-`take` makes a `Batch` of them for the writer's thread. Promises: a delivery that is queued and finished in one group
-leaves no trace; a group is bounded by what the broker keeps anyway and by what stands in the file, however long the
-disk takes. After each group the file has all that was told up to some point between two calls of the core, and what was
-acknowledged later may be missing: see `take` and `safe`. It writes nothing itself, and knows no files or threads.
+Owns `GroupJournal`, which runs on the event loop for every QoS 1 or 2 delivery: it takes notes in dictionaries, and
+`take` makes a `Batch` of them for whoever writes. Promises: a delivery that is queued and finished in one group leaves
+no trace; a group is bounded by what the broker keeps anyway and by what was written, however long writing takes. After
+each group the store has all that was told up to some point between two calls of the core, and what was acknowledged
+later may be missing: see `take` and `safe`. It writes nothing itself, and knows no files, connections or threads.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from broker.core.queues.delivery import DONE, RELEASED, SENT, Delivery
 from broker.core.queues.message import Message
 from broker.core.topics.subscription import Subscription
 from broker.store.base import Times
-from broker.store.sqlite.group import (
+from broker.store.groups.group import (
     UNSET,
     Batch,
     Change,
     Kept,
     Row,
     SubscriptionRow,
-    of_broadcasts,
     of_deliveries,
-    of_retained,
     of_session,
+    split,
 )
-from broker.store.sqlite.shell import Shell
+from broker.store.groups.notes import BroadcastNotes, RetainedNotes
+from broker.store.groups.shell import Shell
 
 ROW_BYTES: Final = 100
 """What a row of a session or a subscription counts for in a group, or one of a session that has had a message."""
@@ -43,7 +43,7 @@ ENDED_ROWS: Final = 1_024
 """Deliveries of ended sessions that stay in the open group; more of them go when they are half of all."""
 
 
-class SqliteJournal(Journal):
+class GroupJournal(Journal):
     """Takes notes until `take`. Before the first one, `begin_at` is to be called."""
 
     def __init__(self, times: Times, shell: Shell, size: int, pages: Pages | None = None) -> None:
@@ -81,12 +81,8 @@ class SqliteJournal(Journal):
         self._touched: dict[int, Kept] = {}
         self._streamed: list[tuple[int, str]] = []
         self._gone: list[int] = []
-        self._retained: dict[str, Message | None] = {}
-        self._broadcasts: dict[int, Message] = {}
-        self._passed: list[tuple[int, int]] = []
-        self._broadcasts_over: list[int] = []
-        # The numbers of all that are under way.
-        self.under_way: dict[int, None] = {}
+        self._retained = RetainedNotes()
+        self.broadcasts = BroadcastNotes()
 
     def begin_at(self, session: int, number: int, message: int) -> None:
         """The highest numbers that stand in the file."""
@@ -132,8 +128,7 @@ class SqliteJournal(Journal):
             self._session += 1
             kept = Kept(self._session, client_id, principal)
             self.kept[client_id] = kept
-            for number in self.under_way:
-                self._passed.append((number, self._session))
+            self.broadcasts.came_later(self._session)
         kept.principal = principal
         kept.expiry_interval = expiry_interval
         kept.disconnected_at = self._times.lasting(disconnected_at) if disconnected_at != 0.0 else UNSET
@@ -205,10 +200,9 @@ class SqliteJournal(Journal):
     def _subscriptions(self, client_id: str) -> dict[str, SubscriptionRow | None]:
         kept = self.kept[client_id]
         self._touch(kept)
-        changed = kept.subscriptions
-        if changed is None:
-            changed = kept.subscriptions = {}
-        return changed
+        if kept.subscriptions is None:
+            kept.subscriptions = {}
+        return kept.subscriptions
 
     def streamed(self, client_id: str, topic_filter: str) -> None:
         kept = self.kept[client_id]
@@ -351,7 +345,13 @@ class SqliteJournal(Journal):
         if row is not None:
             self._bind(row.note)
         self._note(0)
-        if not self._rows and not self._finished and not self._touched and not self._retained and not self._changed:
+        if (
+            not self._rows
+            and not self._finished
+            and not self._touched
+            and not self._changed
+            and not self._retained.any()
+        ):
             self._shell.due()
 
     def restored(self, client_id: str, delivery: Delivery, number: int) -> None:  # noqa: ARG002 (the interface)
@@ -379,48 +379,36 @@ class SqliteJournal(Journal):
     def _received(self, client_id: str) -> dict[int, bool]:
         kept = self.kept[client_id]
         self._touch(kept)
-        changed = kept.received
-        if changed is None:
-            changed = kept.received = {}
-        return changed
+        if kept.received is None:
+            kept.received = {}
+        return kept.received
 
     # -- messages for very many ----------------------------------------------------------------------------------------
 
     def broadcast(self, message: Message) -> int:
         self._number += 1
         number: i64 = self._number
-        self._broadcasts[number] = message
-        self.under_way[number] = None
+        self.broadcasts.begin(number, message)
         self._note(message.size())
         return number
 
     def passed(self, number: int, client_id: str) -> None:
-        self._passed.append((number, self.kept[client_id].id))
+        self.broadcasts.passed(number, self.kept[client_id].id)
         self._note(ROW_BYTES)
 
     def broadcast_over(self, number: int) -> None:
-        self.under_way.pop(number, None)
-        self._broadcasts_over.append(number)
+        self.broadcasts.over(number)
         self._note(0)
 
     # -- retained messages ---------------------------------------------------------------------------------------------
 
     def retained_set(self, message: Message) -> None:
-        topic = message.topic.decode()
-        self._not_retained(topic)
-        self._retained[topic] = message
+        self._size -= self._retained.put(message.topic.decode(), message)
         self._note(message.size())
 
     def retained_cleared(self, topic: str) -> None:
-        self._not_retained(topic)
-        self._retained[topic] = None
+        self._size -= self._retained.put(topic, None)
         self._note(0)
-
-    def _not_retained(self, topic: str) -> None:
-        """What the open group has for a topic goes, and counts no more."""
-        earlier = self._retained.get(topic)
-        if earlier is not None:
-            self._size -= earlier.size()
 
     # -- the group -----------------------------------------------------------------------------------------------------
 
@@ -458,8 +446,8 @@ class SqliteJournal(Journal):
         deliveries that were acknowledged, and what was handed out of those that it has: a crash leaves a state that
         there was, but that less comes again. Whoever waits for a young delivery goes on waiting (`Batch.number`).
         """
-        limit: i64 = self._limit()
-        rows, young = self._split(limit)
+        limit = self._limit()
+        rows, young = split(self._rows, limit, self._commits.told)
         batch = Batch(limit)
         batch.awaited = self._binding > 0 or len(rows) > 0
         batch.size = self._size
@@ -478,26 +466,11 @@ class SqliteJournal(Journal):
         for number, change in self._changed.items():
             batch.changed.append((number, SENT, change.packet_id, change.attempts))
         batch.released = list(self._released)
-        of_retained(batch, self._retained, offset)
-        of_broadcasts(batch, self._broadcasts, offset)
-        batch.passed = self._passed
-        batch.broadcasts_over = self._broadcasts_over
+        self._retained.take(batch, offset)
+        self.broadcasts.take(batch, offset)
         self._clear()
         self._keep(young)
         return batch
-
-    def _split(self, limit: i64) -> tuple[dict[int, Row], dict[int, Row]]:
-        """The rows up to a note, and those behind it."""
-        rows: dict[int, Row] = {}
-        young: dict[int, Row] = {}
-        if limit >= self._commits.told:
-            return self._rows, young
-        for number, row in self._rows.items():
-            if row.note > limit:
-                young[number] = row
-            else:
-                rows[number] = row
-        return rows, young
 
     def _keep(self, young: dict[int, Row]) -> None:
         """Begin the next group with these."""
@@ -525,7 +498,3 @@ class SqliteJournal(Journal):
         self._touched = {}
         self._streamed = []
         self._gone = []
-        self._retained = {}
-        self._broadcasts = {}
-        self._passed = []
-        self._broadcasts_over = []

@@ -23,7 +23,7 @@ class Shell(ABC):
 
     @abstractmethod
     def eased(self) -> None:
-        """Deliveries are over: `SqliteJournal.safe` may have more to say, in a turn of the event loop of its own."""
+        """Deliveries are over: `GroupJournal.safe` may have more to say, in a turn of the event loop of its own."""
 
     @abstractmethod
     def due(self) -> None:

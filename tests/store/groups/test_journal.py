@@ -12,9 +12,9 @@ from broker.core.principal import Principal
 from broker.core.queues.delivery import DONE, QUEUED, RELEASED, SENT, Delivery
 from broker.core.topics.subscription import Subscriber, Subscription
 from broker.store.base import Times
-from broker.store.sqlite.journal import ENDED_ROWS, SqliteJournal
+from broker.store.groups.journal import ENDED_ROWS, GroupJournal
+from broker.store.groups.shell import Shell
 from broker.store.sqlite.schema import DELIVERIES, MESSAGES, Insert
-from broker.store.sqlite.shell import Shell
 from tests.store.sqlite.place import delivery, message
 
 
@@ -45,18 +45,18 @@ def ends() -> Ends:
 
 
 @pytest.fixture
-def journal(ends: Ends) -> SqliteJournal:
+def journal(ends: Ends) -> GroupJournal:
     """A journal whose session c is written."""
     times = Times(lambda: 1_000.0)
     times.start(lambda: 50.0)
-    made = SqliteJournal(times, ends, 10_000)
+    made = GroupJournal(times, ends, 10_000)
     made.session_kept("c", Principal("u"), 300, 0.0)
     made.take()
     ends.groups = 0
     return made
 
 
-def test_what_is_finished_in_its_group_leaves_no_trace(journal: SqliteJournal, ends: Ends) -> None:
+def test_what_is_finished_in_its_group_leaves_no_trace(journal: GroupJournal, ends: Ends) -> None:
     told = journal.commits_kept().told
     one = delivery()
     one.packet_id, one.state = 1, SENT
@@ -69,7 +69,7 @@ def test_what_is_finished_in_its_group_leaves_no_trace(journal: SqliteJournal, e
     assert batch.number == journal.commits_kept().told == told + 2
 
 
-def test_a_delivery_of_an_earlier_group_is_changed_and_removed(journal: SqliteJournal) -> None:
+def test_a_delivery_of_an_earlier_group_is_changed_and_removed(journal: GroupJournal) -> None:
     one, other = delivery(qos=2), delivery(qos=2)
     journal.queued("c", one)
     journal.queued("c", other)
@@ -85,7 +85,7 @@ def test_a_delivery_of_an_earlier_group_is_changed_and_removed(journal: SqliteJo
     assert (batch.released, batch.finished, batch.deliveries) == ([first], [second], [])
 
 
-def test_the_row_says_what_became_of_it_in_its_group(journal: SqliteJournal) -> None:
+def test_the_row_says_what_became_of_it_in_its_group(journal: GroupJournal) -> None:
     one = delivery(qos=2)
     journal.queued("c", one)
     one.packet_id, one.state = 7, SENT
@@ -100,7 +100,7 @@ def test_the_row_says_what_became_of_it_in_its_group(journal: SqliteJournal) -> 
     assert (values[3:6], values[11]) == ([RELEASED, 8, 1], None)
 
 
-def test_a_message_of_one_receiver_stands_with_it_and_of_several_by_itself(journal: SqliteJournal) -> None:
+def test_a_message_of_one_receiver_stands_with_it_and_of_several_by_itself(journal: GroupJournal) -> None:
     shared, alone = message(b"shared"), message(b"alone")
     for each in (shared, shared, alone, shared):
         journal.queued("c", Delivery(each, 1, False, (), None))
@@ -117,7 +117,7 @@ def test_a_message_of_one_receiver_stands_with_it_and_of_several_by_itself(journ
     assert again.messages[0] != batch.messages[0]
 
 
-def test_a_renewed_delivery_keeps_its_number(journal: SqliteJournal) -> None:
+def test_a_renewed_delivery_keeps_its_number(journal: GroupJournal) -> None:
     one = delivery(b"old")
     journal.queued("c", one)
     number = one.record
@@ -130,7 +130,7 @@ def test_a_renewed_delivery_keeps_its_number(journal: SqliteJournal) -> None:
     assert (batch.deliveries[0], batch.deliveries[11]) == (number, b"newest")
 
 
-def test_a_session_that_came_and_went_within_a_group_is_never_written(journal: SqliteJournal) -> None:
+def test_a_session_that_came_and_went_within_a_group_is_never_written(journal: GroupJournal) -> None:
     journal.session_kept("d", Principal("u"), 300, 0.0)
     journal.will_set("d", Will("w", b""), 0.0)
     journal.subscribed("d", Subscription(Subscriber(), "a"), False)
@@ -140,7 +140,7 @@ def test_a_session_that_came_and_went_within_a_group_is_never_written(journal: S
     assert journal.take().empty()
 
 
-def test_a_session_that_comes_again_is_another_one(journal: SqliteJournal) -> None:
+def test_a_session_that_comes_again_is_another_one(journal: GroupJournal) -> None:
     journal.session_gone("c")
     journal.session_kept("c", Principal("u"), 300, 0.0)
     batch = journal.take()
@@ -148,7 +148,7 @@ def test_a_session_that_comes_again_is_another_one(journal: SqliteJournal) -> No
     assert batch.sessions[0] != batch.gone[0]
 
 
-def test_identifiers_that_come_and_go_within_a_group_are_never_written(journal: SqliteJournal) -> None:
+def test_identifiers_that_come_and_go_within_a_group_are_never_written(journal: GroupJournal) -> None:
     journal.received("c", 5)
     journal.completed("c", 5)
     journal.received("c", 6)
@@ -159,7 +159,7 @@ def test_identifiers_that_come_and_go_within_a_group_are_never_written(journal: 
     assert journal.take().empty()
 
 
-def test_a_group_says_when_it_has_its_size(journal: SqliteJournal, ends: Ends) -> None:
+def test_a_group_says_when_it_has_its_size(journal: GroupJournal, ends: Ends) -> None:
     journal.queued("c", delivery(bytes(5_000)))
     assert ends.ends == 0
     journal.queued("c", delivery(bytes(5_000)))
@@ -168,7 +168,7 @@ def test_a_group_says_when_it_has_its_size(journal: SqliteJournal, ends: Ends) -
     assert (ends.groups, ends.ends) == (1, 2)
 
 
-def test_what_an_outage_adds_up_to_is_bounded_by_what_is_kept(journal: SqliteJournal) -> None:
+def test_what_an_outage_adds_up_to_is_bounded_by_what_is_kept(journal: GroupJournal) -> None:
     """However often a retained message is replaced and messages come and go, the group has the last alone."""
     for number in range(1_000):
         journal.retained_set(message(b"%d" % number))
@@ -193,7 +193,7 @@ def test_rows_stand_in_few_statements_of_few_lengths(count: int) -> None:
     assert all(len(part) == 2 * text.count("(?,?)") for text, part in statements)
 
 
-def test_sessions_that_come_and_go_in_an_outage_leave_nothing(journal: SqliteJournal) -> None:
+def test_sessions_that_come_and_go_in_an_outage_leave_nothing(journal: GroupJournal) -> None:
     """Nor do wills, subscriptions and queues of theirs, and nothing of it counts."""
     journal.queued("c", delivery(b"stays"))
     before = journal.size()
@@ -213,7 +213,7 @@ def test_sessions_that_come_and_go_in_an_outage_leave_nothing(journal: SqliteJou
     assert (len(batch.deliveries), batch.sessions, batch.gone) == (DELIVERIES.columns, [], [])
 
 
-def test_what_takes_the_place_of_an_earlier_note_counts_once(journal: SqliteJournal) -> None:
+def test_what_takes_the_place_of_an_earlier_note_counts_once(journal: GroupJournal) -> None:
     waits = delivery(bytes(100))
     journal.queued("c", waits)
     released = delivery(bytes(100), 2)
@@ -240,7 +240,7 @@ def test_what_takes_the_place_of_an_earlier_note_counts_once(journal: SqliteJour
 # -- what is acknowledged before it is written ----------------------------------------------------------------------
 
 
-def sent(journal: SqliteJournal, payload: bytes = b"1") -> Delivery:
+def sent(journal: GroupJournal, payload: bytes = b"1") -> Delivery:
     """A publish came, and its delivery to the connected session c is in flight."""
     journal.commits_kept().begin()
     one = delivery(payload)
@@ -249,12 +249,12 @@ def sent(journal: SqliteJournal, payload: bytes = b"1") -> Delivery:
     return one
 
 
-def acknowledged(journal: SqliteJournal, one: Delivery) -> None:
+def acknowledged(journal: GroupJournal, one: Delivery) -> None:
     one.state = DONE
     journal.finished("c", one)
 
 
-def test_a_young_delivery_is_the_next_groups(journal: SqliteJournal) -> None:
+def test_a_young_delivery_is_the_next_groups(journal: GroupJournal) -> None:
     told = journal.commits_kept().told
     one = sent(journal)
     first = journal.take()
@@ -266,7 +266,7 @@ def test_a_young_delivery_is_the_next_groups(journal: SqliteJournal) -> None:
     assert (journal.noted, journal.size()) == (False, 0)
 
 
-def test_what_is_acknowledged_young_is_never_written(journal: SqliteJournal, ends: Ends) -> None:
+def test_what_is_acknowledged_young_is_never_written(journal: GroupJournal, ends: Ends) -> None:
     one = sent(journal)
     journal.take()
     acknowledged(journal, one)
@@ -275,7 +275,7 @@ def test_what_is_acknowledged_young_is_never_written(journal: SqliteJournal, end
     assert journal.safe() == journal.commits_kept().told
 
 
-def test_nobody_goes_on_beyond_a_delivery_that_is_open(journal: SqliteJournal) -> None:
+def test_nobody_goes_on_beyond_a_delivery_that_is_open(journal: GroupJournal) -> None:
     told = journal.commits_kept().told
     one, other = sent(journal), sent(journal)
     assert journal.safe() == told
@@ -287,7 +287,7 @@ def test_nobody_goes_on_beyond_a_delivery_that_is_open(journal: SqliteJournal) -
     assert journal.safe() == journal.commits_kept().told - 1
 
 
-def test_what_has_to_be_written_takes_with_it_what_was_told_before(journal: SqliteJournal) -> None:
+def test_what_has_to_be_written_takes_with_it_what_was_told_before(journal: GroupJournal) -> None:
     """A publish may be all that keeps what a note behind its deliveries says is done: a will, a retained message."""
     one = sent(journal)
     journal.will_cleared("c")
@@ -297,7 +297,7 @@ def test_what_has_to_be_written_takes_with_it_what_was_told_before(journal: Sqli
     assert journal.take().deliveries[0] == late.record
 
 
-def test_deliveries_without_a_publish_of_their_own_go_with_what_came_before(journal: SqliteJournal) -> None:
+def test_deliveries_without_a_publish_of_their_own_go_with_what_came_before(journal: GroupJournal) -> None:
     """They may be of the same call as that, and nobody else has the message: a will is no more, say."""
     journal.will_cleared("c")
     one = delivery()
@@ -305,7 +305,7 @@ def test_deliveries_without_a_publish_of_their_own_go_with_what_came_before(jour
     assert journal.take().deliveries[0] == one.record
 
 
-def test_what_goes_to_another_client_is_written_and_waited_for(journal: SqliteJournal) -> None:
+def test_what_goes_to_another_client_is_written_and_waited_for(journal: GroupJournal) -> None:
     """A member of a shared subscription left: its delivery is over, and its message is not [MQTT-4.8.2-6]."""
     told = journal.commits_kept().told
     one = sent(journal)
@@ -320,7 +320,7 @@ def test_what_goes_to_another_client_is_written_and_waited_for(journal: SqliteJo
 
 @pytest.mark.parametrize(("qos", "disconnected_at"), [(2, 0.0), (1, 7.0)])
 def test_qos_2_and_the_sessions_that_are_away_are_written_at_once(
-    journal: SqliteJournal, qos: int, disconnected_at: float
+    journal: GroupJournal, qos: int, disconnected_at: float
 ) -> None:
     journal.session_kept("c", Principal("u"), 300, disconnected_at)
     journal.take()
@@ -330,7 +330,7 @@ def test_qos_2_and_the_sessions_that_are_away_are_written_at_once(
     assert journal.take().deliveries[0] == one.record
 
 
-def test_a_group_of_full_size_leaves_nothing_out(journal: SqliteJournal) -> None:
+def test_a_group_of_full_size_leaves_nothing_out(journal: GroupJournal) -> None:
     """So that what is left out, and then counts for the next, stays below that size."""
     for _ in range(3):
         sent(journal, bytes(4_000))
@@ -338,7 +338,7 @@ def test_a_group_of_full_size_leaves_nothing_out(journal: SqliteJournal) -> None
     assert not journal.noted
 
 
-def test_a_delivery_of_the_file_that_is_acknowledged_holds_up_nobody(journal: SqliteJournal) -> None:
+def test_a_delivery_of_the_file_that_is_acknowledged_holds_up_nobody(journal: GroupJournal) -> None:
     one = sent(journal)
     record = one.record
     journal.take()

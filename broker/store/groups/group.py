@@ -1,6 +1,6 @@
 """What a group of notes holds: the net changes of sessions and deliveries, and the values of statements made of them.
 
-Owns the objects that `journal` keeps while a group is open, and `Batch`, which the writer's thread gets. Promises: a
+Owns the objects that `journal` keeps while a group is open, and `Batch`, which whoever writes gets. Promises: a
 batch shares nothing with the broker that changes after it was made.
 """
 
@@ -16,6 +16,17 @@ from broker.core.principal import Principal
 from broker.core.queues.delivery import QUEUED, Delivery, queue_of
 from broker.core.queues.message import Message
 from broker.core.topics.subscription import Subscription
+
+SESSION_COLUMNS: Final = 13
+SUBSCRIPTION_COLUMNS: Final = 11
+MESSAGE_COLUMNS: Final = 9
+DELIVERY_COLUMNS: Final = 18
+PLAIN_COLUMNS: Final = 10
+RETAINED_COLUMNS: Final = 6
+BROADCAST_COLUMNS: Final = 8
+"""Values of a row, of which those of a batch stand one behind the other. Plain ones are deliveries as most are that
+wait for an absent client: queued, with a message of their own and nothing special. Number, session, QoS, topic,
+payload, QoS of the publish, properties, publisher, expiry, size."""
 
 UNSET: Final = -1e300
 """A time that is none. A number, so that it stands in its object without one of its own."""
@@ -75,6 +86,20 @@ class Row:
         self.size: int | None = None
 
 
+def split(rows: dict[int, Row], limit: i64, told: i64) -> tuple[dict[int, Row], dict[int, Row]]:
+    """The rows up to a note, and those behind it; `told`: the last note."""
+    if limit >= told:
+        return rows, {}
+    older: dict[int, Row] = {}
+    young: dict[int, Row] = {}
+    for number, row in rows.items():
+        if row.note > limit:
+            young[number] = row
+        else:
+            older[number] = row
+    return older, young
+
+
 class Change:
     """What the open group changes of a delivery that an earlier one wrote."""
 
@@ -109,7 +134,7 @@ class Batch:
         # Session, and the number up to which what waits is in memory again.
         self.read_back: list[tuple[int, int]] = []
         self.messages: list[object] = []
-        # Queued deliveries of the common kind (`schema.PLAIN`), and all others.
+        # Queued deliveries of the common kind (`PLAIN_COLUMNS`), and all others.
         self.plain: list[object] = []
         self.deliveries: list[object] = []
         self.changed: list[tuple[int, int, int, int]] = []
@@ -122,6 +147,17 @@ class Batch:
         self.broadcasts: list[object] = []
         self.passed: list[tuple[int, int]] = []
         self.broadcasts_over: list[int] = []
+
+    def rows(self) -> int:
+        """Messages and changes, about: what is written of them."""
+        return (
+            len(self.plain) // PLAIN_COLUMNS
+            + len(self.deliveries) // DELIVERY_COLUMNS
+            + len(self.retained) // RETAINED_COLUMNS
+            + len(self.finished)
+            + len(self.changed)
+            + len(self.released)
+        )
 
     def empty(self) -> bool:
         """Whether there is nothing to write."""

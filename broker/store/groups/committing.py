@@ -1,0 +1,342 @@
+"""When a group of changes ends, which is being written, and what happens when it cannot be.
+
+Promises: the event loop never waits for a disk; one group is being written at most; `journal.commits` advances when
+what was told is kept, and not before. A group that is large ends, whatever is being written, and waits for its turn:
+none takes the event loop long to put together. One that cannot be written stays, is tried again after a while, and
+everything waits behind it. It writes nothing itself: a `Medium` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from broker.core.histogram import Histogram
+from broker.core.persistence.journal import Fetch
+from broker.core.persistence.pages import Pages
+from broker.store.base import StoreError, StoreListener, Times
+from broker.store.groups.fetching import Fetches
+from broker.store.groups.group import Batch
+from broker.store.groups.journal import GroupJournal
+from broker.store.groups.medium import Medium
+from broker.store.groups.shell import Shell
+
+WINDOW: Final = 0.002
+"""Seconds from a group's first note to its end: what an acknowledgement may wait beyond the disk's time."""
+
+GROUP_BYTES: Final = 4 * 1024 * 1024
+"""Bytes at which a group does not wait for its window."""
+
+FULL: Final = 16
+"""Times the size of a group that are noted while writing fails; beyond it QoS 1 and 2 are refused. 64 MiB."""
+
+FIRST_RETRY: Final = 0.1
+LAST_RETRY: Final = 5.0
+"""Seconds until a group that could not be written is tried again; twice as many each time."""
+
+STALL_TIMEOUT: Final = 10.0
+"""Seconds without an outcome of the group that is being written, after which writing counts as failed."""
+
+
+class Groups:
+    """The groups of one store, whose journal it owns."""
+
+    def __init__(
+        self,
+        times: Times,
+        pages: Pages,
+        medium: Medium,
+        listener: Callable[[], StoreListener | None],
+        *,
+        window: float = WINDOW,
+        size: int = GROUP_BYTES,
+        stall_timeout: float = STALL_TIMEOUT,
+    ) -> None:
+        """`window`: seconds; `size`: bytes; `stall_timeout`: seconds that a group may take to be written, 0: any."""
+        self._times = times
+        self._medium = medium
+        self._listener = listener
+        self._window = window
+        self._size = size
+        self._stall_timeout = stall_timeout
+        self.journal = GroupJournal(times, _Ends(self), size, pages)
+        self._commits = self.journal.commits_kept()
+        self.fetches = Fetches(self._commits, medium, self.notice)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        # The open group: when it began, the timer of its window or its next turn, whether it may end.
+        self._began = 0.0
+        self._timer: asyncio.Handle | None = None
+        self._soon: asyncio.Handle | None = None
+        self._ease: asyncio.Handle | None = None
+        self._ripe = False
+        # The group that is being written, large ones that wait behind it, and, after a failure, when it is tried again.
+        self._air: Batch | None = None
+        self._line: deque[Batch] = deque()
+        # Since when the medium has it, and the timer that looks whether it comes down: one for many groups.
+        self._given = 0.0
+        self._watch: asyncio.TimerHandle | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._pause = FIRST_RETRY
+        # Up to which note everything is written.
+        self._filed = 0
+        # Those who wait for the next outcome of a group.
+        self._flushing: list[asyncio.Future[str]] = []
+        self.count = 0
+        """Groups that were written."""
+        self.rows = 0
+        self.commit_times = Histogram()
+
+    # -- a broker's life -----------------------------------------------------------------------------------------------
+
+    def start(self, loop: asyncio.AbstractEventLoop, highest: tuple[int, int, int]) -> None:
+        """The medium is open, and has these highest numbers of a session, a delivery and a message."""
+        self._loop = loop
+        self.journal.begin_at(*highest)
+        self.fetches.last = highest[1]
+        self.notice_jump()
+        # What could not be written when the store was closed, and what was told since.
+        if self._air is not None:
+            self._write()
+        if self.journal.noted:
+            self.begun()
+        self.fetches.start(loop)
+
+    def rest(self) -> None:
+        """The medium will be closed: nothing is begun by time any more."""
+        for handle in (self._timer, self._soon, self._ease, self._retry, self._watch):
+            if handle is not None:
+                handle.cancel()
+        self._timer = self._soon = self._ease = self._retry = self._watch = None
+        self.fetches.rest()
+
+    def stop(self) -> None:
+        """The medium is closed: what is not written stays."""
+        self.rest()
+        self.fetches.stop()
+        self._loop = None
+
+    async def flush(self) -> None:
+        """Return when what was told is written. Raises StoreError."""
+        number = self._commits.told
+        # Acknowledged deliveries, too, go from there, for which nobody waits.
+        while self._filed < number:
+            loop = self._loop
+            if loop is None:
+                raise StoreError("the store is closed")
+            outcome: asyncio.Future[str] = loop.create_future()
+            self._flushing.append(outcome)
+            if self._retry is not None:
+                self._retry.cancel()
+                self._try_again()
+            elif self._air is None:
+                self._end_group()
+            reason = await outcome
+            if reason:
+                raise StoreError(reason)
+
+    def waiting(self) -> int:
+        """Changes that are not committed yet."""
+        return self._commits.told - self._commits.committed
+
+    def unfinished(self) -> bool:
+        """Whether a group was given to the medium, of which nobody knows how that came out."""
+        return self._air is not None
+
+    # -- groups --------------------------------------------------------------------------------------------------------
+
+    def begun(self) -> None:
+        """The first note of a group came."""
+        loop = self._loop
+        if loop is None:
+            return
+        self._began = loop.time()
+        if self._window > 0.0:
+            self._timer = loop.call_later(self._window, self._window_over)
+        else:
+            self._timer = loop.call_soon(self._window_over)
+
+    def due(self) -> None:
+        """The group may end."""
+        loop = self._loop
+        if loop is None:
+            return
+        if self._commits.failed and self._noted_bytes() >= FULL * self._size:
+            self._commits.full = True
+        if self._soon is None:
+            self._soon = loop.call_soon(self._window_over)
+
+    def eased(self) -> None:
+        """Deliveries are over: perhaps nobody need wait for the open group."""
+        loop = self._loop
+        if loop is not None and self._ease is None:
+            self._ease = loop.call_soon(self._let_go)
+
+    def _let_go(self) -> None:
+        """Let those go on who wait for what nothing is left to keep of, with no group before that they wait for."""
+        if self._ease is not None:
+            self._ease.cancel()
+            self._ease = None
+        number = self.journal.safe()
+        if not self._line and (self._air is None or not self._air.awaited):
+            self._commits.advance(number)
+
+    def _window_over(self) -> None:
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        if self.journal.noted:
+            self._ripe = True
+            if self._air is None:
+                self._end_group()
+            elif self.journal.size() >= self._size and not self._commits.failed:
+                self._line.append(self._take())
+
+    def _noted_bytes(self) -> int:
+        """What waits to be written, but for the group that is being written."""
+        return self.journal.size() + sum(batch.size for batch in self._line)
+
+    def _take(self) -> Batch:
+        """End the open group."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._ripe = False
+        batch = self.journal.take()
+        batch.began = self._began
+        batch.clock = self._times.note()
+        self.notice_jump()
+        if self.journal.noted:
+            # Young deliveries: their window begins.
+            self.begun()
+        return batch
+
+    def _end_group(self) -> None:
+        """Write the open group; no other is being written."""
+        batch = self._take()
+        if batch.empty():
+            self._filed = batch.number
+            self.fetches.last = batch.last
+            self._commits.advance(batch.number)
+            self._let_go()
+            self._tell("")
+            self.fetches.again()
+            return
+        self._air = batch
+        self._write()
+
+    def beat(self) -> None:
+        """Write something, be it an empty group, unless something is being written: so it is known whether it can."""
+        if self._loop is not None and self._air is None:
+            self._began = self._loop.time()
+            self._air = self._take()
+            self._write()
+
+    def _write(self) -> None:
+        loop, batch = self._loop, self._air
+        assert loop is not None
+        assert batch is not None
+        self._given = loop.time()
+        if self._watch is None and self._stall_timeout > 0.0:
+            self._watch = loop.call_later(self._stall_timeout, self._look)
+        self._medium.write(batch)
+
+    def _look(self) -> None:
+        """Whether the group that is being written takes too long."""
+        loop = self._loop
+        self._watch = None
+        if loop is None or self._air is None or self._retry is not None:
+            return
+        left = self._given + self._stall_timeout - loop.time()
+        self._watch = loop.call_later(left if left > 0.0 else self._stall_timeout, self._look)
+        if left <= 0.0:
+            self.tell_failure(self._medium.stalled())
+
+    def written(self, batch: Batch) -> None:
+        """A group is kept."""
+        loop = self._loop
+        if batch is not self._air or loop is None:
+            return
+        self._air = None
+        self._filed = batch.number
+        self.fetches.last = batch.last
+        self._pause = FIRST_RETRY
+        self.count += 1
+        self.rows += batch.rows()
+        self.commit_times.add(loop.time() - batch.began)
+        if self._commits.failed:
+            self._commits.recover()
+            listener = self._listener()
+            if listener is not None:
+                listener.recovered()
+        self._commits.advance(batch.number)
+        self._let_go()
+        self._tell("")
+        if self._line:
+            self._air = self._line.popleft()
+            self._write()
+        elif self._ripe:
+            self._end_group()
+        self.fetches.again()
+
+    def failed(self, batch: Batch, reason: str) -> None:
+        """A group was not written for this reason: it stays, and is tried again."""
+        loop = self._loop
+        if batch is not self._air or loop is None:
+            return
+        self._retry = loop.call_later(self._pause, self._try_again)
+        self._pause = min(self._pause * 2, LAST_RETRY)
+        self.tell_failure(reason)
+
+    def tell_failure(self, reason: str) -> None:
+        """What was told last cannot be kept now."""
+        self._commits.fail()
+        listener = self._listener()
+        if listener is not None:
+            listener.failed(reason)
+        self._tell(reason)
+
+    def notice(self, line: str) -> None:
+        """Tell the operator."""
+        listener = self._listener()
+        if listener is not None:
+            listener.noticed(line)
+
+    def notice_jump(self) -> None:
+        """Tell that the system's clock is not believed."""
+        jump = self._times.jumped
+        if jump:
+            self._times.jumped = 0.0
+            found = f"{abs(jump) / 86_400:,.0f} days {'ahead' if jump > 0 else 'back'}"
+            self.notice(f"the system's clock has jumped {found}: for sessions and messages no time has passed")
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self._write()
+
+    def _tell(self, reason: str) -> None:
+        """Those who flush: a group is over, or failed for this reason."""
+        flushing, self._flushing = self._flushing, []
+        for outcome in flushing:
+            if not outcome.done():
+                outcome.set_result(reason)
+
+
+class _Ends(Shell):
+    """The groups as their journal knows them."""
+
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+
+    def begun(self) -> None:
+        self._groups.begun()
+
+    def due(self) -> None:
+        self._groups.due()
+
+    def eased(self) -> None:
+        self._groups.eased()
+
+    def fetch(self, session: int, fetch: Fetch) -> None:
+        self._groups.fetches.want(session, fetch)

@@ -1,0 +1,67 @@
+"""What the open group has of retained messages, and of messages for very many."""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from broker.core.queues.message import Message
+from broker.store.groups.group import Batch, of_broadcasts, of_retained
+
+
+class RetainedNotes:
+    """The last message of each topic that the group sets; None: it is cleared."""
+
+    def __init__(self) -> None:
+        self._changed: dict[str, Message | None] = {}
+
+    def any(self) -> bool:
+        """Whether there is something to write."""
+        return len(self._changed) > 0
+
+    def put(self, topic: str, message: Message | None) -> i64:
+        """Note a change. By how many bytes the group shrinks, since an earlier one is not written."""
+        earlier = self._changed.get(topic)
+        self._changed[topic] = message
+        return 0 if earlier is None else earlier.size()
+
+    def take(self, batch: Batch, offset: float) -> None:
+        """Give the batch all of it, and begin anew."""
+        changed, self._changed = self._changed, {}
+        of_retained(batch, changed, offset)
+
+
+class BroadcastNotes:
+    """Messages for very many: which begin, which sessions had them or need them not, which are over."""
+
+    def __init__(self) -> None:
+        # The numbers of all that are under way, whichever group has them.
+        self.under_way: dict[int, None] = {}
+        self._begun: dict[int, Message] = {}
+        self._passed: list[tuple[int, int]] = []
+        self._over: list[int] = []
+
+    def begin(self, number: int, message: Message) -> None:
+        """One begins."""
+        self._begun[number] = message
+        self.under_way[number] = None
+
+    def came_later(self, session: int) -> None:
+        """A session is new: none of those that are under way is for it."""
+        for number in self.under_way:
+            self._passed.append((number, session))
+
+    def passed(self, number: int, session: int) -> None:
+        """A session had one."""
+        self._passed.append((number, session))
+
+    def over(self, number: int) -> None:
+        """All had one."""
+        self.under_way.pop(number, None)
+        self._over.append(number)
+
+    def take(self, batch: Batch, offset: float) -> None:
+        """Give the batch all of it, and begin anew."""
+        begun, self._begun = self._begun, {}
+        of_broadcasts(batch, begun, offset)
+        batch.passed, self._passed = self._passed, []
+        batch.broadcasts_over, self._over = self._over, []
