@@ -119,6 +119,7 @@ class Broker(Server):
         Raises:
             ValueError: authenticators and an access control are given.
             PluginError: a plug-in has no hook, or one that there is not.
+            StartupError: the store that the settings name needs a package that is not installed.
         """
         if authenticators and access_control is not None:
             raise ValueError("authenticators or access_control, not both: the access control admits clients itself")

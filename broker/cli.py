@@ -43,7 +43,7 @@ from broker.security.building import check as authenticators
 from broker.security.errors import SecurityError
 from broker.security.passwords.hashes import Kind
 from broker.security.passwords.passwd import delete_user, set_password
-from broker.settings import Settings, parse_endpoint
+from broker.settings import DATABASES, Settings, parse_endpoint
 from broker.store.cli import app as store
 from broker.storing import unusable as store_unusable
 from broker.storing import unwritable
@@ -129,7 +129,11 @@ def serve(
     ] = None,
     store: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Keep sessions and messages there, over restarts; short for store.path."),
+        typer.Option(
+            metavar="DIR|URL",
+            help="Keep sessions and messages in that folder, or PostgreSQL database, over restarts; short for "
+            "store.path and store.url.",
+        ),
     ] = None,
     workers: Annotated[
         str | None,
@@ -155,10 +159,11 @@ def serve(
     changes = list(sets or ())
     if store == "":
         # As from a shell variable that is not set: neither the folder here nor the memory is what was meant.
-        fail("--store: found nothing; allowed: a folder", MISUSED)
+        fail("--store: found nothing; allowed: a folder, or the URL of a database", MISUSED)
     if store is not None:
         # In quotes: a folder may be called 1.
-        changes.append(f"store.path={json.dumps(store, ensure_ascii=False)}")
+        name = "store.url" if store.startswith(DATABASES) else "store.path"
+        changes.append(f"{name}={json.dumps(store, ensure_ascii=False)}")
     if workers is not None:
         changes.append(f"workers.count={workers}")
     if verbose and log_level not in (None, "debug"):

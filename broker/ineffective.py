@@ -71,15 +71,24 @@ def _all(settings: Settings, embedded: bool, own_store: bool) -> Iterator[str]:
 
 def _store(settings: Settings, own: bool) -> Iterator[str]:
     store = settings.store
-    if own and store.path:
-        yield f"store.path: {show(store.path)} is not used, since the program has a store of its own"
-    if not store.path:
-        for name, field in type(store).model_fields.items():
+    changed = [name for name, field in type(store).model_fields.items() if getattr(store, name) != field.default]
+    if own:
+        for name, place in (("store.path", store.path), ("store.url", store.url)):
+            if place:
+                yield f"{name}: {show(place)} is not used, since the program has a store of its own"
+    if not store.kept:
+        for name in changed:
             # One of the program's may have settings of its own; these of ours count for any.
-            if getattr(store, name) != field.default and not (own and name in OF_ANY_STORE):
-                yield f"store.{name} has no effect: without store.path everything is kept in memory"
-    elif not settings.session.persistent:
-        yield "store.path keeps retained messages alone: session.persistent is false, and no session stays"
+            if not (own and name in OF_ANY_STORE):
+                yield f"store.{name} has no effect: without store.path or store.url everything is kept in memory"
+        return
+    if not store.url:
+        for name in ("name", "lease_timeout"):
+            if name in changed:
+                yield f"store.{name} has no effect: it is about store.url"
+    if not settings.session.persistent:
+        where = "store.path" if store.path else "store.url"
+        yield f"{where} keeps retained messages alone: session.persistent is false, and no session stays"
 
 
 def _addresses(listeners: Sequence[Listener]) -> Iterator[str]:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
+from broker.net.listening.listeners import StartupError
 from broker.settings import Settings
 from broker.store.base import Store, StoreListener
 
@@ -36,40 +39,66 @@ KEPT: Final = {
 }
 """By `store.synchronous`."""
 
+KEPT_IN_DATABASE: Final = {
+    "full": "acknowledged when the database has committed it, and its synchronous standbys",
+    "normal": "acknowledged when the database has committed it, whatever its standbys have",
+    "off": "kill -9 of the broker loses nothing that was acknowledged, a crash of the database the last of it",
+}
+
 
 def make(settings: Settings, rules: RuleTexts | None = None) -> Store | None:
     """The store of the settings; None: everything is kept in memory. Touches no file.
 
     `rules` writes and reads what principals bring of their own.
+
+    Raises:
+        StartupError: a package is missing.
     """
     wanted = settings.store
-    if not wanted.path:
-        return None
-    # Who keeps nothing need not load what keeps.
-    from broker.store.sqlite import SqliteStore
-
-    return SqliteStore(
-        wanted.path,
-        synchronous=wanted.synchronous,
-        commit_window=wanted.commit_window,
-        commit_bytes=wanted.commit_bytes,
-        stall_timeout=wanted.stall_timeout,
-        memory_messages=wanted.memory_messages,
-        memory_bytes=wanted.memory_bytes,
-        memory_total_bytes=wanted.memory_total_bytes,
-        disk_bytes=wanted.disk_bytes,
-        rules=rules,
+    names = (
+        *("synchronous", "commit_window", "commit_bytes", "stall_timeout"),
+        *("memory_messages", "memory_bytes", "memory_total_bytes", "disk_bytes"),
     )
+    terms: dict[str, Any] = {name: getattr(wanted, name) for name in names}
+    # Who keeps nothing need not load what keeps.
+    if wanted.path:
+        from broker.store.sqlite import SqliteStore
+
+        return SqliteStore(wanted.path, rules=rules, **terms)
+    if wanted.url:
+        if why := _without_driver():
+            raise StartupError(why)
+        from broker.store.postgresql import PostgresStore
+
+        return PostgresStore(wanted.url, name=wanted.name, lease_timeout=wanted.lease_timeout, rules=rules, **terms)
+    return None
+
+
+def _without_driver() -> str:
+    """Why no database can be used; empty: it can."""
+    if find_spec("asyncpg") is not None:
+        return ""
+    return 'store.url needs the extra `postgresql`: in a clone of Canopy, pip install ".[postgresql]"'
 
 
 def place(settings: Settings) -> str:
-    """Where things are kept: a folder, as it stands in the settings, or MEMORY."""
-    return settings.store.path or MEMORY
+    """Where things are kept: a folder, as it stands in the settings, a database without its user, or MEMORY."""
+    wanted = settings.store
+    return _database(settings) if wanted.url else wanted.path or MEMORY
+
+
+def _database(settings: Settings) -> str:
+    """Where in a database: without user, password and options."""
+    parts = urlsplit(settings.store.url)
+    return f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}, schema {settings.store.name}"
 
 
 def kept(settings: Settings) -> str:
     """The line for people that says what is kept, where, and how well."""
     wanted = settings.store
+    if wanted.url:
+        kept = f"kept in {_database(settings)}: sessions, queued and retained messages"
+        return f"{kept}; {KEPT_IN_DATABASE[wanted.synchronous]}"
     if not wanted.path:
         return "kept in memory only: sessions, queued and retained messages; they end with this process"
     return f"kept in {Path(wanted.path)}: sessions, queued and retained messages; {KEPT[wanted.synchronous]}"
@@ -78,9 +107,12 @@ def kept(settings: Settings) -> str:
 def unusable(settings: Settings) -> list[str]:
     """Why a broker that is started here cannot have its store, a line each. Changes nothing.
 
-    What can be seen of the folder alone; whether the file is a store, and of which version, is for the start to say.
+    What can be seen of the folder alone; whether the file is a store, and of which version, is for the start to say,
+    and so is whether a database can be reached.
     """
     why = unwritable("store.path", settings.store.path) if settings.store.path else ""
+    if settings.store.url:
+        why = _without_driver()
     return [why] if why else []
 
 

@@ -80,6 +80,8 @@ ALLOWED: Final = {
     "rule[].action": '"publish", "subscribe", "receive" or "all", or a list of them',
     "rule[].filters": 'a topic filter or a list of them, like ["sensors/{user}/#"]',
     "store.path": 'a folder, like "/var/lib/canopy", or "" for memory alone',
+    "store.url": 'a database, like "postgresql://canopy@localhost/canopy", or "" for none',
+    "store.name": 'the name of a schema, like "canopy"',
     "recorder.directory": 'a folder, like "/var/lib/canopy/record", or "" for none',
     "recorder.filters": FILTERS,
     "recorder.filters[]": A_FILTER,

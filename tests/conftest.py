@@ -28,6 +28,7 @@ from blockbuster import blockbuster_ctx
 from xdist.scheduler import LoadScopeScheduling
 
 from broker.buildinfo import COMPILED, build_info
+from tests.support import postgresql
 from tests.support.runs import LONG, examples
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -105,6 +106,13 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"under test: {found} from {found.location}"
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _one_postgresql() -> Iterator[None]:
+    """The PostgreSQL that tests of this process share, if one was begun, ends with them."""
+    yield
+    postgresql.close_shared()
+
+
 @pytest.fixture(autouse=True)
 def _logs_go_nowhere() -> Iterator[None]:
     """Whoever captures logs sets up structlog, and a broker speaks where somebody has: not in the next test, too."""
@@ -119,7 +127,10 @@ def _no_blocking_calls(request: pytest.FixtureRequest) -> Iterator[None]:
     if not inspect.iscoroutinefunction(getattr(request.node, "function", None)):
         yield
         return
-    with blockbuster_ctx("broker"):
+    with blockbuster_ctx("broker") as found:
+        # asyncpg looks for ~/.pgpass, and for certificates, whenever it connects.
+        for function in found.functions.values():
+            function.can_block_in("asyncpg/connect_utils.py", {"_parse_connect_dsn_and_args"})
         yield
 
 

@@ -194,7 +194,7 @@ class TestServe:
     def test_a_store_without_a_name_is_no_store_here(self, stand_in: type[StandIn]) -> None:
         result = canopy("serve", "--store", "")
         assert result.exit_code == 2
-        assert result.stderr == "canopy: --store: found nothing; allowed: a folder\n"
+        assert result.stderr == "canopy: --store: found nothing; allowed: a folder, or the URL of a database\n"
         assert stand_in.made == []
 
     def test_what_is_read_again_is_what_was_read(self, stand_in: type[StandIn], tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ class TestStore:
 
     def test_how_is_told_and_not_where(self) -> None:
         (line,) = told(store={"synchronous": "off"})
-        assert line == "store.synchronous has no effect: without store.path everything is kept in memory"
+        assert line == "store.synchronous has no effect: without store.path or store.url everything is kept in memory"
         assert told(store={"path": "/s", "synchronous": "off"}) == []
 
     def test_sessions_that_never_stay(self) -> None:

@@ -4,8 +4,8 @@ Owns the models, which are frozen, and what makes a single value good or bad; `c
 environment and flags. A value of the wrong type is refused, and so is an unknown name. `Settings()` reads no file and
 no environment variable: a program that embeds the broker gets exactly what it passes in. A limit of 0 means unlimited;
 where 0 switches something off, its text says so. Sizes are bytes, times are seconds, rates are per second.
-`values` has the kinds of values and their bounds, `sections` the sections, `listeners` where clients come in,
-`authenticators` and `security` who does, `rules` who may do what, `upstream` the other brokers, and `root` the whole.
+`values` has the kinds of values and their bounds, `sections` and `store` the sections, `listeners` where clients come
+in, `authenticators` and `security` who does, `rules` who may do what, `upstream` the other brokers, `root` the whole.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from broker.settings.sections import (
     Runtime,
     Session,
     Shutdown,
-    Store,
     Sys,
     Top,
     Tracing,
 )
 from broker.settings.security import Security
+from broker.settings.store import DATABASES, Store
 from broker.settings.tokens import HttpTable, JwtTable, ScramTable
 from broker.settings.upstream import Federation, Presence, Remote, Upstream, parse_upstream
 from broker.settings.values import (
@@ -59,6 +59,7 @@ from broker.settings.values import (
 from broker.settings.workers import Workers
 
 __all__ = [
+    "DATABASES",
     "DEFAULT_PORT",
     "DEFAULT_TLS_PORT",
     "EFFECTS",

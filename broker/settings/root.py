@@ -27,12 +27,12 @@ from broker.settings.sections import (
     Runtime,
     Session,
     Shutdown,
-    Store,
     Sys,
     Top,
     Tracing,
 )
 from broker.settings.security import Security
+from broker.settings.store import Store
 from broker.settings.upstream import Federation, Presence, Upstream
 from broker.settings.values import Address, Section, parse_listen, wrong
 from broker.settings.workers import Workers

@@ -10,7 +10,6 @@ from pydantic_core import PydanticCustomError
 
 from broker.settings.values import (
     LARGEST_PACKET,
-    LONGEST_COMMIT_WINDOW,
     LONGEST_ID_PREFIX,
     LONGEST_TIME,
     MOST_BYTES,
@@ -326,42 +325,6 @@ class Retained(Section):
     """Bytes of topics and payloads retained in all, with 256 for each topic level not shared. 0: no limit."""
     max_bytes_per_client: SizeOrUnlimited = 33_554_432
     """The same of what one client has published, as long as it is retained; links excepted. 0: no limit."""
-
-
-class Store(Section):
-    """What is kept on disk: sessions with all that waits for them, wills, and retained messages."""
-
-    path: str = ""
-    """The folder of the store; it is made where it is not there. Empty: everything is kept in memory, and ends with the
-    process."""
-    synchronous: Literal["full", "normal", "off"] = "full"
-    """What a commit waits for: the disk (`full`), or the system alone, so that a power cut loses the last commits
-    (`normal`) or may damage the file (`off`)."""
-    commit_window: Annotated[float, Field(ge=0, le=LONGEST_COMMIT_WINDOW, allow_inf_nan=False)] = 0.002
-    """Seconds from the first change of a group to its commit. 0: no longer than the present round of the event loop and
-    the group before it take."""
-    commit_bytes: Size = 4_194_304
-    """Bytes of changes at which a group is committed before its window is over, at least 1."""
-    on_failure: Literal["hold", "refuse"] = "hold"
-    """What happens to QoS 1 and 2 publishes while the disk cannot be written: nobody gets an acknowledgement until it
-    can (`hold`), or they are refused (`refuse`)."""
-    memory_messages: CountOrUnlimited = 1_000
-    """Messages that wait for one session in memory; what comes beyond waits on disk alone, and is read back in pages as
-    the client takes it. 0: all of it is in memory as well, and the three bounds below do nothing."""
-    memory_bytes: SizeOrUnlimited = 1_048_576
-    """The same in bytes, as queues count them. 0: no limit."""
-    memory_total_bytes: SizeOrUnlimited = 268_435_456
-    """Bytes in all queues in memory, beyond which whatever has to wait for a session waits on disk alone. 0: no
-    limit."""
-    disk_bytes: SizeOrUnlimited = 8_589_934_592
-    """Bytes that wait on disk alone, of all sessions, as queues count them: some four times what they take there. 0: no
-    limit."""
-    stall_timeout: SecondsOrOff = 10.0
-    """Seconds that a write may take before the disk counts as one that cannot be written. 0: any, and nothing is
-    told."""
-    removed_link_expiry: Annotated[int, Field(ge=0, le=NEVER)] = 604_800
-    """Seconds for which what waits for a link is kept when the link is in the settings no more. 0: not at all.
-    4294967295: for ever."""
 
 
 class Routing(Section):

@@ -31,8 +31,9 @@ def unusable(settings: Settings) -> list[str]:
         lines.append("workers.count: several workers need the extra mesh: in a clone of Canopy, pip install '.[mesh]'")
     if settings.mesh.name:
         lines.append("mesh.name: workers are a mesh of their own, which cannot be part of another one; leave one out")
-    if settings.store.path:
-        lines.append("store.path: a store is one process's alone; leave it out, or set workers.count to 1")
+    if settings.store.kept:
+        name = "store.path" if settings.store.path else "store.url"
+        lines.append(f"{name}: a store is one process's alone; leave it out, or set workers.count to 1")
     if settings.recorder.directory:
         lines.append(
             "recorder.directory: each worker would record what it hands on to others, too; leave it out, or set "

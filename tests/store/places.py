@@ -9,6 +9,7 @@ from typing import Final
 from broker.core.persistence.journal import Journal, Saved
 from broker.store import MemoryStore, Store
 from broker.store.sqlite import SqliteStore
+from tests.support import postgresql
 
 MakeStore = Callable[[Path, Callable[[], float]], Store]
 
@@ -23,7 +24,20 @@ def _sqlite(folder: Path, lasting: Callable[[], float]) -> Store:
     return SqliteStore(folder, synchronous="off", lasting=lasting)
 
 
-KINDS: Final[dict[str, MakeStore]] = {"memory": _memory, "sqlite": _sqlite}
+NAMES: Final[dict[Path, str]] = {}
+"""Folder → the schema that stands for it."""
+
+
+def _postgresql(folder: Path, lasting: Callable[[], float]) -> Store:
+    server = postgresql.shared()
+    from broker.store.postgresql import PostgresStore
+
+    # Nobody cuts the power.
+    name = NAMES.setdefault(folder, postgresql.new_name())
+    return PostgresStore(server.url, name=name, synchronous="off", lease_timeout=1.0, lasting=lasting)
+
+
+KINDS: Final[dict[str, MakeStore]] = {"memory": _memory, "postgresql": _postgresql, "sqlite": _sqlite}
 """Kind of store → how one is made in a folder, with a lasting clock."""
 
 OUTLIVES: Final = frozenset(KINDS) - {"memory"}

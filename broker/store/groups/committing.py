@@ -229,7 +229,8 @@ class Groups:
     def beat(self) -> None:
         """Write something, be it an empty group, unless something is being written: so it is known whether it can."""
         if self._loop is not None and self._air is None:
-            self._began = self._loop.time()
+            if not self.journal.noted:
+                self._began = self._loop.time()
             self._air = self._take()
             self._write()
 
@@ -262,9 +263,10 @@ class Groups:
         self._filed = batch.number
         self.fetches.last = batch.last
         self._pause = FIRST_RETRY
-        self.count += 1
-        self.rows += batch.rows()
-        self.commit_times.add(loop.time() - batch.began)
+        if not batch.empty():
+            self.count += 1
+            self.rows += batch.rows()
+            self.commit_times.add(loop.time() - batch.began)
         if self._commits.failed:
             self._commits.recover()
             listener = self._listener()
@@ -280,14 +282,17 @@ class Groups:
             self._end_group()
         self.fetches.again()
 
-    def failed(self, batch: Batch, reason: str) -> None:
-        """A group was not written for this reason: it stays, and is tried again."""
+    def failed(self, batch: Batch, reason: str, *, for_good: bool = False) -> None:
+        """A group was not written for this reason: it stays, and is tried again. `for_good`: it is known that no group
+        can be written any more, and publishers are told so."""
         loop = self._loop
         if batch is not self._air or loop is None:
             return
         self._retry = loop.call_later(self._pause, self._try_again)
         self._pause = min(self._pause * 2, LAST_RETRY)
         self.tell_failure(reason)
+        if for_good:
+            self._commits.full = True
 
     def tell_failure(self, reason: str) -> None:
         """What was told last cannot be kept now."""

@@ -38,7 +38,7 @@ def warnings(settings: Settings) -> list[str]:
         about = f'upstream[{at}] "{link.name}": '
         told = [*_aggregates(link, settings.presence.topic), *_directions(link), *_places(link)]
         told += [*_without_effect(link), *_session(link, settings.federation.broker_id)]
-        if settings.store.path and link.publish and link.publish_qos == 2 and link.clean_start:
+        if settings.store.kept and link.publish and link.publish_qos == 2 and link.clean_start:
             told.append(TWICE)
         lines += [about + text for text in told]
     for (first, one), (second, other) in combinations(enumerate(links), 2):

@@ -1,0 +1,258 @@
+"""The connection to the database of a store, and whose the tables there are.
+
+Owns the epoch of this broker and the number of the group that was written last. Promises: what a broker writes is
+written only while its epoch is the one in the database, and a group once: both are looked at, and changed, by the first
+statement of its transaction (`claim`). After any error the connection goes; the next call makes another one. Of a
+commit whose outcome nobody heard, the number of the group tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from broker.store.base import StoreError
+
+BEATS: Final = 3
+"""Times that the lease is renewed before it would be over."""
+
+NO_ANSWER: Final = 60.0
+"""Seconds that the database has for an answer where the settings name none."""
+
+SYNCHRONOUS: Final = {"full": "on", "normal": "local", "off": "off"}
+"""By `store.synchronous`: what PostgreSQL calls it."""
+
+TAKE: Final = (
+    "UPDATE owner SET epoch = epoch + 1, node = $1, lease_until = clock_timestamp() + $2 * interval '1 second'"
+    " WHERE lease_until < clock_timestamp() RETURNING epoch, groups, wall, ahead"
+)
+TAKEN: Final = "SELECT node, lease_until, extract(epoch FROM lease_until - clock_timestamp())::float8 FROM owner"
+CLAIM: Final = (
+    "UPDATE owner SET groups = groups + 1, lease_until = clock_timestamp() + $3 * interval '1 second'"
+    " WHERE epoch = $1 AND groups = $2 RETURNING groups"
+)
+STANDS: Final = "SELECT epoch, groups, node FROM owner"
+RENEW: Final = (
+    "UPDATE owner SET lease_until = clock_timestamp() + $2 * interval '1 second' WHERE epoch = $1 RETURNING epoch"
+)
+GIVE_UP: Final = "UPDATE owner SET lease_until = '-infinity' WHERE epoch = $1"
+
+
+class Replaced(Exception):
+    """Another broker has the tables: this one cannot write there any more."""
+
+
+class Behind(Exception):
+    """The database has not got what it said it had."""
+
+
+FAILURES: Final = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, Replaced, Behind)
+"""What a database can do to us."""
+
+
+class Database:
+    """One schema of a database, for one broker."""
+
+    def __init__(
+        self, url: str, name: str, *, node: str, synchronous: str, stall_timeout: float, lease_timeout: float
+    ) -> None:
+        """`name`: the schema; `node`: which broker this is, for people; `stall_timeout`: seconds that an answer may
+        take, 0: nobody says; `lease_timeout`: seconds for which the tables stay this broker's without a sign of it."""
+        self.url = url
+        self.name = name
+        self.lease_timeout = lease_timeout
+        self.timeout = stall_timeout if stall_timeout > 0.0 else NO_ANSWER
+        self.epoch = 0
+        self.group = 0
+        self.renewed = 0.0
+        """When the lease was renewed last, by the clock of the event loop."""
+        self._node = node
+        self._synchronous = synchronous
+        self._connection: Any = None
+
+    @property
+    def place(self) -> str:
+        """Where this is, for people: without user and password."""
+        return f"{place(self.url)}, schema {self.name}"
+
+    # -- the connection ------------------------------------------------------------------------------------------------
+
+    async def connection(self) -> Any:
+        """An open connection; the one before, if it is open still."""
+        if self._connection is None or self._connection.is_closed():
+            milliseconds = str(round(self.timeout * 1000))
+            self._connection = await asyncpg.connect(
+                self.url,
+                timeout=self.timeout,
+                # Of several hosts, the one that can be written to.
+                target_session_attrs=None if "target_session_attrs=" in self.url else "read-write",
+                server_settings={
+                    "application_name": f"canopy {self._node}",
+                    "default_transaction_isolation": "read committed",
+                    # A broker that is gone in the middle of a transaction keeps nobody else waiting.
+                    "idle_in_transaction_session_timeout": milliseconds,
+                    "jit": "off",
+                    "lock_timeout": milliseconds,
+                    # Statements are about few rows, whatever the numbers of the first ones were.
+                    "plan_cache_mode": "force_generic_plan",
+                    "search_path": f'"{self.name}"',
+                    "synchronous_commit": SYNCHRONOUS[self._synchronous],
+                },
+            )
+        return self._connection
+
+    def drop(self) -> None:
+        """Whatever became of the connection: it goes."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+    async def disconnect(self) -> None:
+        """Say good-bye."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                await connection.close(timeout=self.timeout)
+            except FAILURES:
+                connection.terminate()
+
+    def told(self, error: BaseException) -> str:
+        """An error as one line for the operator."""
+        if isinstance(error, StoreError | Replaced | Behind):
+            return str(error)
+        text = " ".join(str(error).split())
+        if not isinstance(error, FAILURES):
+            return f"{self.place}: {type(error).__name__}: {text}"
+        return f"{self.place}: {remedy(error)} ({type(error).__name__}{': ' if text else ''}{text})"
+
+    # -- whose the tables are ------------------------------------------------------------------------------------------
+
+    async def take(self) -> tuple[int, float | None, float | None]:
+        """Have the tables be this broker's: the number of the last group, and what the last broker noted of its clocks.
+
+        The lease of one that was killed is waited for.
+
+        Raises:
+            StoreError: another broker is there.
+        """
+        connection = await self.connection()
+        seen: Any = None
+        while True:
+            try:
+                row = await connection.fetchrow(TAKE, self._node, self.lease_timeout)
+            except asyncpg.LockNotAvailableError as error:
+                raise StoreError(f"{self.place} is in use: a broker is writing there, stop that one") from error
+            if row is not None:
+                self.epoch = row[0]
+                self._renew()
+                return row[1], row[2], row[3]
+            node, until, left = await connection.fetchrow(TAKEN)
+            if seen is not None and until != seen:
+                raise StoreError(
+                    f"{self.place} is in use by {node}: stop that one, or name another schema (store.name)"
+                )
+            seen = until
+            await asyncio.sleep(min(max(left, 0.02), self.lease_timeout / 10))
+
+    async def claim(self) -> bool:
+        """Begin the transaction of the next group. False: it is written already, and nothing is left to do.
+
+        Raises:
+            Replaced: another broker has the tables.
+            Behind: groups before are missing.
+        """
+        connection = await self.connection()
+        await connection.execute("BEGIN")
+        if await connection.fetchval(CLAIM, self.epoch, self.group, self.lease_timeout) is not None:
+            return True
+        await connection.execute("ROLLBACK")
+        epoch, groups, node = await connection.fetchrow(STANDS)
+        self._hold_against(epoch, node)
+        if groups != self.group + 1:
+            raise Behind(
+                f"{self.place} has lost what it had: it is at group {groups}, and had {self.group}: restart this "
+                "broker to go on from what is there"
+            )
+        # Where standbys are waited for, the commit may have been heard of before they had it: this one is behind it.
+        if not await self.renew():
+            self._hold_against(self.epoch + 1, "another broker")
+        self.group = groups
+        return False
+
+    async def commit(self) -> None:
+        """End the transaction of a group. An error: nobody knows how it came out, but `claim` finds out."""
+        connection = await self.connection()
+        if await connection.execute("COMMIT") != "COMMIT":
+            raise ConnectionError("the transaction was rolled back")
+        self.group += 1
+        self._renew()
+
+    async def hold(self) -> None:
+        """Begin a transaction that stays this broker's to its end. Raises Replaced."""
+        connection = await self.connection()
+        await connection.execute("BEGIN")
+        epoch, _, node = await connection.fetchrow(f"{STANDS} FOR UPDATE")
+        self._hold_against(epoch, node)
+
+    async def renew(self) -> bool:
+        """Have the lease last anew; False: the tables are another broker's."""
+        connection = await self.connection()
+        if await connection.fetchval(RENEW, self.epoch, self.lease_timeout) is None:
+            return False
+        self._renew()
+        return True
+
+    def is_due(self) -> bool:
+        """Whether the lease is to be renewed."""
+        return asyncio.get_running_loop().time() - self.renewed >= self.lease_timeout / BEATS
+
+    async def give_up(self) -> None:
+        """The next broker need not wait."""
+        with suppress(*FAILURES):
+            async with asyncio.timeout(self.timeout):
+                connection = await self.connection()
+                await connection.execute(GIVE_UP, self.epoch)
+
+    def _renew(self) -> None:
+        self.renewed = asyncio.get_running_loop().time()
+
+    def _hold_against(self, epoch: int, node: str) -> None:
+        if epoch != self.epoch:
+            raise Replaced(f"{self.place} was taken over by {node}: nothing is kept here any more, stop this broker")
+
+    # -- statements ----------------------------------------------------------------------------------------------------
+
+    async def fetch(self, statement: str, *values: object) -> Sequence[Any]:
+        """All rows of a short answer."""
+        connection = await self.connection()
+        rows: Sequence[Any] = await connection.fetch(statement, *values)
+        return rows
+
+
+def place(url: str) -> str:
+    """The address of a database, without user, password and options."""
+    parts = urlsplit(url)
+    hosts = parts.netloc.rpartition("@")[2] or "localhost"
+    return f"postgresql://{hosts}{parts.path}"
+
+
+def remedy(error: BaseException) -> str:
+    """What an operator is to do."""
+    if isinstance(error, asyncpg.InvalidPasswordError | asyncpg.InvalidAuthorizationSpecificationError):
+        return "it does not let this user in: look at user and password of store.url, and at its pg_hba.conf"
+    if isinstance(error, asyncpg.InvalidCatalogNameError):
+        return "there is no such database: make it (createdb)"
+    if isinstance(error, asyncpg.InsufficientPrivilegeError):
+        return "the user of store.url may not do that: grant it CREATE on the database, or make the schema its own"
+    if isinstance(error, asyncpg.DiskFullError):
+        return "its disk is full: make room"
+    if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+        return "it cannot be written: name the primary in store.url, or all hosts"
+    if isinstance(error, asyncpg.PostgresError) and not isinstance(error, asyncpg.PostgresConnectionError):
+        return "it refuses: look at its log"
+    return "it cannot be reached: look whether PostgreSQL runs, and at store.url"

@@ -1,0 +1,114 @@
+"""Opening the schema of a store: whether it can be used, of which version it is, whose it is.
+
+Promises: whatever is wrong is one line with the place, the fault and the remedy (`StoreError`); a schema that is not
+ours, or of a newer version, is never written to; one of an older version is migrated in one transaction.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Final, NamedTuple
+
+from broker.store.base import StoreError
+from broker.store.groups.records import LARGEST_NUMBER
+from broker.store.postgresql import schema
+from broker.store.postgresql.database import FAILURES, Database
+
+OTHERS: Final = (
+    "SELECT relname::text FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname = $1 LIMIT 1"
+)
+NUMBERS: Final = (
+    "SELECT greatest((SELECT max(id) FROM session), (SELECT max(id) FROM gone_session), 0),"
+    " greatest((SELECT max(number) FROM delivery), (SELECT max(id) FROM broadcast),"
+    " (SELECT max(number) FROM read_back), 0),"
+    " greatest((SELECT max(id) FROM message), 0)"
+)
+
+
+class Begun(NamedTuple):
+    """The highest numbers in an open schema, that of its last group, and what the last broker noted of its clocks."""
+
+    highest: tuple[int, int, int]
+    group: int
+    note: tuple[float, float] | None
+
+
+async def begin(database: Database) -> Begun:
+    """Open the schema for a broker; schema and tables are made where they are not there. Raises StoreError."""
+    taken = False
+    try:
+        await _make(database)
+        group, wall, ahead = await database.take()
+        taken = True
+        await _migrate(database)
+        [row] = await database.fetch(NUMBERS)
+        highest = (row[0], row[1], row[2])
+        if max(highest) > LARGEST_NUMBER:
+            raise StoreError(f"{database.place} is damaged: a number in it is above {LARGEST_NUMBER}")
+        note = None if wall is None or ahead is None else (wall, ahead)
+        if note is not None and not (isfinite(note[0]) and isfinite(note[1])):
+            raise StoreError(f"{database.place} is damaged: its clock is no time")
+    except (*FAILURES, ValueError) as error:
+        await _let_go(database, taken)
+        raise StoreError(database.told(error)) from error
+    except BaseException:
+        await _let_go(database, taken)
+        raise
+    return Begun(highest, group, note)
+
+
+async def _let_go(database: Database, taken: bool) -> None:
+    """It is not used: the next broker need not wait."""
+    database.drop()
+    if taken:
+        await database.give_up()
+        database.drop()
+
+
+async def _make(database: Database) -> None:
+    """The schema and its tables, all or none, unless they are there. Of two brokers one makes them."""
+    connection = await database.connection()
+    encoding = await connection.fetchval("SHOW server_encoding")
+    if encoding != "UTF8":
+        raise StoreError(f"{database.place} is a database in {encoding}: make one with ENCODING 'UTF8'")
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", f"canopy {database.name}")
+        there = await connection.fetchval("SELECT 1 FROM pg_namespace WHERE nspname = $1", database.name)
+        if not there:
+            await connection.execute(f'CREATE SCHEMA "{database.name}"')
+        if not await connection.fetchval("SELECT to_regclass('canopy_store')::text"):
+            if await connection.fetchval(OTHERS, database.name):
+                raise StoreError(f"{database.place} has another program's tables: name another schema (store.name)")
+            await connection.execute(schema.SCHEMA)
+            await connection.execute("INSERT INTO canopy_store VALUES ($1)", schema.VERSION)
+            await connection.execute("INSERT INTO owner VALUES ('', 0, '-infinity', 0)")
+        await _version(database)
+
+
+async def _version(database: Database) -> int:
+    """The version of the tables. Raises StoreError: this broker does not know it."""
+    [[version]] = await database.fetch("SELECT version FROM canopy_store")
+    if version > schema.VERSION:
+        raise StoreError(
+            f"{database.place} is of version {version}, newer than this broker's {schema.VERSION}: run the newer broker"
+        )
+    if any(each not in schema.MIGRATIONS for each in range(version, schema.VERSION)):
+        raise StoreError(
+            f"{database.place} is of version {version}, which this broker cannot read any more: use an older broker "
+            "first"
+        )
+    found: int = version
+    return found
+
+
+async def _migrate(database: Database) -> None:
+    """Bring tables that are this broker's by now to the present version."""
+    version = await _version(database)
+    if version == schema.VERSION:
+        return
+    connection = await database.connection()
+    await database.hold()
+    for each in range(version, schema.VERSION):
+        await connection.execute(schema.MIGRATIONS[each])
+    await connection.execute("UPDATE canopy_store SET version = $1", schema.VERSION)
+    await connection.execute("COMMIT")

@@ -1,0 +1,326 @@
+"""A store in PostgreSQL: one thing after another over one connection, by a task.
+
+Owns the task, and when the lease is renewed while nothing is written. When groups end, and what happens when they
+cannot be written, is `groups.committing`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Any, Final
+
+from broker.core.histogram import Histogram
+from broker.core.persistence.journal import DeliveryRecord, Fetch, Saved
+from broker.core.persistence.pages import Pages
+from broker.store.base import Store, StoreError, Times
+from broker.store.groups.committing import GROUP_BYTES, STALL_TIMEOUT, WINDOW, Groups
+from broker.store.groups.group import Batch
+from broker.store.groups.medium import Medium
+from broker.store.groups.principals import Principals, RuleTexts
+from broker.store.groups.records import Damaged, Loaded
+from broker.store.postgresql.database import BEATS, FAILURES, SYNCHRONOUS, Behind, Database, Replaced
+from broker.store.postgresql.opening import begin
+from broker.store.postgresql.reading import read, read_alone
+from broker.store.postgresql.sweeping import Sweep
+from broker.store.postgresql.writing import write
+
+LEASE_TIMEOUT: Final = 15.0
+"""Seconds for which the tables stay a broker's that was killed."""
+
+SLOWEST: Final = 1024 * 1024
+"""Bytes of a group that the network brings in a second at least: a large group may take longer than a small one."""
+
+IDLE: Final = 0.05
+"""Seconds without work after which the next piece of the background's is done."""
+
+BETWEEN: Final = 0.25
+"""Seconds between two pieces of it where groups leave no idle time."""
+
+MEASURED: Final = 60.0
+"""Seconds between two looks at how large the tables are."""
+
+SIZE: Final = (
+    "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class"
+    " WHERE relkind = 'r' AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $1)"
+)
+
+Job = Callable[[], Awaitable[None]]
+
+
+class PostgresStore(Store):
+    """Keeps everything in a schema of a database."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str = "canopy",
+        node: str = "",
+        synchronous: str = "full",
+        commit_window: float = WINDOW,
+        commit_bytes: int = GROUP_BYTES,
+        stall_timeout: float = STALL_TIMEOUT,
+        lease_timeout: float = LEASE_TIMEOUT,
+        memory_messages: int = 0,
+        memory_bytes: int = 0,
+        memory_total_bytes: int = 0,
+        disk_bytes: int = 0,
+        lasting: Callable[[], float] = time.time,
+        rules: RuleTexts | None = None,
+    ) -> None:
+        """`name`: the schema; `node`: which broker this is, for people; `lease_timeout`: seconds after which another
+        broker may take the tables of one that was killed; all else as `SqliteStore` has it.
+
+        Raises:
+            ValueError: `synchronous` is none of the three.
+        """
+        if synchronous not in SYNCHRONOUS:
+            raise ValueError(f"synchronous is one of {', '.join(SYNCHRONOUS)}, not {synchronous!r}")
+        self._database = Database(
+            url,
+            name,
+            node=node or f"{socket.gethostname()} process {os.getpid()}",
+            synchronous=synchronous,
+            stall_timeout=stall_timeout,
+            lease_timeout=lease_timeout,
+        )
+        self._principals = Principals(rules)
+        self._times = Times(lasting)
+        self._pages = Pages(memory_messages, memory_bytes, memory_total_bytes, disk_bytes)
+        self._groups = Groups(
+            self._times,
+            self._pages,
+            _Tables(self),
+            lambda: self.listener,
+            window=commit_window,
+            size=commit_bytes,
+            stall_timeout=stall_timeout,
+        )
+        super().__init__(self._groups.journal)
+        self.commit_times: Histogram = self._groups.commit_times
+        self._sweep = Sweep(self._database)
+        # While it is open: the task, what it is to do, and what tells it of more.
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._jobs: deque[Job] = deque()
+        self._more = asyncio.Event()
+        self._ending = False
+        self._pulse: asyncio.TimerHandle | None = None
+        # Whether the background may have anything to do; when it had its last piece, and when the tables were measured.
+        self._untidy = True
+        self._tidied = 0.0
+        self._measured = 0.0
+        self._bytes = 0
+
+    # -- a broker's life -----------------------------------------------------------------------------------------------
+
+    async def open(self, clock: Callable[[], float]) -> None:
+        """Begin. Raises StoreError: the database cannot be used; it says why and what to do."""
+        if self._task is not None:
+            raise StoreError("the store is in use by another broker of this process")
+        loop = asyncio.get_running_loop()
+        begun = await begin(self._database)
+        if not self._groups.unfinished():
+            self._database.group = begun.group
+        self._times.start(clock, begun.note)
+        self._loop = loop
+        self._ending = False
+        self._untidy = True
+        self._task = loop.create_task(self._run(), name="canopy-store")
+        self._groups.start(loop, begun.highest)
+        self._beat()
+
+    async def load(self) -> Saved:
+        """Everything that the database has, in turns."""
+        await self.flush()
+        now = self._times.now()
+        outcome: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
+
+        async def job() -> None:
+            try:
+                loaded = await read(self._database, now, self._principals, self._pages.page)
+            except FAILURES as error:
+                self._database.drop()
+                _fail(outcome, StoreError(self._database.told(error)))
+            except Damaged as error:
+                _fail(outcome, StoreError(f"{self._database.place} is damaged: restore it from a backup ({error})"))
+            except Exception as error:
+                _fail(outcome, error)
+            else:
+                if not outcome.done():
+                    outcome.set_result(loaded)
+
+        self._put(job)
+        try:
+            loaded = await outcome
+        except asyncio.CancelledError:
+            # Nobody wants to know any more, and `close` waits for the task.
+            self._database.drop()
+            raise
+        loaded.tell(self._groups.journal)
+        return loaded.saved
+
+    async def flush(self) -> None:
+        """Return when what was told is in the database."""
+        await self._groups.flush()
+
+    async def close(self) -> None:
+        """Flush, end the task, give up the tables, and let go of the connection."""
+        task = self._task
+        if task is None:
+            return
+        try:
+            await self.flush()
+        finally:
+            if self._pulse is not None:
+                self._pulse.cancel()
+                self._pulse = None
+            self._groups.rest()
+            self._ending = True
+            self._more.set()
+            _, late = await asyncio.wait((task,), timeout=self._database.timeout)
+            if late:
+                task.cancel()
+                await asyncio.wait((task,))
+            # It may have told of something last.
+            await asyncio.sleep(0)
+            self._groups.stop()
+            self._jobs.clear()
+            await self._database.give_up()
+            await self._database.disconnect()
+            self._task = self._loop = None
+
+    def figures(self) -> Iterator[tuple[str, object]]:
+        """See `Store.figures`."""
+        groups = self._groups
+        yield "path", self._database.place
+        yield "groups", groups.count
+        yield "rows", groups.rows
+        yield "bytes", self._bytes
+        yield "paged/messages", self._pages.messages
+        yield "paged/bytes", self._pages.bytes
+        yield "waiting", groups.waiting()
+
+    # -- the task ------------------------------------------------------------------------------------------------------
+
+    def _put(self, job: Job) -> None:
+        self._jobs.append(job)
+        self._more.set()
+
+    async def _run(self) -> None:
+        """Do what there is to do, one after another, and the background's in between."""
+        while True:
+            if self._jobs:
+                await self._jobs.popleft()()
+                if self._untidy and asyncio.get_running_loop().time() - self._tidied >= BETWEEN:
+                    await self._tidy()
+                continue
+            if self._ending:
+                return
+            self._more.clear()
+            try:
+                async with asyncio.timeout(IDLE if self._untidy else None):
+                    await self._more.wait()
+            except TimeoutError:
+                await self._tidy()
+
+    async def _tidy(self) -> None:
+        """One piece. An error is nobody's business: it is tried again with the next group, and groups tell of it."""
+        self._tidied = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(self._database.timeout):
+                self._untidy = await self._sweep.piece()
+                if not self._untidy and (self._bytes == 0 or self._tidied - self._measured >= MEASURED):
+                    self._measured = self._tidied
+                    [[self._bytes]] = await self._database.fetch(SIZE, self._database.name)
+        except Exception:
+            self._database.drop()
+            self._untidy = False
+
+    def _beat(self) -> None:
+        """Renew the lease, unless a group has just done so; and know whether the database is there."""
+        loop = self._loop
+        if loop is None:
+            return
+        self._pulse = loop.call_later(self._database.lease_timeout / (2 * BEATS), self._beat)
+        if self._database.is_due():
+            self._groups.beat()
+
+    # -- its work ------------------------------------------------------------------------------------------------------
+
+    def _write(self, batch: Batch) -> None:
+        groups = self._groups
+
+        async def job() -> None:
+            try:
+                async with asyncio.timeout(self._database.timeout + batch.size / SLOWEST):
+                    await write(self._database, batch, self._principals.write)
+            except Exception as error:  # whatever it is: whoever waits for the group is to be told
+                self._database.drop()
+                for_good = isinstance(error, Replaced | Behind)
+                self._tell(partial(groups.failed, batch, self._database.told(error), for_good=for_good))
+            else:
+                if batch.gone or batch.finished or batch.unpaged or batch.retained_cleared:
+                    self._untidy = True
+                self._tell(partial(groups.written, batch))
+
+        self._put(job)
+
+    def _read(self, fetch: Fetch, session: int) -> None:
+        fetches = self._groups.fetches
+
+        async def job() -> None:
+            records: list[DeliveryRecord] = []
+            try:
+                if not fetch.over:
+                    async with asyncio.timeout(self._database.timeout):
+                        now = self._times.now()
+                        records = await read_alone(self._database, session, fetch.first, fetch.last, now)
+            except Damaged as error:
+                why = f"{self._database.place} is damaged: restore it from a backup ({error})"
+                self._tell(partial(fetches.damaged, fetch, why))
+            except Exception as error:
+                self._database.drop()
+                self._tell(partial(fetches.unread, fetch, self._database.told(error)))
+            else:
+                self._tell(partial(fetches.found, fetch, records))
+
+        self._put(job)
+
+    def _tell(self, outcome: Callable[[], None]) -> None:
+        """In a turn of its own: whatever comes of it, the task goes on."""
+        if self._loop is not None:
+            self._loop.call_soon(outcome)
+
+    def _stalled(self) -> str:
+        return (
+            f"{self._database.place}: the database does not answer: look at its log, its disk and the network "
+            f"(a write takes more than {self._database.timeout:g} s)"
+        )
+
+
+def _fail(outcome: asyncio.Future[Any], error: Exception) -> None:
+    if not outcome.done():
+        outcome.set_exception(error)
+
+
+class _Tables(Medium):
+    """The store as its groups know it."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        self._store = store
+
+    def write(self, batch: Batch) -> None:
+        self._store._write(batch)
+
+    def read(self, fetch: Fetch, session: int) -> None:
+        self._store._read(fetch, session)
+
+    def stalled(self) -> str:
+        return self._store._stalled()
