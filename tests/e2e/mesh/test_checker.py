@@ -1,0 +1,211 @@
+"""The checker finds what is wrong, excuses what the page excuses, and says nothing of a history that is as promised."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.mesh.checker import Verdict, check
+from tests.e2e.mesh.history import (
+    Acknowledged,
+    Answered,
+    Ended,
+    Event,
+    Fault,
+    History,
+    Opened,
+    Received,
+    Retained,
+    Sent,
+    Subscribed,
+)
+
+LONG = 100.0
+"""A time at which every fault of these histories has been over for long."""
+
+
+def opened(at: float, client: str, node: str, connection: int, present: bool = True) -> Opened:
+    return Opened(at, client, node, connection, at - 0.1, present)
+
+
+def sent(at: float, number: int, qos: int, retain: bool = False, node: str = "a") -> Sent:
+    return Sent(at, "p", node, f"t/{qos}", number, qos, retain)
+
+
+def acked(at: float, number: int, qos: int, node: str = "a") -> Acknowledged:
+    return Acknowledged(at, node, f"t/{qos}", number)
+
+
+def got(at: float, number: int, qos: int, node: str = "b") -> Received:
+    return Received(at, "s", node, f"t/{qos}", number, qos)
+
+
+BEGIN: list[Event] = [
+    opened(0, "p", "a", 1, False),
+    opened(0, "s", "b", 2, False),
+    Subscribed(0.5, "s", "t/#"),
+]
+"""A publisher at a and a subscriber at b."""
+
+GOOD: list[Event] = [
+    *BEGIN,
+    *(sent(number, number, qos) for qos in (1, 2) for number in (1, 2, 3)),
+    *(acked(number + 0.2, number, qos) for qos in (1, 2) for number in (1, 2, 3)),
+    *(got(number + 0.1, number, qos) for qos in (1, 2) for number in (1, 2, 3)),
+]
+
+
+def judged(*events: Event) -> Verdict:
+    return check(History(list(events)))
+
+
+def broken(*events: Event) -> list[str]:
+    return [violation.promise for violation in judged(*events).violations]
+
+
+def without(events: list[Event], *missing: Event) -> list[Event]:
+    assert all(event in events for event in missing)
+    return [event for event in events if event not in missing]
+
+
+def test_a_good_history_has_no_violation_and_was_looked_at() -> None:
+    verdict = judged(*GOOD)
+    assert verdict.violations == []
+    assert verdict.checked == {"at least once": 6, "as it was sent": 6, "exactly once": 3, "order": 6}
+    assert not verdict.excused
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_message_that_was_acknowledged_and_did_not_come(qos: int) -> None:
+    assert broken(*without(GOOD, got(2.1, 2, qos))) == ["at least once"]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_one_that_was_not_acknowledged_need_not_come(qos: int) -> None:
+    assert broken(*without(GOOD, got(2.1, 2, qos), acked(2.2, 2, qos))) == []
+
+
+def test_one_that_was_sent_before_the_subscription_need_not_come() -> None:
+    early: list[Event] = [sent(0.1, 0, 1), acked(0.2, 0, 1)]
+    assert broken(*GOOD, *early) == []
+
+
+def test_other_topics_need_not_come() -> None:
+    other: list[Event] = [Sent(1, "p", "a", "tt/1", 9, 1), Acknowledged(2, "a", "tt/1", 9)]
+    assert broken(*GOOD, *other) == []
+
+
+def test_a_message_of_qos_1_may_come_twice_and_one_of_qos_2_may_not() -> None:
+    assert broken(*GOOD, got(5, 3, 1)) == []
+    assert broken(*GOOD, got(5, 3, 2)) == ["exactly once"]
+
+
+def test_a_kill_does_not_excuse_a_second_time_in_one_session() -> None:
+    again: list[Event] = [Fault(3.2, 4, "kill", ("b",)), opened(4.5, "s", "b", 3), got(5, 3, 2)]
+    assert broken(*GOOD, *again) == ["exactly once"]
+
+
+def test_a_session_that_moved_does_not_excuse_a_second_time() -> None:
+    assert broken(*GOOD, opened(4.5, "s", "c", 3), got(5, 3, 2, "c")) == ["exactly once"]
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [
+        [opened(4.5, "s", "c", 3, present=False)],
+        [Fault(4.3, 6, "cut", ("a", "c")), opened(4.5, "s", "c", 3)],
+        [opened(4.5, "s", "c", 3), Fault(4.6, 6, "kill", ("b",))],
+    ],
+    ids=["lost", "disturbed", "disturbed on the way"],
+)
+def test_what_a_client_of_two_sessions_gets_is_excused(torn: list[Event]) -> None:
+    verdict = judged(*GOOD, *torn, got(5, 3, 2, "c"))
+    assert verdict.violations == []
+    assert verdict.excused == {"exactly once": 1}
+
+
+def test_but_not_what_came_before_it_had_two() -> None:
+    torn = opened(4.5, "s", "c", 3, present=False)
+    assert broken(*GOOD, got(4, 3, 2), torn) == ["exactly once"]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_message_that_comes_behind_a_later_one(qos: int) -> None:
+    events = [*without(GOOD, got(2.1, 2, qos)), got(3.5, 2, qos)]
+    assert broken(*events) == ["order"]
+
+
+def test_first_deliveries_count() -> None:
+    """What is sent again comes again, behind others [MQTT-4.6.0-6]."""
+    assert broken(*GOOD, got(4, 1, 1), got(4, 2, 1), got(4, 3, 1)) == []
+
+
+def test_what_nobody_sent() -> None:
+    assert broken(*GOOD, got(5, 77, 1)) == ["as it was sent"]
+
+
+def test_a_message_that_came_with_more_than_its_qos() -> None:
+    assert broken(*GOOD, sent(4, 4, 1), Received(5, "s", "b", "t/1", 4, 2)) == ["as it was sent"]
+
+
+def test_a_message_that_waited_in_a_process_for_a_node_that_could_not_be_reached() -> None:
+    lost = without(GOOD, got(3.1, 3, 1))
+    apart = Fault(2.5, 20, "cut", ("a", "b"))
+    assert broken(*lost, Fault(10, 12, "kill", ("a",))) == ["at least once"]
+    assert broken(*lost, apart) == ["at least once"]
+    assert broken(*lost, apart, Fault(10, 12, "kill", ("c",))) == ["at least once"]
+    assert broken(*lost, Fault(2.5, 20, "cut", ("a", "c")), Fault(10, 12, "kill", ("a",))) == ["at least once"]
+    assert broken(*lost, apart, Fault(10, 12, "kill", ("a",))) == []
+
+
+RETAINED: list[Event] = [
+    *BEGIN,
+    *(sent(number, number, 1, retain=True) for number in (1, 2, 3)),
+    *(acked(number + 0.2, number, 1) for number in (1, 2)),
+    *(got(number + 0.1, number, 1) for number in (1, 2, 3)),
+]
+"""Two of three were acknowledged."""
+
+
+@pytest.mark.parametrize("last", [2, 3])
+def test_retained_is_the_last_acknowledged_or_a_later_one(last: int) -> None:
+    ends = [Retained(LONG, node, (("t/1", last),)) for node in "ab"]
+    assert broken(*RETAINED, *ends) == []
+
+
+@pytest.mark.parametrize("found", [(("t/1", 1),), (), (("t/1", 4),)], ids=["old", "none", "made up"])
+def test_retained_is_something_else(found: tuple[tuple[str, int], ...]) -> None:
+    assert broken(*RETAINED, Retained(LONG, "a", found)) == ["retained, the last"]
+
+
+def test_nodes_retain_different_messages() -> None:
+    ends = [Retained(LONG, "a", (("t/1", 2),)), Retained(LONG + 1, "b", (("t/1", 3),))]
+    assert broken(*RETAINED, *ends) == ["retained, the same"]
+
+
+TWO: list[Event] = [opened(1, "c", "a", 1, False), opened(2, "c", "b", 2)]
+"""A client that has two connections."""
+
+
+def test_a_connection_that_ended_for_a_later_one() -> None:
+    verdict = judged(*TWO, Ended(2.1, "c", 1, 0x8E))
+    assert verdict.violations == []
+    assert verdict.checked == {"one connection": 1, "told 0x8E": 1}
+
+
+def test_an_earlier_connection_that_still_answers() -> None:
+    still = Answered(3.1, "c", 1, 3.0)
+    assert broken(*TWO, still) == ["one connection"]
+    assert broken(*TWO, Answered(3.1, "c", 1, 1.9)) == []
+    assert broken(*TWO, Answered(3.1, "c", 2, 3.0)) == []
+    assert broken(*TWO, Fault(1.5, 5, "cut", ("a", "b")), still) == []
+
+
+@pytest.mark.parametrize("code", [None, 0x8B])
+def test_a_connection_that_ended_with_another_code(code: int | None) -> None:
+    assert broken(*TWO, Ended(2.1, "c", 1, code)) == ["told 0x8E"]
+    assert broken(*TWO, Ended(2.1, "c", 1, code, own=True)) == []
+    assert broken(*TWO, Ended(2.1, "c", 1, code), Fault(2, 3, "kill", ("a",))) == []
+
+
+def test_a_connection_that_was_over_before_is_nobody_s() -> None:
+    assert broken(opened(1, "c", "a", 1, False), Ended(1.5, "c", 1, None), opened(2, "c", "b", 2)) == []
