@@ -30,7 +30,7 @@ from tests.e2e.mesh.history import (
     Subscribed,
 )
 
-SETTLES: Final = 8.0
+SETTLES: Final = 3.0
 """Seconds after a fault in which nodes may not know of each other again."""
 
 
