@@ -23,6 +23,7 @@ from broker.core.persistence.journal import DeliveryRecord, SessionRecord
 from broker.core.persistence.moving import delivery_record
 from broker.core.persistence.restore import admit, append, subscribe
 from broker.core.queues.delivery import QUEUED, RELEASED
+from broker.core.routing.loop_detection import NODES
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.mesh.bus import ProtocolFault
@@ -184,7 +185,8 @@ class Taker:
                 came = [] if session.queue.disk is not None else session.queue.take_all()
                 session.offered -= len(came)
                 here = [delivery_record(delivery, {}, now) for delivery in came]
-                deliveries = [*record.deliveries, *_without(rest, here), *here]
+                once = _without(rest, coming.node, here, self._claims.node)
+                deliveries = [*record.deliveries, *once, *here]
             elif self._is_of(session, record):
                 deliveries = self._waiting_again(session, [*record.deliveries, *rest])
             else:
@@ -248,12 +250,14 @@ class Taker:
             self._claims.move_ends(coming.claim, coming.node)
 
 
-def _without(rest: Sequence[DeliveryRecord], here: Sequence[DeliveryRecord]) -> list[DeliveryRecord]:
+def _without(
+    rest: Sequence[DeliveryRecord], old: str, here: Sequence[DeliveryRecord], new: str
+) -> list[DeliveryRecord]:
     """What of the rest did not come here as well. Of equal messages the last are those that came to both nodes."""
-    both = Counter(map(_key, here))
+    both = Counter(_key(kept, new) for kept in here)
     found: list[DeliveryRecord] = []
     for kept in reversed(rest):
-        key = _key(kept)
+        key = _key(kept, old)
         if both[key] > 0:
             both[key] -= 1
         else:
@@ -262,7 +266,13 @@ def _without(rest: Sequence[DeliveryRecord], here: Sequence[DeliveryRecord]) -> 
     return found
 
 
-def _key(kept: DeliveryRecord) -> tuple[object, ...]:
+def _key(kept: DeliveryRecord, node: str) -> tuple[object, ...]:
+    """What is the same of a message that came to two nodes; `node`: the one that has this record of it.
+
+    A node has the publisher's name if that is connected there, and otherwise the name of the publisher's node.
+    """
     message = kept.message
     assert message is not None
-    return (message.publisher, message.topic, message.payload, message.properties, kept.qos, kept.identifiers)
+    publisher = message.publisher
+    origin = publisher if publisher.startswith(NODES) else f"{NODES}from/{node}"
+    return (origin, message.topic, message.payload, message.properties, kept.qos, kept.identifiers)

@@ -15,6 +15,7 @@ import structlog
 
 from broker.core.limits import Limits
 from broker.core.queues.message import Message
+from broker.core.routing.loop_detection import NODES
 from broker.core.session.session import Session
 from broker.mesh.bus import Bus, Room
 from broker.mesh.ownership.room import Ownership, Shell
@@ -185,7 +186,7 @@ class World:
             node.confirmed[source] = max(int(data), node.confirmed.get(source, 0))
             node.confirm()
         elif kind == MESSAGE:
-            self._route(node, data, data[0] - 48)
+            self._route(node, data, data[0] - 48, f"{NODES}from/{source}")
         else:
             node.room.received(source, data)
 
@@ -237,15 +238,15 @@ class World:
         self.published += 1
         payload = b"%d:%d" % (qos, self.published)
         node = self.nodes[name]
-        self._route(node, payload, qos)
+        self._route(node, payload, qos, "p")
         for other in sorted(node.wanted & node.there):
             node.bus.send(other, MESSAGE, payload)
         return payload
 
-    def _route(self, node: Node, payload: bytes, qos: int) -> None:
+    def _route(self, node: Node, payload: bytes, qos: int, publisher: str) -> None:
         router = node.network.router
         router.fanout.drain(router, node.network.now)
-        router.publish(Message(TOPIC.encode(), payload, qos, False, b"", 0.0, "p"), None)
+        router.publish(Message(TOPIC.encode(), payload, qos, False, b"", 0.0, publisher), None)
         node.network.wake()
 
     def owners(self, client_id: str = "x") -> list[str]:
