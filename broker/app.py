@@ -207,8 +207,7 @@ class Broker(Server):
                 from broker.mesh.joining import join
 
                 self.mesh = await join(self, self.settings.mesh, KeptRules(), self._break)
-                self.figures.of_nodes = self.mesh.counted
-                self.figures.nodes_down = self.mesh.down
+                self.figures.mesh = self.mesh
             if self.settings.http.listen:
                 # Not before: it takes 20 MB.
                 from broker.admin.server import AdminServer
@@ -336,8 +335,7 @@ class Broker(Server):
         """The clients are gone, and what they left behind is on its way up: end the links."""
         mesh, self.mesh = self.mesh, None
         if mesh is not None:
-            self.figures.of_nodes = lambda: (0, 0)
-            self.figures.nodes_down = dict
+            self.figures.mesh = None
             await mesh.stop(self.settings.shutdown.flush_timeout)
         if self.links is not None and self._reloading is not None:
             async with self._reloading.turn:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from broker.mesh.mesh import Mesh
+    from broker.mesh.retained.replicas import ReplicaCounts
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class NodeStatus:
     """The bytes of those that are not on their way."""
     dropped: int
     """Messages for it that were lost since it came first: its queue was full, or it stayed away."""
+    down: float
+    """Seconds for which it has taken nothing; 0.0: it is connected."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +46,17 @@ class MeshStatus:
     """Topic filters and share groups that other nodes are told to be wanted here."""
     left_out: int
     """Those that found no room, and for which wider ones are told."""
+    unheard: int
+    """Those that nobody is told of in any way, since there is no room for wider ones either."""
+    answers_waiting: int
+    """Who waits until all nodes know what is wanted here, and who went on before they did."""
+    answers_late: int
     sessions_in: int
     """Sessions that have come here from other nodes since the start, and those that have gone there."""
     sessions_out: int
     claims_unanswered: int
     """Answers of nodes that clients waited for in vain (`mesh.confirm_timeout`)."""
+    retained: ReplicaCounts
     nodes: list[NodeStatus]
 
 
@@ -55,6 +64,7 @@ def status(mesh: Mesh) -> MeshStatus:
     """What a node of a mesh knows of it now."""
     there = set(mesh.bus.nodes())
     interest = mesh.interest.interest
+    down = mesh.down()
     nodes: list[NodeStatus] = []
     for name, link in sorted(mesh.links.items()):
         remote = mesh.interest.remotes.get(name)
@@ -70,6 +80,7 @@ def status(mesh: Mesh) -> MeshStatus:
                 waiting=int(session.queue.messages) + len(session.inflight),
                 waiting_bytes=int(session.queue.bytes),
                 dropped=session.ledger.in_all(),
+                down=down[name],
             )
         )
     ownership = mesh.ownership
@@ -78,8 +89,12 @@ def status(mesh: Mesh) -> MeshStatus:
         node=mesh.bus.node,
         told=interest.told.count,
         left_out=interest.told.left_out,
+        unheard=interest.unheard,
+        answers_waiting=len(interest.waiting),
+        answers_late=interest.waiting.late,
         sessions_in=ownership.taker.moved,
         sessions_out=ownership.giver.moved,
         claims_unanswered=ownership.claims.timed_out,
+        retained=mesh.retained.counts,
         nodes=nodes,
     )

@@ -170,7 +170,8 @@ class Observer:
 
     def _nodes(self) -> Iterator[Observation]:
         limit = self.settings.node_down
-        for name, seconds in self._sources.nodes_down().items() if limit else ():
+        mesh = self._sources.mesh
+        for name, seconds in mesh.down().items() if limit and mesh is not None else ():
             yield Observation("node-down", name, seconds, "s", Bounds(limit, limit, 0.0, self.settings.clear_after))
 
     def _store(self) -> Iterator[Observation]:

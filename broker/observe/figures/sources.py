@@ -14,6 +14,8 @@ from broker.observe.figures.rates import LoadAverages
 from broker.upstream.links.status import status
 
 if TYPE_CHECKING:
+    from broker.mesh.mesh import Mesh
+    from broker.mesh.status import MeshStatus
     from broker.net.server import Server
     from broker.observe.top import Top
     from broker.observe.trace.traces import Traces
@@ -61,10 +63,8 @@ class Sources:
         """Who knows what costs most; None where nobody does."""
         self.of_program: Callable[[], int] = lambda: 0
         """How many subscriptions there are of the program that the broker runs in."""
-        self.of_nodes: Callable[[], tuple[int, int]] = lambda: (0, 0)
-        """How many connections there are with other nodes, and how many sessions of theirs."""
-        self.nodes_down: Callable[[], dict[str, float]] = dict
-        """For how many seconds each other node of a mesh has not been reached; 0.0: it is connected."""
+        self.mesh: Mesh | None = None
+        """Its part in a mesh; None: the broker is on its own."""
         self.traces: Traces | None = None
         """Who traces clients, and makes spans of messages."""
 
@@ -91,7 +91,7 @@ class Reading:
         """Clients that are connected; links and other nodes are none, nor is what the program subscribes to."""
         links = () if self.sources.links is None else self.sources.links.links.values()
         found = len(self.router.fanout.peers) - sum(1 for link in links if link.connected)
-        found -= self.sources.of_program() + self.sources.of_nodes()[0]
+        found -= self.sources.of_program() + self._of_nodes[0]
         self.sources.most_clients = max(self.sources.most_clients, found)
         return found
 
@@ -99,7 +99,7 @@ class Reading:
     def sessions(self) -> int:
         """Sessions of clients, connected or not."""
         links = 0 if self.sources.links is None else self.sources.links.session_count
-        return len(self.router.sessions) - links - self.sources.of_program() - self.sources.of_nodes()[1]
+        return len(self.router.sessions) - links - self.sources.of_program() - self._of_nodes[1]
 
     @cached_property
     def security(self) -> dict[str, int]:
@@ -110,6 +110,20 @@ class Reading:
     def store(self) -> dict[str, object]:
         """What the store says of itself; nothing where everything is in memory."""
         return {} if self.sources.store is None else dict(self.sources.store.figures())
+
+    @cached_property
+    def _of_nodes(self) -> tuple[int, int]:
+        """How many connections there are with other nodes, and how many sessions of theirs."""
+        return (0, 0) if self.sources.mesh is None else self.sources.mesh.counted()
+
+    @cached_property
+    def mesh(self) -> MeshStatus | None:
+        """The other nodes; None: the broker is on its own."""
+        if self.sources.mesh is None:
+            return None
+        from broker.mesh.status import status  # A broker on its own imports nothing of a mesh.
+
+        return status(self.sources.mesh)
 
     @cached_property
     def upstream(self) -> dict[str, dict[str, object]]:

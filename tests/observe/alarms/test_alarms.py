@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from broker.core import guards
 from broker.core.counters import AGE, EXPIRED, FULL_BYTES, REPLACED
 from broker.core.queues.message import Message
+from broker.mesh.mesh import Mesh
 from broker.observe.alarms import observer
 from broker.observe.alarms.alarms import Alarms
 from broker.observe.alarms.observer import KINDS, disk_used
@@ -210,7 +211,12 @@ async def test_an_upstream_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> No
 
 async def test_another_node_of_the_mesh_is_away(looks: Looks, broker: Broker) -> None:
     down = {"b": 0.0, "c": 29.0}
-    broker.figures.nodes_down = lambda: down
+
+    class Down:
+        def down(self) -> dict[str, float]:
+            return down
+
+    broker.figures.mesh = cast(Mesh, Down())
     assert looks.look() == []
     down["c"] = 30.0
     assert looks.look() == ["node-down/c"]
