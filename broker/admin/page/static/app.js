@@ -7,12 +7,13 @@ import { explain } from "./explain.js";
 import { headline } from "./findings.js";
 import { lists, message } from "./lists.js";
 import { live, took } from "./live.js";
+import { mesh } from "./mesh.js";
 import { overview, slow } from "./overview.js";
 import { alarms, store, upstreams } from "./status.js";
 import { top, topics } from "./topics.js";
 import { traces } from "./traces.js";
 
-/** In the order in which they are offered: `path` is what they need of the API. */
+/** In the order in which they are offered: `path` is what they need of the API, `hello` of the broker. */
 const VIEWS = {
   overview: { title: "Overview", make: overview },
   slow: { title: "Slow", make: slow },
@@ -22,6 +23,7 @@ const VIEWS = {
   sessions: { title: "Sessions", make: lists.sessions, path: "/clients" },
   subscriptions: { title: "Subscriptions", make: lists.subscriptions, path: "/subscriptions" },
   retained: { title: "Retained", make: lists.retained, path: "/mqtt/retainer/messages" },
+  mesh: { title: "Mesh", make: mesh, hello: "mesh" },
   upstreams: { title: "Upstream", make: upstreams },
   store: { title: "Store", make: store },
   explain: { title: "Explain", make: explain, path: "/explain" },
@@ -62,8 +64,8 @@ function show(focus = true) {
 
 function offer() {
   offered = Object.keys(VIEWS).filter((each) => {
-    const { hidden, path, operators } = VIEWS[each];
-    return !hidden && (!path || has(path)) && (!operators || live.hello?.role === "operator");
+    const { hidden, path, hello, operators } = VIEWS[each];
+    return !hidden && (!path || has(path)) && (!hello || live.hello?.[hello]) && (!operators || live.hello?.role === "operator");
   });
   replace(nav, offered.map((each) => h("a", { href: place(each) }, VIEWS[each].title)));
 }
