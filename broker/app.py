@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from broker.configuration import SettingsError
+from broker.core.causes import TAKEN_OVER
 from broker.core.hooks import AccessControl, AuthMethod, EventListener
 from broker.core.persistence.journal import SessionRecord
 from broker.draining import Draining
@@ -208,6 +209,8 @@ class Broker(Server):
 
                 self.mesh = await join(self, self.settings.mesh, KeptRules(), self._break)
                 self.figures.mesh = self.mesh
+                if self.presence is not None:
+                    self.presence.others = self.mesh.tell_of_clients(self.presence)
             if self.settings.http.listen:
                 # Not before: it takes 20 MB.
                 from broker.admin.server import AdminServer
@@ -481,7 +484,7 @@ class Broker(Server):
             return
         super().report_end(connection)
         if self.presence is not None and connection.protocol.accepted:
-            self.presence.gone(connection.protocol.client_id)
+            self.presence.gone(connection.protocol.client_id, connection.protocol.close_cause == TAKEN_OVER)
         self.hooks.ended(connection)
 
     async def __aenter__(self) -> Broker:

@@ -24,6 +24,7 @@ from broker.mesh.interest.telling import Interest
 from broker.mesh.links.link import NodeLink
 from broker.mesh.ownership.room import Ownership, Shell
 from broker.mesh.pipes import Pipes, PipeTransport
+from broker.mesh.presence import NodesPresence, Told
 from broker.mesh.retained.replicas import Replicas, ReplicaTerms
 from broker.net.connection import Connection
 from broker.net.listening.terms import ListenerTerms
@@ -76,6 +77,8 @@ class Mesh(NodeListener):
         nodes = server.router.nodes
         nodes.patience = settings.confirm_timeout
         nodes.confirmer = _Confirmations(self)
+        self.presence: NodesPresence | None = None
+        """Who tells of the clients of nodes that are gone, where that is told."""
         self._survey()
 
     def _survey(self) -> None:
@@ -88,9 +91,18 @@ class Mesh(NodeListener):
                     self.wanted(entry.topic_filter, _share(subscription.group))
         table.node_listener = self.server.router.fanout.node_listener = self
 
+    def tell_of_clients(self, told: Told) -> NodesPresence:
+        """Have it told of clients whose nodes are gone."""
+        self.presence = made = NodesPresence(
+            self.server, self.bus, self.retained, told, self.settings.dead_after, lambda: not self._stopped
+        )
+        return made
+
     async def stop(self, flush: float) -> None:
         """Give what waits for other nodes so many seconds to get there, and let go of them."""
         self._stopped = True
+        if self.presence is not None:
+            self.presence.stop()
         router = self.server.router
         router.table.node_listener = router.fanout.node_listener = None
         router.nodes.confirmer = None
@@ -178,12 +190,16 @@ class Mesh(NodeListener):
 
     def joined(self, node: str) -> None:
         """A node is there; its interest follows."""
+        if self.presence is not None:
+            self.presence.joined(node)
         self.links[node].joined()
 
     def left(self, node: str) -> None:
         """A node is gone."""
         link = self.links[node]
         link.left()
+        if self.presence is not None:
+            self.presence.left(node)
         if not self._stopped:
             link.expire_in(self.settings.node_expiry, self._expired)
 

@@ -55,6 +55,8 @@ class Mesh(Section):
     """Whether a message for a share group goes to a node only where no client here takes it."""
     node_expiry: Annotated[float, Field(ge=1, le=86_400, allow_inf_nan=False)] = 300.0
     """Seconds that what is published waits for a node that is gone."""
+    dead_after: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 30.0
+    """Seconds after which a node that is gone counts as dead: its clients are told to be offline (`presence.topic`)."""
     queue_bytes: Annotated[int, Field(ge=65_536, le=MOST_BYTES)] = 67_108_864
     """Bytes that wait for another node at most; with more it counts as gone, and begins anew."""
     pipe_bytes: Annotated[int, Field(ge=65_536, le=MOST_BYTES)] = 1_048_576

@@ -459,7 +459,8 @@ class PublishHandler:
         # What the cache knows holds none: it is asked once for a topic, not for each message.
         if not limits.control_characters and not self._router.cache.knows(topic) and has_control(topic.decode()):
             raise MalformedPacket("a topic name with a control character")
-        if is_reserved(topic, session.link, self._router):
+        # What another node tells was judged there, and is true of its own clients.
+        if not session.node and is_reserved(topic, session.link, self._router):
             return reasons.NOT_AUTHORIZED
         access_control = self._router.access_control
         if (

@@ -127,6 +127,8 @@ class Replicas(Room):
         self.counts = ReplicaCounts()
         self.clock = HybridClock(bus.node, wall, terms.max_clock_ahead)
         self.stamps = Stamps(terms.tombstone_bytes)
+        self.overwritten: Callable[[str], None] | None = None
+        """Who is told of each topic that another node wrote, when that holds here; it has to be brief."""
         self._bus = bus
         self._store = store
         self._terms = terms
@@ -385,6 +387,8 @@ class Replicas(Room):
         finally:
             self._applying = False
         self.counts.applied += 1
+        if self.overwritten is not None:
+            self.overwritten(topic)
         if corrects is not None:
             self._tell(topic, corrects)
         return True
