@@ -13,6 +13,7 @@
 #   make bench-upstream  what folding saves an upstream broker, and what a link costs
 #   make crash    kill -9 and power cuts under a broker with a store, again and again   ARGS="-k power"
 #   make bench-store  what it costs to keep what is acknowledged, beside mosquitto   ARGS="offline --quick"
+#   make bench-mesh  messages that cross nodes, interest, joining and workers, beside mosquitto's bridge   ARGS="crossing --quick"
 #   make bench-observing  what it costs a broker to be looked at, and what other clients notice
 #   make bench-inprocess  messages that the program publishes and subscribes to itself
 #   make attack  hostile clients of every kind beside 100 pairs of good ones   ARGS="flood --seconds 3" or "--list"
@@ -35,7 +36,7 @@ PY := $(VENV)/bin/python -P
 # The packages `tests` and `benchmarks` are importable from here, and only they.
 TESTS := PYTHONPATH="$(VENV)/paths"
 
-.PHONY: help run quick test suite test-long test-pythons lint bench bench-routing bench-recorder bench-pipeline bench-upstream bench-store bench-observing bench-inprocess scale attack crash demo docs fuzz setup setup-run clean
+.PHONY: help run quick test suite test-long test-pythons lint bench bench-routing bench-recorder bench-pipeline bench-upstream bench-store bench-observing bench-inprocess bench-mesh scale attack crash demo docs fuzz setup setup-run clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -114,6 +115,9 @@ bench-store: setup
 
 bench-inprocess: setup
 	@$(TESTS) $(PY) -m benchmarks.inprocess $(ARGS)
+
+bench-mesh: setup
+	@$(TESTS) $(PY) -m benchmarks.mesh $(ARGS)
 
 bench-observing: setup
 	@$(TESTS) $(PY) -m benchmarks.observing $(ARGS)

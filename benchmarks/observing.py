@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
@@ -139,13 +139,18 @@ def list_all(port: int, enough: Event, told: Connection) -> None:
 
 
 async def pings(port: int, seconds: float) -> list[float]:
-    """How long each PING of one client waited, in milliseconds."""
+    """How long each PING of one client waited within so many seconds, in milliseconds."""
+    until = time.perf_counter() + seconds
+    return await pings_while(port, lambda: time.perf_counter() < until)
+
+
+async def pings_while(port: int, wanted: Callable[[], bool], name: str = "pinging") -> list[float]:
+    """The same, as long as more are wanted; sorted."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(connect("pinging"))
+    writer.write(connect(name))
     await reader.readexactly(4)
     waits = []
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
+    while wanted():
         begun = time.perf_counter()
         writer.write(PING)
         await reader.readexactly(2)

@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+from benchmarks.bridge import mosquitto_bridge
 from broker.app import Broker
 from broker.core.codec.decoder import Decoder
 from broker.core.codec.encoder import encode, publish
@@ -243,17 +244,6 @@ def _edge(port: int, upstream: int | None, publish: str = "") -> list[str]:
     return command
 
 
-def _mosquitto_edge(port: int, upstream: int, folder: Path, qos: int) -> list[str]:
-    config = folder / "edge.conf"
-    config.write_text(
-        f"listener {port} {HOST}\nallow_anonymous true\npersistence false\nlog_dest none\nsys_interval 0\n"
-        f"max_queued_messages 1000000\nmax_inflight_messages 1000\nset_tcp_nodelay true\n"
-        f"connection up\naddress {HOST}:{upstream}\ntopic up/# out {qos}\nbridge_protocol_version mqttv50\n"
-        "notifications false\n"
-    )
-    return [PEERS["mosquitto"].begin(Order(port, folder))[0], "-c", str(config)]
-
-
 def _through(source: int, target: int, topic_filter: str, topic: str, qos: int, count: int) -> float:
     """Publish here, receive there; messages a second."""
     receiver = Client(target, "receiver")
@@ -338,7 +328,7 @@ def bridge(rounds: int, count: int) -> None:
                     upstream = stack.enter_context(BrokerProcess(PEERS[name].begin(Order(up, folder)), up, None))
                     command = _edge(port, up, '"up/#"')
                     if name == "mosquitto":
-                        command = _mosquitto_edge(port, up, folder, qos)
+                        command = mosquitto_bridge(port, up, folder, "up/#", qos)
                     edge = stack.enter_context(BrokerProcess(command, port, None))
                     edge.settle()
                     at_edge, at_up = edge.cpu(), upstream.cpu()

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from benchmarks.network.links import LoadError, Loop
 from benchmarks.network.streams import Ledger
-from loadtest.brokers.process import BrokerProcess, waited
+from loadtest.brokers.process import waited
 from loadtest.brokers.stats import percentile
 
 DRAIN_QUIET: Final = 1.0  # seconds without a delivery after which the rest counts as lost
@@ -46,11 +46,32 @@ class Load(Protocol):
         """Deliveries under way."""
 
 
+class Metered(Protocol):
+    """What a measurement needs of a broker: one process, or several that are one broker."""
+
+    @property
+    def port(self) -> int:
+        """Where clients connect."""
+
+    @property
+    def pid(self) -> int:
+        """The process of which is told how long it waited for its core."""
+
+    def cpu(self) -> int:
+        """Nanoseconds of user and system time used so far."""
+
+    def resident(self) -> int:
+        """Bytes of resident memory."""
+
+    def settle(self) -> None:
+        """Wait until it is idle."""
+
+
 @dataclass(frozen=True)
 class Meter:
     """The broker that is measured, and for how long: seconds of warm-up and of measurement."""
 
-    process: BrokerProcess
+    process: Metered
     warmup: float
     seconds: float
 
@@ -143,7 +164,7 @@ class Sample:
 class Clocks:
     """What an interval costs, from the moment this is made."""
 
-    def __init__(self, process: BrokerProcess) -> None:
+    def __init__(self, process: Metered) -> None:
         self._process = process
         self._begin = self._now()
 

@@ -21,11 +21,11 @@ from benchmarks.network import links
 from benchmarks.network.frozen import PLUGS, Frozen, frozen_clients
 from benchmarks.network.links import Loop
 from benchmarks.network.loads import AckedPairs, ClosedLoop, FanIn, FanOut, QuietPairs, Shape, topic
-from benchmarks.network.measure import Clocks, Meter, Sample, Spent, add_latency, measure
+from benchmarks.network.measure import Clocks, Meter, Metered, Sample, Spent, add_latency, measure
 from benchmarks.network.paced import Churn, Paced
 from loadtest.brokers import frames
 from loadtest.brokers.listeners import TLS, WEBSOCKET, Listener
-from loadtest.brokers.process import HOST, BrokerProcess
+from loadtest.brokers.process import HOST
 from loadtest.brokers.registry import FILTERS, POLICIES, QOS, QOS2, SECURED, V5, WEB
 
 CHURN_RATE: Final = 1000.0  # cycles a second, each one SUBSCRIBE and one UNSUBSCRIBE
@@ -188,7 +188,7 @@ def _subscribe(bench: Bench, clients: int, filters: Callable[[int], list[tuple[s
         return _settled(process, clocks, clocks.read(), count, memory)
 
 
-def _settled(process: BrokerProcess, clocks: Clocks, answered: Spent, count: int, memory: int) -> Sample:
+def _settled(process: Metered, clocks: Clocks, answered: Spent, count: int, memory: int) -> Sample:
     """The cost of ``count`` units: the time until all were answered, CPU and memory once the broker is at rest."""
     process.settle()
     spent = replace(answered, broker=clocks.read().broker)

@@ -1,0 +1,1 @@
+"""What it costs that several brokers are one: messages that cross nodes, interest, joining, workers, growth."""
