@@ -103,7 +103,7 @@ def findings(result: Result) -> list[Finding]:
     found += [
         Finding("bad", f"Threshold missed: {each.text}; it was {threshold_value(each)}.") for each in result.missed
     ]
-    if result.verdict and result.limit != "generator":
+    if result.verdict and result.limit != "generator" and _publishes(result):
         found.append(Finding("plain", result.verdict))
     if not found:
         found.append(Finding("plain", "There was nothing to judge: no delivery was due."))
@@ -137,7 +137,7 @@ def _all_is_well(result: Result) -> list[Finding]:
         rest = f" Nothing else was lost, doubled, reordered or altered: {checked} checked."
         return [Finding("warn", _unjudged(result) + (rest if of.expected else ""))]
     if not of.expected:
-        return []
+        return _met(result)
     text = f"Nothing was lost, doubled, reordered or altered: {checked} checked."
     if of.unjudged:
         share = percent(of.unjudged, of.expected + of.unjudged)
@@ -145,6 +145,27 @@ def _all_is_well(result: Result) -> list[Finding]:
     if result.broken or result.unsent:
         return [Finding("warn", f"{text} But {_broken(result)}.")]
     return [Finding("good", text)]
+
+
+def _publishes(result: Result) -> bool:
+    return not result.groups or any(group.publishes for group in result.groups)
+
+
+def _subscribes(result: Result) -> bool:
+    return not result.groups or any(group.subscribes for group in result.groups)
+
+
+def _met(result: Result) -> list[Finding]:
+    """Of a run whose clients have no deliveries among them: that they were there, and what they did."""
+    publishes, subscribes = _publishes(result), _subscribes(result)
+    if (publishes and subscribes) or result.broken or result.unsent or not result.connect.count:
+        return []
+    text = f"{things(result.connect.count, 'client')} connected"
+    if publishes:
+        text += f" and sent {things(sum(group.sent for group in result.groups), 'message')}"
+    if subscribes:
+        text += f" and received {things(sum(each.foreign for each in result.seconds), 'message')} of others"
+    return [Finding("good", f"{text}; no connection broke.")]
 
 
 def _broken(result: Result) -> str:
@@ -249,13 +270,17 @@ def figures(result: Result) -> list[Figure]:
     def fault(name: str, value: int, note: str = "") -> Figure:
         return Figure(name, number(value), note, "bad" if value else "good" if of.expected else "plain")
 
-    found = [
-        Figure("sent", number(result.sent), f"{number(result.send_rate)} /s"),
-        Figure("received", number(result.received), f"{number(result.receive_rate)} /s"),
-        *(
-            [Figure("received of others", number(result.foreign), f"{number(result.foreign_rate)} /s")]
-            * bool(result.foreign)
-        ),
+    publishes, subscribes = _publishes(result), _subscribes(result)
+    found: list[Figure] = []
+    if publishes:
+        found.append(Figure("sent", number(result.sent), f"{number(result.send_rate)} /s"))
+    if publishes and subscribes:
+        found.append(Figure("received", number(result.received), f"{number(result.receive_rate)} /s"))
+    if subscribes and (result.foreign or not publishes):
+        found.append(Figure("received of others", number(result.foreign), f"{number(result.foreign_rate)} /s"))
+    if not (publishes and subscribes):
+        return [*found, *_connected(result), *_usage(result)]
+    found += [
         Figure("latency p50", micros(latency.p50), f"mean {micros(latency.mean)}"),
         Figure("latency p99", micros(latency.p99), f"p90 {micros(latency.p90)}"),
         Figure("latency p99.9", micros(latency.p999)),
@@ -281,9 +306,33 @@ def figures(result: Result) -> list[Figure]:
         "retained": "came with a subscription",
     }
     found += [Figure(name, number(value), notes[name]) for name, value in aside.items() if value]
+    return found + _usage(result)
+
+
+def _connected(result: Result) -> list[Figure]:
+    """What there is to say of clients that have no deliveries among them."""
+    connect, subscribe = result.connect, result.subscribe
+    found = [
+        Figure("connected", number(connect.count), f"{number(result.broken)} failed or broke"),
+        Figure("until CONNACK p50", micros(connect.p50), f"mean {micros(connect.mean)}"),
+        Figure("until CONNACK p99", micros(connect.p99), f"max {micros(connect.max)}"),
+    ]
+    if subscribe.count:
+        found.append(Figure("until SUBACK p99", micros(subscribe.p99), f"max {micros(subscribe.max)}"))
+    return found
+
+
+def _usage(result: Result) -> list[Figure]:
+    """What it took of the broker and of the generator."""
     generator = f"{cores(result.generator_cpu)}, busiest process {100 * result.generator_busiest:.0f} %"
     bound = result.limit == "generator"
-    found += [
+    if not (_publishes(result) and _subscribes(result)):
+        return [
+            Figure("broker CPU", cores(result.broker_cpu)),
+            Figure("generator CPU", generator, "", "bad" if bound else "plain"),
+            Figure("broker memory", memory(result.broker_memory), "resident, at the most"),
+        ]
+    return [
         Figure("broker CPU a delivery", micros_exact(result.broker_us), cores(result.broker_cpu)),
         Figure("generator CPU a delivery", micros_exact(result.generator_us), generator, "bad" if bound else "plain"),
         Figure("broker memory", memory(result.broker_memory), "resident, at the most"),
@@ -293,7 +342,6 @@ def figures(result: Result) -> list[Figure]:
             "not measured" if result.own_limit is None else "one process, bare server",
         ),
     ]
-    return found
 
 
 def _asked(result: Result) -> list[Figure]:

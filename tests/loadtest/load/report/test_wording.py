@@ -6,7 +6,7 @@ import pytest
 
 from canopy_pages import plain
 from loadtest.load.cli.common import exit_code
-from loadtest.load.report.result import Deliveries, GroupResult, Reconciled, Result
+from loadtest.load.report.result import Deliveries, GroupResult, Latency, Reconciled, Result, Second
 from loadtest.load.report.wording import (
     DASH,
     figures,
@@ -156,3 +156,38 @@ def test_a_loss_is_told_first_and_what_could_not_be_judged_as_well() -> None:
     told = [(each.tone, each.text.split(":")[0]) for each in findings(result)]
     assert told[0] == ("bad", "Lost")
     assert ("warn", "31.2 % of the deliveries could not be judged (14,245)") in told
+
+
+@pytest.mark.parametrize(
+    ("publishes", "subscribes", "headline", "first"),
+    [
+        (False, False, "4 clients connected; no connection broke.", "connected"),
+        (True, False, "4 clients connected and sent 9 messages; no connection broke.", "sent"),
+        (
+            False,
+            True,
+            "4 clients connected and received 90 messages of others; no connection broke.",
+            "received of others",
+        ),
+    ],
+)
+def test_clients_without_deliveries_among_them_are_told_by_what_they_did(
+    publishes: bool, subscribes: bool, headline: str, first: str
+) -> None:
+    """`canopy load conn`, `pub` and `sub`: nothing about losses and latencies that nobody could have measured."""
+    result = well(0, 0, expected=0)
+    result.groups = [GroupResult("g", 4, publishes=publishes, subscribes=subscribes, sent=9 * publishes, connects=4)]
+    result.connect = Latency(count=4, p50=1_000.0)
+    result.seconds = [Second(0.0, 1.0, "run", True, foreign=45), Second(1.0, 1.0, "run", True, foreign=45)]
+    result.verdict = "Neither was at its limit."
+
+    assert findings(result)[0].text == headline
+    assert findings(result)[0].tone == "good"
+    shown = {each.name: each for each in figures(result)}
+    assert next(iter(shown)) == first
+    assert (shown["connected"].value, shown["until CONNACK p50"].value) == ("4", "1 ms")
+    assert not {"lost", "latency p50", "broker CPU a delivery"} & shown.keys()
+
+    result.groups[0].connections_lost = 1
+    assert not any(each.tone == "good" for each in findings(result))
+    assert next(each.note for each in figures(result) if each.name == "connected") == "1 failed or broke"
