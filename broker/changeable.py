@@ -41,6 +41,7 @@ LIMITS: Final = frozenset(
                 "max_publish_bytes",
                 "publish_patience",
                 "max_loop_lag",
+                "max_waiting_hooks",
             )
         ),
         *(
@@ -99,6 +100,7 @@ OTHERS: Final = frozenset(
     {
         "sys.interval",
         "shutdown.flush_timeout",
+        "shutdown.hooks_timeout",
         "alarms.raise_after",
         "alarms.clear_after",
         "alarms.clear_ratio",

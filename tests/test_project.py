@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
-import tarfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -106,42 +103,3 @@ def test_the_changelog_is_kept() -> None:
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert headings[0].strip("[]") == "Unreleased"
     assert all(re.match(r"\[?\d+\.\d+\.\d+\]? - \d{4}-\d\d-\d\d", heading) for heading in headings[1:])
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_the_source_distribution_is_whole(tmp_path: Path) -> None:
-    """Everything that git knows is in it; a pure wheel can be built from it, and serves."""
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
-    if listed.returncode:
-        pytest.skip("no git, or no clone")
-    # Whatever this run demands of its own build.
-    environment = {**os.environ, "CANOPY_PURE": "1", "CANOPY_REQUIRE_COMPILED": ""}
-    code = "import setuptools.build_meta as b, sys; print(b.build_sdist(sys.argv[1]))"
-    subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, env=environment, check=True, capture_output=True
-    )
-    (archive,) = tmp_path.glob("*.tar.gz")
-    with tarfile.open(archive) as opened:
-        names = {name.partition("/")[2] for name in opened.getnames()}
-        opened.extractall(tmp_path / "source", filter="data")
-    assert {name for name in listed.stdout.splitlines() if name not in names} == set()
-    (source,) = (tmp_path / "source").iterdir()
-    code = "import setuptools.build_meta as b, sys; print(b.build_wheel(sys.argv[1]))"
-    subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], cwd=source, env=environment, check=True, capture_output=True
-    )
-    (wheel,) = tmp_path.glob("*.whl")
-    assert wheel.name.endswith("-py3-none-any.whl")
-    site = tmp_path / "site"
-    subprocess.run(
-        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site), str(wheel)], check=True
-    )
-    found = subprocess.run(
-        [sys.executable, "-P", "-m", "canopy", "--version"],
-        env={**os.environ, "PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "interpreted" in found.stdout

@@ -131,6 +131,7 @@ def in_force(broker: Broker) -> dict[str, Any]:
         "traces": broker.traces._settings,
         "log": broker.settings.log,
         "shutdown": broker.settings.shutdown,
+        "hooks": broker.settings.limits.max_waiting_hooks,
     }
     return found
 

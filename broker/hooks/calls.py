@@ -17,13 +17,6 @@ if TYPE_CHECKING:
 PLACE: Final = "hooks"
 """What the count of exceptions of plug-ins is called: `$SYS/broker/hooks/hooks/errors`."""
 
-MOST_CALLS: Final = 1_000
-"""Calls of `async` hooks that wait for their turn; the next ones are left out and logged."""
-
-
-FINISH: Final = 5.0
-"""Seconds that a broker which stops waits for `async` hooks that were called already; then they are cancelled."""
-
 
 def code_of(answer: Any) -> int:
     """The reason code that a hook has answered; None is 0. Raises ValueError: it is none."""
@@ -69,9 +62,10 @@ class Calls:
                 self.failed(error)
 
     def _later(self, method: Any, arguments: tuple[Any, ...]) -> None:
-        if len(self._waiting) >= MOST_CALLS:
+        assert self.server is not None
+        if len(self._waiting) >= self.server.settings.limits.max_waiting_hooks:
             self.left_out += 1
-            if self.server is not None and self.left_out & (self.left_out - 1) == 0:
+            if self.left_out & (self.left_out - 1) == 0:
                 self.server.log.warning("hooks do not keep up", left_out=self.left_out)
             return
         self._waiting.append((method, arguments))
@@ -91,7 +85,8 @@ class Calls:
         """Nothing is told any more: wait until what was told is done."""
         worker, self._worker = self._worker, None
         if worker is not None:
-            _, late = await asyncio.wait([worker], timeout=FINISH)
+            assert self.server is not None
+            _, late = await asyncio.wait([worker], timeout=self.server.settings.shutdown.hooks_timeout)
             if late:
                 worker.cancel()
                 await asyncio.wait([worker])

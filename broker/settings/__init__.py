@@ -22,6 +22,7 @@ from broker.settings.http import Http, is_loopback, parse_http
 from broker.settings.listeners import Certificate, Endpoint, Listener, Tls, parse_endpoint
 from broker.settings.mesh import Mesh
 from broker.settings.otel import Otel
+from broker.settings.process import Runtime, Shutdown
 from broker.settings.root import Settings, defaults, flatten, section_models
 from broker.settings.rules import Access, Rule
 from broker.settings.sections import (
@@ -34,9 +35,7 @@ from broker.settings.sections import (
     Recorder,
     Retained,
     Routing,
-    Runtime,
     Session,
-    Shutdown,
     Sys,
     Top,
     Tracing,

@@ -15,6 +15,7 @@ from broker.settings.http import Http
 from broker.settings.listeners import Endpoint, Listener
 from broker.settings.mesh import Mesh
 from broker.settings.otel import Otel
+from broker.settings.process import Runtime, Shutdown
 from broker.settings.rules import Access, Rules
 from broker.settings.sections import (
     Limits,
@@ -24,9 +25,7 @@ from broker.settings.sections import (
     Recorder,
     Retained,
     Routing,
-    Runtime,
     Session,
-    Shutdown,
     Sys,
     Top,
     Tracing,

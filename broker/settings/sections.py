@@ -13,6 +13,7 @@ from broker.settings.values import (
     LONGEST_ID_PREFIX,
     LONGEST_TIME,
     MOST_BYTES,
+    MOST_MESSAGES,
     MOST_SLOW_CLIENTS,
     NEVER,
     CountOrUnlimited,
@@ -135,6 +136,8 @@ class Limits(Section):
     max_loop_lag: SecondsOrOff = 5.0
     """Seconds the event loop may be late; above it the broker refuses new clients with 0x89 and goes on serving
     connected ones. 0: never."""
+    max_waiting_hooks: Annotated[int, Field(ge=1, le=MOST_MESSAGES)] = 1_000
+    """Calls of `async` plug-ins that wait for their turn; the next ones are left out, counted and logged."""
 
 
 class Mqtt(Section):
@@ -438,23 +441,3 @@ class Log(Section):
     no limit."""
     client_warnings_per_address: CountOrUnlimited = 10
     """The same for one IP address, or one /64 of IPv6. 0: no limit of its own."""
-
-
-class Shutdown(Section):
-    """How the broker stops."""
-
-    flush_timeout: SecondsOrOff = 5.0
-    """Seconds that queues are given to drain. 0: none."""
-
-
-class Runtime(Section):
-    """The event loop and the process."""
-
-    uvloop: bool = True
-    """Whether uvloop is used where it is installed. Obeyed by the `canopy` command."""
-    gc_freeze: bool = True
-    """Whether objects of the start are taken out of garbage collection. Obeyed by the `canopy` command."""
-    tcp_backlog: Annotated[int, Field(ge=1, le=65_535)] = 1024
-    """Connections the system holds ready for acceptance, on each listener."""
-    tcp_nodelay: bool = True
-    """Whether small packets are sent at once."""

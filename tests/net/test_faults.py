@@ -31,7 +31,7 @@ from broker.core.principal import Principal
 from broker.core.topics.subscription import Subscription
 from broker.net.log import INTERVAL, TRACES, Faults
 from broker.net.time_limits import GRACE
-from broker.settings.sections import Shutdown, Sys
+from broker.settings import Shutdown, Sys
 from broker.store import MemoryStore
 from canopy import Broker, Settings
 from tests.e2e import wire
