@@ -81,6 +81,8 @@ test-long: setup
 	    -k "not test_packets_may_follow_connect_at_once and not test_answers_fit_the_clients_maximum and not test_no_problem_information and not (test_order and 2])" && \
 	echo "canopy: the conformance tests with a store on disk" && \
 	PYTHONSAFEPATH=1 CANOPY_E2E_STORE=1 CANOPY_EXPECT="$$core" $(TESTS) $(PYTEST) tests/e2e/conformance -q && \
+	echo "canopy: the conformance tests with a store in PostgreSQL" && \
+	PYTHONSAFEPATH=1 CANOPY_E2E_STORE=postgresql CANOPY_EXPECT="$$core" $(TESTS) $(PYTEST) tests/e2e/conformance -q && \
 	echo "canopy: the long tests, and all examples of every property" && \
 	PYTHONSAFEPATH=1 CANOPY_LONG=1 CANOPY_EXPECT="$$core" $(TESTS) $(PYTEST) --timeout=600 -m "long or hypothesis" $(ARGS)
 	@$(MAKE) --no-print-directory test-pythons

@@ -7,9 +7,9 @@
 
 With `CANOPY_E2E_BROKER=host:port` the tests that need no settings run against that broker instead, which is how the
 tests themselves are held against other implementations. With `CANOPY_E2E_SCHEME=ws` the tests in `conformance` go over
-WebSocket, with `CANOPY_E2E_STORE=1` these brokers keep everything on disk, and with `CANOPY_E2E_MOUNT=tenant/` all
-clients are mounted there, of which they are to see nothing. With `CANOPY_E2E_MESH=1` each broker is two that are
-one, and clients connect to one and the other in turn.
+WebSocket, with `CANOPY_E2E_STORE=1` these brokers keep everything on disk, with `CANOPY_E2E_STORE=postgresql` in a
+database, and with `CANOPY_E2E_MOUNT=tenant/` all clients are mounted there, of which they are to see nothing. With
+`CANOPY_E2E_MESH=1` each broker is two that are one, and clients connect to one and the other in turn.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from broker.core.hooks import AccessControl, AuthMethod
 from broker.mesh.mesh import Mesh
 from broker.settings import Mesh as MeshSettings
 from broker.settings import Settings
+from tests.support import postgresql
 from tests.support.memory_bus import MemoryMesh
 from tests.support.waiting import until
 
@@ -44,8 +45,9 @@ SCHEME = os.environ.get("CANOPY_E2E_SCHEME", "mqtt")
 MOUNT = os.environ.get("CANOPY_E2E_MOUNT", "")
 """What stands before all topics of the clients."""
 
-STORE = os.environ.get("CANOPY_E2E_STORE", "") not in ("", "0")
-"""Whether a broker keeps everything on disk, in a folder of its own, and acknowledges what is kept."""
+STORE = os.environ.get("CANOPY_E2E_STORE", "").removesuffix("0")
+"""Whether a broker keeps everything on disk, in a folder of its own (1) or a database, and acknowledges what is kept.
+"""
 
 
 MESH = os.environ.get("CANOPY_E2E_MESH", "") not in ("", "0")
@@ -80,7 +82,10 @@ async def start_broker(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
         ) -> Address:
             if OUTSIDE:
                 pytest.skip("the settings of an outside broker cannot be changed")
-            if STORE:
+            if STORE == "postgresql":
+                store = {"url": postgresql.shared().url, "name": postgresql.new_name(), "synchronous": "off"}
+                sections["store"] = {**store, **sections.get("store", {})}
+            elif STORE:
                 sections.setdefault("store", {"path": str(tmp_path_factory.mktemp("store"))})
             settings = Settings.model_validate(
                 {"listener": [{"url": f"{SCHEME}://127.0.0.1:0", "mount": MOUNT}], **sections}

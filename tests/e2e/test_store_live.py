@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.e2e import wire
+from tests.e2e.stores import InFile, Kept, kept
 from tests.e2e.wire import (
     MESSAGE_EXPIRY,
     RECEIVE_MAXIMUM,
@@ -38,22 +39,25 @@ MEMORY_MESSAGES = "CANOPY_STORE__MEMORY_MESSAGES"
 GONE = (Closed, WireError, ConnectionError)
 """What reading or writing comes to when the broker is killed, be it within a packet."""
 
+KINDS = ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)]
 Versions = pytest.mark.parametrize("version", [4, 5])
 Qos = pytest.mark.parametrize("qos", [1, 2])
 
 
 class House:
-    """One daemon after another, all with the same folder."""
+    """One daemon after another, all with the same store."""
 
-    def __init__(self, folder: Path, stack: AsyncExitStack) -> None:
+    def __init__(self, folder: Path, stack: AsyncExitStack, kept: Kept | None = None) -> None:
+        """`kept`: where the store is, if it is not in the folder."""
         self.folder = folder
+        self.kept = InFile(folder) if kept is None else kept
         self.environ: dict[str, str] = {}
         self._stack = stack
         self._peers: list[Peer] = []
         self.daemon: Daemon
 
     async def start(self, *arguments: str) -> None:
-        flags = ("--store", str(self.folder), *arguments)
+        flags = (*self.kept.flags, *arguments)
         self.daemon = await asyncio.to_thread(lambda: Daemon(*flags, environ=self.environ))
         self._stack.callback(self.daemon.close)
 
@@ -68,23 +72,8 @@ class House:
             peer.abort()
         self._peers.clear()
         if after:
-            self._pass(after)
+            await asyncio.to_thread(self.kept.pass_, after)
         await self.start()
-
-    def _pass(self, seconds: float) -> None:
-        """Everything in the file happened so much earlier: the tables are plain enough for that."""
-        with closing(sqlite3.connect(self.folder / "canopy.db")) as db, db:
-            db.execute(
-                "UPDATE session SET disconnected_at = disconnected_at - ?1, will_due = will_due - ?1", (seconds,)
-            )
-            for table in ("message", "delivery", "retained"):
-                db.execute(f"UPDATE {table} SET expires_at = expires_at - ?", (seconds,))
-
-    def on_disk_alone(self) -> int:
-        """Messages that the file has for a broker which counts them, and has none of them in memory."""
-        with closing(sqlite3.connect(self.folder / "canopy.db")) as db:
-            found: int = db.execute("SELECT count(*) FROM delivery WHERE size IS NOT NULL AND state = 0").fetchone()[0]
-        return found
 
     async def peer(
         self, client_id: str, *, version: int = 5, clean: bool = False, present: bool | None = False, **more: Any
@@ -107,19 +96,28 @@ class House:
         await peer.disconnect()
 
 
+@pytest.fixture(params=KINDS)
+async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
+    async with AsyncExitStack() as stack:
+        made = House(tmp_path / "store", stack, kept(request.param, tmp_path / "store"))
+        await made.start()
+        yield made
+
+
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
+async def file_house(tmp_path: Path) -> AsyncIterator[House]:
+    """One whose store is a file."""
     async with AsyncExitStack() as stack:
         made = House(tmp_path / "store", stack)
         await made.start()
         yield made
 
 
-@pytest.fixture
-async def small(tmp_path: Path) -> AsyncIterator[House]:
+@pytest.fixture(params=KINDS)
+async def small(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
     """Of what waits for a session three messages are in memory; the rest is on disk alone."""
     async with AsyncExitStack() as stack:
-        made = House(tmp_path / "store", stack)
+        made = House(tmp_path / "store", stack, kept(request.param, tmp_path / "store"))
         made.environ[MEMORY_MESSAGES] = "3"
         await made.start()
         yield made
@@ -287,25 +285,27 @@ async def test_an_orderly_stop_keeps_all(house: House) -> None:
     await publisher.publish("t", b"1", qos=1)
     publisher.abort()
     assert (await asyncio.to_thread(house.daemon.end))[0] == 0
-    assert not (house.folder / "canopy.db-wal").exists()
+    if isinstance(house.kept, InFile):
+        assert not (house.folder / "canopy.db-wal").exists()
     await house.start()
     subscriber = await house.peer("s", present=True)
     assert (await subscriber.message()).payload == b"1"
 
 
-async def test_a_backup_of_a_running_broker_is_restored(house: House, tmp_path: Path) -> None:
+async def test_a_backup_of_a_running_broker_is_restored(file_house: House, tmp_path: Path) -> None:
     """As docs/durability.md has it."""
+    house, folder = file_house, tmp_path / "store"
     await house.away("s", ("t", 1))
     publisher = await house.peer("p", clean=True)
     await publisher.publish("t", b"before", qos=1)
-    with closing(sqlite3.connect(house.folder / "canopy.db")) as db:
+    with closing(sqlite3.connect(folder / "canopy.db")) as db:
         db.execute("VACUUM INTO ?", (str(tmp_path / "backup.db"),))
     await publisher.publish("t", b"after", qos=1)
     house.kill()
     await asyncio.to_thread(house.daemon.close)
     for left in ("canopy.db-wal", "canopy.db-shm"):
-        (house.folder / left).unlink(missing_ok=True)
-    (tmp_path / "backup.db").replace(house.folder / "canopy.db")
+        (folder / left).unlink(missing_ok=True)
+    (tmp_path / "backup.db").replace(folder / "canopy.db")
     await house.start()
     subscriber = await house.peer("s", present=True)
     assert (await subscriber.message()).payload == b"before"
@@ -313,18 +313,18 @@ async def test_a_backup_of_a_running_broker_is_restored(house: House, tmp_path: 
 
 
 async def test_the_start_says_where(house: House) -> None:
-    assert house.daemon.started["store"] == str(house.folder)
+    assert house.daemon.started["store"] == house.kept.place
 
 
 async def test_a_second_broker_is_kept_away(house: House) -> None:
-    command = [*COMMAND, "serve", "--listen", "mqtt://127.0.0.1:0", "--store", str(house.folder)]
+    command = [*COMMAND, "serve", "--listen", "mqtt://127.0.0.1:0", *house.kept.flags]
     done = await asyncio.to_thread(
         subprocess.run, command, capture_output=True, text=True, env=environment(), timeout=PATIENCE, check=False
     )
     assert done.returncode == 1
     told = [line for line in done.stderr.splitlines() if not line.startswith("{")]
     assert len(told) == 1
-    assert str(house.folder) in told[0]
+    assert house.kept.place in told[0]
     assert "in use" in told[0]
     await house.peer("c")
 
@@ -446,12 +446,16 @@ async def killed_again_and_again(house: House, qos: int, kills: int, seed: int) 
         await taking
         await house.again()
         await publisher.hold_against_retained(await house.peer("watcher", clean=True))
-    # All that is open is seen through.
+    await seen_through(house, qos, publisher, here)
+
+
+async def seen_through(house: House, qos: int, publisher: Publisher, here: Receiver) -> None:
+    """All that is open; then both subscribers have all that was published."""
     sender = await house.peer("p", present=True)
     await publisher.run(sender, 1 << 30, publisher.count)
     assert publisher.acknowledged == set(range(publisher.count))
     if MEMORY_MESSAGES in house.environ:
-        assert await asyncio.to_thread(house.on_disk_alone) > 0
+        assert await asyncio.to_thread(house.kept.on_disk_alone) > 0
     gone = Receiver()
     await here.run(await house.peer("here", present=True), publisher.count)
     await gone.run(await house.peer("away", present=True), publisher.count)
@@ -496,7 +500,7 @@ async def test_killed_while_a_queue_is_read_back(small: House, qos: int) -> None
     publisher, back = Publisher(qos), Receiver()
     await small.away("away", ("t", qos))
     await publisher.run(await small.peer("p"), 1 << 30, 3_000)
-    assert await asyncio.to_thread(small.on_disk_alone) >= 2_990
+    assert await asyncio.to_thread(small.kept.on_disk_alone) >= 2_990
     window = ((RECEIVE_MAXIMUM, 20),)
     for _ in range(4):
         wanted = len(back.received) + chance.randrange(100, 700)

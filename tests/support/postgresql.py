@@ -136,9 +136,9 @@ class Server:
         self.kill()
         shutil.rmtree(self.folder)
 
-    def ask(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+    def ask(self, statement: str, *, then: str = "") -> list[tuple[Any, ...]]:
         """What psql would answer; not from within an event loop."""
-        return asyncio.run(ask(self.url, statement, *values))
+        return asyncio.run(ask(self.url, statement, then=then))
 
 
 async def ask(url: str, statement: str, *values: object, then: str = "") -> list[tuple[Any, ...]]:
