@@ -36,8 +36,8 @@ DEFAULTS: Final = (
 
 VARIABLE: Final = "environment variable "
 
-MAY_HIDE: Final = frozenset({"upstream", "authenticator", "listener"})
-"""Lists of tables that may hold secrets."""
+MAY_HIDE: Final = frozenset({"upstream", "authenticator", "listener", "store.url"})
+"""Lists of tables that may hold secrets, and a URL that may."""
 
 ADDRESSES: Final = ("listen", "http.listen")
 """Lists of addresses, which may be separated by commas outside of a file."""
@@ -362,7 +362,7 @@ def _steps(part: str) -> Steps:
 
 
 def _show_whole(entry: Entry) -> str:
-    """The value of a setting. Text in place of tables may hold a password anywhere."""
+    """The value of a setting. Text in place of tables, or of a URL, may hold a password anywhere."""
     return "text" if entry.name in MAY_HIDE and isinstance(entry.value, str) else show(entry.value)
 
 

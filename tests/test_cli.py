@@ -181,6 +181,10 @@ class TestServe:
         assert canopy("serve", "--store", folder).exit_code == 0
         assert stand_in.made[0].store.path == folder
 
+    def test_a_store_in_a_database(self, stand_in: type[StandIn]) -> None:
+        assert canopy("serve", "--store", "postgresql://db/canopy").exit_code == 0
+        assert (stand_in.made[0].store.url, stand_in.made[0].store.path) == ("postgresql://db/canopy", "")
+
     def test_short_flags(self, stand_in: type[StandIn], tmp_path: Path) -> None:
         config = tmp_path / "canopy.toml"
         config.write_text("[mqtt]\nmax_qos = 1\n")

@@ -58,6 +58,8 @@ SPECIAL: Final[Mapping[str, Any]] = {
     "recorder.filters": ("a",),
     "store.synchronous": "normal",
     "store.path": "/var/lib/canopy/store",
+    "store.url": "postgresql://db.example.org/canopy",
+    "store.name": "plant",
     "federation.broker_id": "there",
     "presence.topic": "clients",
     "top.windows": (60.0,),

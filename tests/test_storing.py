@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker import storing
-from broker.app import Broker
+from broker.app import Broker, StartupError
 from broker.core.principal import Principal
 from broker.core.queues.message import Message
 from broker.health import UnhealthyError, check
@@ -146,6 +146,34 @@ class TestSettings:
         assert storing.place(settings) == "/s"
         assert storing.kept(settings).startswith("kept in /s: sessions, queued and retained messages; ")
         assert ("power cut" in storing.kept(settings)) is (synchronous != "full")
+
+    def test_a_url_makes_one_with_the_other_settings(self) -> None:
+        pytest.importorskip("asyncpg")
+        from broker.store.postgresql import PostgresStore
+
+        url = "postgresql://me:secret@db1:5433,db2/canopy?sslmode=require"
+        terms = {"url": url, "name": "plant", "lease_timeout": 7.0, "stall_timeout": 3.0, "commit_bytes": 77}
+        made = storing.make(Settings.model_validate({"store": terms}))
+        assert isinstance(made, PostgresStore)
+        database = made._database
+        assert (database.url, database.name, database.lease_timeout, database.timeout) == (url, "plant", 7.0, 3.0)
+        assert made._groups._size == 77
+        assert dict(made.figures())["path"] == "postgresql://db1:5433,db2/canopy, schema plant"
+
+    def test_the_start_says_which_database_and_no_password(self) -> None:
+        settings = Settings.model_validate({"store": {"url": "postgresql://me:secret@db1/canopy?sslmode=require"}})
+        assert storing.place(settings) == "postgresql://db1/canopy, schema canopy"
+        assert storing.kept(settings).startswith(
+            "kept in postgresql://db1/canopy, schema canopy: sessions, queued and "
+        )
+
+    def test_without_the_package_it_is_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        settings = Settings.model_validate({"store": {"url": "postgresql://db1/canopy"}})
+        monkeypatch.setattr(storing, "find_spec", lambda _: None)
+        line = 'store.url needs the extra `postgresql`: in a clone of Canopy, pip install ".[postgresql]"'
+        assert storing.unusable(settings) == [line]
+        with pytest.raises(StartupError, match=r"^store\.url needs the extra `postgresql`"):
+            Broker(settings)
 
     def test_folders_that_can_be_used(self, tmp_path: Path) -> None:
         for folder in (tmp_path, tmp_path / "new" / "er"):

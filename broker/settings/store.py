@@ -28,7 +28,6 @@ DATABASES: Final = ("postgresql://", "postgres://")
 
 
 def _database(value: str) -> str:
-    """The text of a fault does not repeat the URL, which might hold a password."""
     if not value:
         return value
     form = "postgresql://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE[?sslmode=…]"

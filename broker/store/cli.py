@@ -39,7 +39,19 @@ class Format(StrEnum):
     PARQUET = "parquet"
 
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the store (store.path).")]
+def _folder(directory: Path) -> Path:
+    """A folder, and not a database."""
+    if directory.parts[0] in ("postgresql:", "postgres:"):
+        fail(
+            "canopy store is about a folder (store.path); for a database there are pg_dump and psql",
+            MISUSED,
+        )
+    return directory
+
+
+Directory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The folder of the store (store.path).", callback=_folder)
+]
 
 
 def _told(command: Callable[..., Any]) -> Callable[..., Any]:
