@@ -25,7 +25,7 @@ from broker.core.persistence.journal import Saved, SessionRecord
 from broker.core.principal import Principal
 from broker.core.queues.delivery import DONE, SENT, Delivery
 from broker.core.topics.subscription import Subscriber, Subscription
-from broker.store import MemoryStore, StoreError
+from broker.store import MemoryStore, Store, StoreError
 from broker.store.groups import committing as module
 from broker.store.groups.group import Batch
 from broker.store.sqlite import RuleTexts, SqliteStore, beginning
@@ -485,7 +485,7 @@ async def told_twice(steps: list[tuple[str, str, int]], directory: Path) -> None
 class Both:
     """Tells both of what a core would tell: only what can come next."""
 
-    def __init__(self, store: SqliteStore, model: MemoryStore) -> None:
+    def __init__(self, store: Store, model: MemoryStore) -> None:
         self.journals = [store.journal, model.journal]
         self.count = 0
         self.deliveries: dict[str, list[Delivery]] = {}
