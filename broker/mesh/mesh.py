@@ -313,6 +313,13 @@ class _Shell(Shell):
         if not self._mesh.interest.wait(_Settled(self, call), self._loop.time()):
             self.soon(call)
 
+    def arrived(self, node: str, call: Callable[[], None]) -> None:
+        link = self._mesh.links.get(node)
+        if link is None:
+            call()
+        else:
+            link.when_arrived(call)
+
     def wake(self) -> None:
         self._mesh.turn_soon()
 

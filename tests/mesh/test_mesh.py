@@ -10,6 +10,7 @@ import pytest
 
 from broker.app import Broker
 from broker.core.connection.answers import MOST_WAITING
+from broker.core.queues.message import Message
 from broker.mesh.mesh import Mesh
 from broker.settings import Settings
 from tests.e2e import wire
@@ -84,6 +85,40 @@ async def test_a_message_reaches_a_subscriber_of_another_node(start: Start, qos:
     for number in range(3):
         message = await hears.message()
         assert (message.topic, message.payload, message.qos) == ("x/y", b"%d" % number, qos)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_who_waits_for_what_is_on_its_way_to_a_node_is_called_when_it_has_arrived(start: Start, qos: int) -> None:
+    """And not when something later has; at once where nothing is on its way."""
+    nodes = await start("a", "b")
+    await nodes.join("b", "hears", ("x", 2))
+    broker, link = nodes.brokers["a"], nodes.meshes["a"].links["b"]
+    router = nodes.brokers["b"].router
+    called: list[int] = []
+
+    def publish(number: int) -> None:
+        broker.router.publish(Message(b"x", b"%d" % number, qos, False, b"", 0.0, "p"), None)
+
+    def arrived() -> None:
+        called.append(router.sessions["hears"].offered)
+
+    link.when_arrived(arrived)
+    assert called == [0]
+    publish(1)
+    link.when_arrived(arrived)
+    publish(2)
+    publish(3)
+    link.when_arrived(arrived)
+    link.when_arrived(arrived)
+    broker.after_batch()
+    assert called == [0]
+    await until(lambda: len(called) == 4)
+    assert called[1] >= 1
+    assert called[2:] == [3, 3]
+    publish(4)
+    link.when_arrived(arrived)
+    link.end()
+    assert len(called) == 4
 
 
 async def test_each_subscriber_gets_one_copy_wherever_it_is(start: Start) -> None:

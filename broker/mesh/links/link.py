@@ -15,6 +15,7 @@ from broker.core.codec.packets import SubscriptionRequest
 from broker.core.codec.topic_names import parse_shared
 from broker.core.queues.outbox import Outbox
 from broker.core.routing.loop_detection import NODES
+from broker.mesh.links.arrivals import Arrivals
 from broker.mesh.links.protocol import NodeProtocol
 from broker.mesh.links.session import NodeSession
 from broker.mesh.pipes import Pipes
@@ -54,6 +55,7 @@ class NodeLink(Owner):
         router = server.router
         self.session = NodeSession(node, 0, settings.queue_bytes, router.counters)
         router.session_table.add(self.session)
+        self._arrivals = Arrivals(self.session)
 
     # -- what the node wants -------------------------------------------------------------------------------------------
 
@@ -77,6 +79,24 @@ class NodeLink(Owner):
     def unsubscribe(self, name: str) -> None:
         """The node does not want it any more."""
         self._server.router.unsubscribe(self.session, name)
+
+    # -- what is on its way -------------------------------------------------------------------------------------------
+
+    def when_arrived(self, call: Callable[[], None]) -> None:
+        """Call something when the node has all that was published for it until now; not if the link ends before."""
+        self._arrivals.wait(call)
+        self._watch()
+
+    def _watch(self) -> None:
+        connection = self._connection
+        if connection is not None:
+            awaited = self._arrivals.awaited
+            cast(NodeProtocol, connection.protocol).on_acknowledged = self._acknowledged if awaited else None
+
+    def _acknowledged(self) -> None:
+        self._arrivals.look()
+        if not self._arrivals.awaited:
+            self._watch()
 
     # -- the node comes and goes ---------------------------------------------------------------------------------------
 
@@ -108,6 +128,7 @@ class NodeLink(Owner):
     def end(self) -> None:
         """It does not come back, or this node stops: nothing waits for it any more."""
         self._stop_trying()
+        self._arrivals.end()
         if self._over is not None:
             self._over.cancel()
             self._over = None
@@ -160,6 +181,9 @@ class NodeLink(Owner):
     def opened(self) -> None:
         """The node has accepted us."""
         self._known = self.connected = True
+        # What the node had as another process counts as arrived.
+        self._acknowledged()
+        self._watch()
         self._failures = 0
         self._server.log.info("node connected", node=self.node)
 

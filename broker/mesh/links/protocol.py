@@ -5,6 +5,7 @@ Owns what is said to the node but for messages: those are its session's. The nod
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from broker.core.codec import reasons
@@ -31,6 +32,8 @@ class NodeProtocol(ClientProtocol):
 
     def __init__(self, router: Router, session: NodeSession, outbox: Outbox, client_id: str, expiry: int) -> None:
         super().__init__(router, session, outbox, Decoder(LARGEST_PACKET, False, V5), V5, "the node")
+        self.on_acknowledged: Callable[[], None] | None = None
+        """Called after each acknowledgement, while somebody waits for one."""
         self._session = session
         self._client_id = client_id
         self._expiry = expiry
@@ -90,3 +93,5 @@ class NodeProtocol(ClientProtocol):
         if kind == PUBREL:
             raise ProtocolViolation("PUBREL from a node that was published nothing by us to release")
         super().acknowledged(kind, packet_id, reason_code, now)
+        if self.on_acknowledged is not None:
+            self.on_acknowledged()

@@ -1,7 +1,7 @@
-"""Waiting until all that other nodes had sent has arrived.
+"""Waiting until all that other nodes had published for this one has arrived.
 
-Owns the barriers of this node. Promises: each is passed once, when every node that was there has answered behind what
-it had sent until then, has left, or has had its time.
+Owns the barriers of this node. Promises: each is passed once, when every node that was there has answered that this one
+has acknowledged all of it, has left, or has had its time.
 """
 
 from __future__ import annotations

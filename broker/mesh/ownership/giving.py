@@ -87,13 +87,13 @@ class Giver:
         principals: Principals,
         send: Callable[[str, Message], None],
         over: Callable[[Giving], None],
-        barrier: Callable[[str, Callable[[], None]], None],
+        barrier: Callable[[Callable[[], None]], None],
         now: Callable[[], float],
         log: Any,
         most_bytes: int,
     ) -> None:
         """`over`: who is told that one has gone, or stays. `barrier`: calls when all has arrived that the nodes had
-        sent, but for one of them."""
+        published for this one."""
         self.givings: dict[str, Giving] = {}
         self.moved = 0
         """Sessions that have gone to other nodes."""
@@ -245,7 +245,7 @@ class Giver:
         if giving is not None and not giving.rest and giving.writer is not None and giving.writer.over:
             giving.rest = True
             # What nodes sent before they knew it is still on its way here, perhaps.
-            self._barrier(node, lambda: self._begin_rest(giving))
+            self._barrier(lambda: self._begin_rest(giving))
 
     def _begin_rest(self, giving: Giving) -> None:
         if self.givings.get(giving.client_id) is giving:

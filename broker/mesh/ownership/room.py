@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from broker.core.connection.handshake import RESERVED
@@ -71,6 +72,10 @@ class Shell(ABC):
     def settle(self, call: Callable[[], None]) -> None:
         """Call something, not before this has returned, when every node knows the filters that stand here now, or has
         had its time (`mesh.confirm_timeout`)."""
+
+    @abstractmethod
+    def arrived(self, node: str, call: Callable[[], None]) -> None:
+        """Call something when a node has all that was published here for it until now; never if it leaves before."""
 
     @abstractmethod
     def wake(self) -> None:
@@ -208,7 +213,7 @@ class Ownership(Room, Owner):
             case Compared():
                 self._compared(node, message)
             case Pass():
-                self.say(node, Passed(message.number))
+                self._shell.arrived(node, partial(self._pass, node, message.number))
             case Passed():
                 self.barriers.passed(node, message)
             case Offer() if self.leaving is None:
@@ -216,9 +221,13 @@ class Ownership(Room, Owner):
             case Offer():
                 pass  # this node is about to go, too
 
-    def _barrier(self, but: str, call: Callable[[], None]) -> None:
-        """Call something when all has arrived that the nodes had sent, but for one of them."""
-        self.barriers.begin((node for node in self._told if node != but), call)
+    def _pass(self, node: str, number: int) -> None:
+        if node in self._told:
+            self.say(node, Passed(number))
+
+    def _barrier(self, call: Callable[[], None]) -> None:
+        """Call something when all has arrived that the nodes had published for this one."""
+        self.barriers.begin(self._told, call)
 
     # -- saying --------------------------------------------------------------------------------------------------------
 

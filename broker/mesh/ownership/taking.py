@@ -74,13 +74,13 @@ class Taker:
         send: Callable[[str, Message], None],
         giving: Callable[[str], bool],
         settle: Callable[[Callable[[], None]], None],
-        barrier: Callable[[str, Callable[[], None]], None],
+        barrier: Callable[[Callable[[], None]], None],
         compare: Callable[[str], None],
         now: Callable[[], float],
         log: Any,
     ) -> None:
         """`giving`: whether a session is on its way to another node. `settle`: calls when all nodes know what this
-        one's clients have subscribed to. `barrier`: calls when all has arrived that the nodes had sent, but for one.
+        one's clients have subscribed to. `barrier`: calls when all has arrived that the nodes had published for this.
         `compare`: has all nodes say whether they have a session of a client, too."""
         self.coming: dict[tuple[str, str], Coming] = {}
         self.moved = 0
@@ -122,7 +122,7 @@ class Taker:
         if part.rest:
             # What came to the old node came here too, or does so before this is passed.
             coming.rest = record.deliveries
-            self._barrier(node, lambda: self._complete(coming, True))
+            self._barrier(lambda: self._complete(coming, True))
         else:
             coming.record = record
             self._place(coming)

@@ -80,6 +80,11 @@ class Apart(RuleBasedStateMachine):
         """Some messages of one node reach another."""
         self.world.step(*lane, count)
 
+    @rule(lane=lanes, count=st.integers(1, 3))
+    def flow(self, lane: tuple[str, str], count: int) -> None:
+        """Some of what was published reaches another."""
+        self.world.flow(*lane, count)
+
     @rule(name=names)
     def run_node(self, name: str) -> None:
         """A node has its turn."""

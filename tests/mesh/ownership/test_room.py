@@ -54,26 +54,6 @@ def test_a_session_follows_its_client() -> None:
     assert sorted(payloads(client)) == sent
 
 
-@pytest.mark.parametrize("at", ["a", "b", "c"])
-def test_what_comes_to_the_old_node_and_to_the_new_one_comes_once(at: str) -> None:
-    """Whoever it is published with: the old node, the new one, or another."""
-    world = World("a", "b", "c")
-    client = subscriber(world)
-    client.cut()
-    world.settle()
-    world.connect(client, "b")
-    sent = []
-    for _ in range(40):
-        for name in world.nodes:
-            world.run(name)
-        for source, target in world.lanes:
-            world.step(source, target)
-        sent.append(world.publish(at, 2))
-    world.settle()
-    assert client.connack.session_present
-    assert payloads(client) == sent
-
-
 def test_the_earlier_connection_ends_with_0x8e() -> None:
     """[MQTT-3.1.4-3]"""
     world = World("a", "b")

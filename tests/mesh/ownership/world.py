@@ -1,8 +1,8 @@
 """Some brokers that are one, in one thread: their routers, the rooms under test, and lanes in which messages wait.
 
 Owns what the real mesh has besides: who wants what (one topic filter, `TOPIC`), told and confirmed in the lanes, and
-messages that go to the nodes that want them, behind all else in a lane. Nothing moves unless a test says so: `step`
-delivers one message of a lane or one call that was put off; `settle` all of them.
+messages that go to the nodes that want them, in pipes of their own. Nothing moves unless a test says so: `step`
+delivers one message of a lane, `flow` one of a pipe, `run` what was put off; `settle` all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ LOG: Final = structlog.get_logger("tests")
 
 WANT: Final = 100
 CONFIRM: Final = 101
-MESSAGE: Final = 102
 
 
 class Lanes(Bus):
@@ -55,6 +54,7 @@ class Node(Shell):
 
     def __init__(self, world: World, name: str, given: Limits, skew: float) -> None:
         self.name = name
+        self._world = world
         self.network = Network(given)
         self.there: set[str] = set()
         self.skew = skew
@@ -84,6 +84,10 @@ class Node(Shell):
     def wake(self) -> None:
         """The writers' turn."""
         self.network.wake()
+
+    def arrived(self, node: str, call: Callable[[], None]) -> None:
+        """Behind what is in the pipe."""
+        self._world.pipes[self.name, node].append(call)
 
     def settle(self, call: Callable[[], None]) -> None:
         """When all that are there have confirmed what is wanted here."""
@@ -122,6 +126,8 @@ class World:
         self.lanes: dict[tuple[str, str], deque[tuple[int, bytes]]] = {
             (source, target): deque() for source in names for target in names if source != target
         }
+        # What is published goes a way of its own: faster than all else, or slower. Behind it, who waits for it.
+        self.pipes: dict[tuple[str, str], deque[bytes | Callable[[], None]]] = {lane: deque() for lane in self.lanes}
         skews = dict(zip(names, skew, strict=False))
         self.nodes = {name: Node(self, name, given or limits(), skews.get(name, 0.0)) for name in names}
         self.published = 0
@@ -156,6 +162,7 @@ class World:
                 node.wanted.discard(peer)
                 node.confirmed.pop(peer, None)
                 self.lanes[name, peer].clear()
+                self.pipes[name, peer].clear()
                 node.room.left(peer)
                 node.confirm()
 
@@ -185,10 +192,20 @@ class World:
         elif kind == CONFIRM:
             node.confirmed[source] = max(int(data), node.confirmed.get(source, 0))
             node.confirm()
-        elif kind == MESSAGE:
-            self._route(node, data, data[0] - 48, f"{NODES}from/{source}")
         else:
             node.room.received(source, data)
+
+    def flow(self, source: str, target: str, count: int = 1) -> bool:
+        """Deliver so much of what is published. Whether there was any."""
+        pipe = self.pipes[source, target]
+        moved = bool(pipe)
+        for _ in range(min(count, len(pipe))):
+            first = pipe.popleft()
+            if isinstance(first, bytes):
+                self._route(self.nodes[target], first, first[0] - 48, f"{NODES}from/{source}")
+            else:
+                first()
+        return moved
 
     def run(self, name: str) -> bool:
         """The turn of a node: what was put off, and what its clients have sent. Whether there was anything."""
@@ -209,6 +226,7 @@ class World:
                 moved = self.run(name) or moved
             for source, target in self.lanes:
                 moved = self.step(source, target, 1_000) or moved
+                moved = self.flow(source, target, 1_000) or moved
 
     def advance(self, seconds: float) -> None:
         """Let time pass for all."""
@@ -240,7 +258,7 @@ class World:
         node = self.nodes[name]
         self._route(node, payload, qos, "p")
         for other in sorted(node.wanted & node.there):
-            node.bus.send(other, MESSAGE, payload)
+            self.pipes[name, other].append(payload)
         return payload
 
     def _route(self, node: Node, payload: bytes, qos: int, publisher: str) -> None:
