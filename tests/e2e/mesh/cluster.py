@@ -157,7 +157,8 @@ class Cluster:
                 self._put(each, self._trouble(kind))
             await asyncio.sleep(chance.uniform(0.2, 3 * NODE_TIMEOUT))
             for each in pairs:
-                del self._on_link[each]
+                # It may have been healed with another trouble of its own.
+                self._on_link.pop(each, None)
                 for link in self._proxies[each].links:
                     link.heal()
         if kind != "late":

@@ -99,6 +99,7 @@ class Scene:
             for reader in self.readers:
                 await asyncio.wait_for(reader.fence(), ARRIVES)
         found: list[Retained] = []
+        ends = time.monotonic() + ARRIVES
         while time.monotonic() < ends:
             found = [await retained_at(node, "r/#") for node in self.cluster.nodes.values()]
             if len({each.messages for each in found}) == 1:
