@@ -11,7 +11,7 @@
 #   make scale  what millions of filters and tens of thousands of clients cost   ARGS="filters --filters 100000"
 #   make bench-recorder  what recording costs the broker;  make bench-pipeline  10,000,000 messages through each Spark job
 #   make bench-upstream  what folding saves an upstream broker, and what a link costs
-#   make crash    kill -9 and power cuts under a broker with a store, again and again   ARGS="-k power"
+#   make crash    kill -9, power cuts, and links of a mesh that fail, again and again   ARGS="-k power"
 #   make bench-store  what it costs to keep what is acknowledged, beside mosquitto   ARGS="offline --quick"
 #   make bench-mesh  messages that cross nodes, interest, joining and workers, beside mosquitto's bridge   ARGS="crossing --quick"
 #   make bench-observing  what it costs a broker to be looked at, and what other clients notice
@@ -131,7 +131,7 @@ attack: setup
 	@$(TESTS) $(PY) -m benchmarks.attack $(ARGS)
 
 crash: setup
-	@$(TESTS) PYTHONSAFEPATH=1 $(PYTEST) tests/e2e/test_store_live.py tests/e2e/test_store_shared.py tests/e2e/test_links_killed.py tests/e2e/test_power_loss.py -q $(ARGS)
+	@$(TESTS) PYTHONSAFEPATH=1 $(PYTEST) tests/e2e/test_store_live.py tests/e2e/test_store_shared.py tests/e2e/test_links_killed.py tests/e2e/test_power_loss.py tests/e2e/mesh -q $(ARGS)
 
 demo: setup
 	@$(PY) tools/demo.py $(ARGS)

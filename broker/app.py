@@ -176,6 +176,7 @@ class Broker(Server):
         try:
             await self.hooks.start(self)
             await self._secure()
+            self.listens_at_start = not self.settings.mesh.name
             await super().start()
         except BaseException:
             await self.traces.close()
@@ -211,6 +212,8 @@ class Broker(Server):
                 self.figures.mesh = self.mesh
                 if self.presence is not None:
                     self.presence.others = self.mesh.tell_of_clients(self.presence)
+                # What a client published before would be acknowledged, and miss the clients of other nodes.
+                await self.listeners.start()
             if self.settings.http.listen:
                 # Not before: it takes 20 MB.
                 from broker.admin.server import AdminServer

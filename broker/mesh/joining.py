@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 async def join(server: Server, settings: MeshSettings, rules: RuleTexts, failed: Callable[[str], None]) -> Mesh:
-    """Become a node. `rules`: see `Mesh`. `failed`: called with a line when this node turns out not to be one.
+    """Become a node that has met the others. `rules`: see `Mesh`. `failed`: called with a line when this turns out to
+    be none.
 
     Raises:
         StartupError: the package is not installed, or the mesh cannot be joined so; in one line.
@@ -34,4 +35,5 @@ async def join(server: Server, settings: MeshSettings, rules: RuleTexts, failed:
     except MeshError as error:
         mesh.let_go()
         raise StartupError(str(error)) from None
+    await mesh.meet(bus.seen())
     return mesh

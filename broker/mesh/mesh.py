@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Final, cast
 
 from broker.core.hooks import Confirmed, Confirmer, NodeListener
@@ -130,6 +130,21 @@ class Mesh(NodeListener):
         """Why clients should go to another node, a line each."""
         waits = [node for node in self.bus.nodes() if not self.retained.ready_with(node)]
         return [f"retained messages of the node {node} are on their way" for node in waits]
+
+    async def meet(self, seen: Iterable[str]) -> None:
+        """Until nothing that is published here misses a node: those that were seen, and those that a store knows from
+        before. One that does not come within `node_timeout` counts as gone."""
+        before = f"{NODES}from/"
+        known = [each.removeprefix(before) for each in self.server.router.sessions if each.startswith(before)]
+        expected = {*seen, *known}
+        until = self._loop.time() + self.settings.node_timeout
+        # Nothing tells when the last of it has come.
+        while not all(map(self._met, expected)) and self._loop.time() < until:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    def _met(self, node: str) -> bool:
+        link, remote = self.links.get(node), self.interest.remotes.get(node)
+        return link is not None and link.connected and remote is not None and remote.complete
 
     def down(self) -> dict[str, float]:
         """For how many seconds each other node has taken nothing; 0.0: it is connected."""

@@ -95,6 +95,8 @@ class Server:
         self._install(access_control, event_listener, auth_methods or {})
         self._restored = False
         self.listeners = Listeners(self)
+        self.listens_at_start = True
+        """Whether `start` listens; else whoever starts it does so when it is ready for clients."""
         bounds = self.settings.limits
         # None: no limit asks for it.
         self.admission = admission(
@@ -173,7 +175,8 @@ class Server:
             self.prepare_links(links)
             if self.store is not None:
                 self.router.tick(self.loop.time())
-            await self.listeners.start()
+            if self.listens_at_start:
+                await self.listeners.start()
         except BaseException:  # given up, too: the next start is to find the store free
             if self.store is not None:
                 await self.store.close()

@@ -48,7 +48,8 @@ class Mesh(Section):
     key_file: str = ""
     """The key of `cert_file`."""
     node_timeout: Annotated[float, Field(ge=0.5, le=3_600, allow_inf_nan=False)] = 10.0
-    """Seconds without a sign of life after which a node counts as gone."""
+    """Seconds without a sign of life after which a node counts as gone. A node that starts waits as long at most for
+    those it knows, before it takes clients."""
     confirm_timeout: Annotated[float, Field(ge=0.1, le=3_600, allow_inf_nan=False)] = 5.0
     """Seconds that a client's SUBACK, PUBACK or CONNACK waits for other nodes at most."""
     local_members_first: bool = False

@@ -50,6 +50,8 @@ class RemoteInterest:
         self.work = 0
         self.bytes = 0
         self.differed = 0
+        self.complete = False
+        """All that the node wanted when it told its full set stands in the sink."""
         self._bus = bus
         # What the node has told since its last full set began; and what it told before, and has not named since. All
         # of both stands in the sink.
@@ -81,13 +83,13 @@ class RemoteInterest:
     def joined(self) -> None:
         """The node is there, and tells all anew: what it told before stands until it has done so."""
         self._message = None
-        self._begun = False
+        self._begun = self.complete = False
         self._bus.send(self.node, INTEREST, wire.hello(self.most, self.most_bytes))
 
     def left(self) -> None:
         """The node is gone. What it wants stands until it is back, or `forget`."""
         self._message = None
-        self._begun = False
+        self._begun = self.complete = False
 
     def forget(self) -> None:
         """The node is gone for good: take all of it out of the sink, in turns."""
@@ -196,6 +198,7 @@ class RemoteInterest:
 
     def _answer(self, message: Message) -> None:
         if message.kind == wire.TELL:
+            self.complete = self.complete or message.version > 0
             self._bus.send(self.node, INTEREST, wire.confirm(message.version))
             return
         same = message.most == len(self._held) and message.digest == self._marks and not self._stale

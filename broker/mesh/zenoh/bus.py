@@ -132,6 +132,10 @@ class ZenohBus(Bus):
         """The nodes that are there, without this one."""
         return [node for node, entry in self._entries.items() if entry.told]
 
+    def seen(self) -> list[str]:
+        """The nodes that were there when this one came."""
+        return self._session.seen
+
     def send(self, node: str, kind: int, data: bytes) -> None:
         """Have a message arrive at a node, in one frame with the others of this turn."""
         entry = self._entries.get(node)

@@ -91,6 +91,8 @@ class MeshSession:
         self._alive = alive
         self._session: zenoh.Session | None = None
         self._token: zenoh.LivelinessToken | None = None
+        self.seen: list[str] = []
+        """The other nodes that were there when this one came."""
 
     def open(self) -> None:
         """Become a node of the mesh.
@@ -104,7 +106,7 @@ class MeshSession:
         except Exception as error:
             raise MeshError(f"the mesh cannot be opened: {_first_line(error)}") from None
         try:
-            self._refuse_a_second(session)
+            self._look_who_is_there(session)
             root = f"canopy/{self._settings.name}"
             frames = zenoh.handlers.Callback(self._on_frame, indirect=False)
             session.declare_subscriber(f"{root}/to/{self._node}/*", frames)
@@ -152,10 +154,13 @@ class MeshSession:
             if "-----BEGIN" not in text:
                 raise MeshError(f"mesh.{name} {file}: it is not a PEM file")
 
-    def _refuse_a_second(self, session: zenoh.Session) -> None:
-        for reply in session.liveliness().get(f"canopy/{self._settings.name}/alive/{self._node}/*", timeout=ASK):
+    def _look_who_is_there(self, session: zenoh.Session) -> None:
+        for reply in session.liveliness().get(f"canopy/{self._settings.name}/alive/*/*", timeout=ASK):
             if reply.ok is not None:
-                raise MeshError(same_id(self._settings.name, self._node))
+                node = str(reply.ok.key_expr).split("/")[-2]
+                if node == self._node:
+                    raise MeshError(same_id(self._settings.name, self._node))
+                self.seen.append(node)
 
     def _on_frame(self, sample: zenoh.Sample) -> None:
         self._heard(str(sample.key_expr), sample.payload.to_bytes())

@@ -25,7 +25,7 @@ from tests.support.daemon import Daemon
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
-NODE_TIMEOUT: Final = 3.0
+NODE_TIMEOUT: Final = 5.0
 CONFIRM_TIMEOUT: Final = 2.0
 STARTS: Final = 5
 """Times that a node is started at most until it stays: while others have not noticed that its process is gone, its
@@ -155,7 +155,7 @@ class Cluster:
         else:
             for each in pairs:
                 self._put(each, self._trouble(kind))
-            await asyncio.sleep(chance.uniform(0.2, 3 * NODE_TIMEOUT))
+            await asyncio.sleep(chance.uniform(0.2, 2 * NODE_TIMEOUT))
             for each in pairs:
                 # It may have been healed with another trouble of its own.
                 self._on_link.pop(each, None)
@@ -184,13 +184,13 @@ class Cluster:
 
     async def _kill(self, node: Node) -> None:
         await node.kill()
-        await asyncio.sleep(self._chance.choice((0.0, self._chance.uniform(0.0, 2 * NODE_TIMEOUT))))
+        await asyncio.sleep(self._chance.choice((0.0, self._chance.uniform(0.0, NODE_TIMEOUT))))
         await node.start()
 
     async def _stop(self, node: Node) -> None:
         assert node.daemon is not None
         node.daemon.process.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(self._chance.uniform(0.2, 2 * NODE_TIMEOUT))
+        await asyncio.sleep(self._chance.uniform(0.2, 1.5 * NODE_TIMEOUT))
         node.daemon.process.send_signal(signal.SIGCONT)
 
     def close_history(self) -> None:

@@ -1,7 +1,7 @@
 """A mesh under load whose nodes are killed and stopped, and whose links are cut, delayed, slow, and silent: what all
 clients saw is what docs/cluster.md promises.
 
-CANOPY_MESH_SECONDS (default 20): for how long something is done to each mesh. CANOPY_MESH_SEEDS: these and no others,
+CANOPY_MESH_SECONDS (default 10): for how long something is done to each mesh. CANOPY_MESH_SEEDS: these and no others,
 as in "3 17 4"; a run that fails says its own.
 """
 
@@ -21,8 +21,10 @@ from tests.e2e.mesh.clients import Contender, Places, Reader, Writer, retained_a
 from tests.e2e.mesh.cluster import LINK_FAULTS, NODE_FAULTS, Cluster
 from tests.e2e.mesh.history import Retained
 
-SECONDS: Final = float(os.environ.get("CANOPY_MESH_SECONDS", "20"))
+SECONDS: Final = float(os.environ.get("CANOPY_MESH_SECONDS", "10"))
 SEEDS: Final = [int(each) for each in os.environ.get("CANOPY_MESH_SEEDS", "").split()]
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(SECONDS + 240)]
 
 ARRIVES: Final = 40.0
 """Seconds for everything to arrive when all is healed."""
@@ -136,7 +138,6 @@ async def proven(folder: Path, nodes: int, kinds: tuple[str, ...], seconds: floa
 PROMISES: Final = {"at least once", "exactly once", "order", "retained, the last", "one connection", "told 0x8E"}
 
 
-@pytest.mark.long
 @seeds(1)
 async def test_nothing_fails(tmp_path: Path, seed: int) -> None:
     """Clients roam and compete, and links are late for a while; nothing needs an excuse."""
@@ -145,27 +146,24 @@ async def test_nothing_fails(tmp_path: Path, seed: int) -> None:
     assert not verdict.excused
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("nodes", [3, 5, 8])
-@seeds(1, 2)
+@seeds(1)
 async def test_nodes_are_killed(tmp_path: Path, nodes: int, seed: int) -> None:
     """kill -9, and started again."""
     verdict = await proven(tmp_path, nodes, ("kill",), SECONDS, seed)
     assert set(verdict.checked) >= PROMISES
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("nodes", [3, 5, 8])
-@seeds(1, 2)
+@seeds(1)
 async def test_links_fail(tmp_path: Path, nodes: int, seed: int) -> None:
     """Cut, silent one way or both, slow, late; nodes that stand still."""
     verdict = await proven(tmp_path, nodes, (*LINK_FAULTS, "stop"), SECONDS, seed)
     assert set(verdict.checked) >= PROMISES
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("nodes", [3, 5, 8])
-@seeds(1, 2)
+@seeds(1)
 async def test_everything_fails(tmp_path: Path, nodes: int, seed: int) -> None:
     """All of it, two at a time."""
     verdict = await proven(tmp_path, nodes, (*LINK_FAULTS, *NODE_FAULTS, *NODE_FAULTS), SECONDS, seed)
