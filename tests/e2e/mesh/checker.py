@@ -5,6 +5,7 @@ It excuses what the page excuses, and nothing else:
 - a client that came to another node while its own was disturbed has, or may have, two sessions that become one: what
   was published meanwhile may be in both, and what may have been sent in one is not sent again (QoS 2);
 - a message that waits in the memory of a node for one that cannot be reached ends with that node's process;
+- a session that moves while a third node cannot be reached misses what is published there until that is over;
 - nodes that cannot reach each other do not know of each other's clients.
 """
 
@@ -109,14 +110,15 @@ class _Whole:
             for fault in self.faults
         )
 
-    def home(self, client: str, at: float) -> str:
-        """The node at which a client had its session last; "": it had none."""
-        found = ""
-        for event in self.homes[client]:
-            if event.at > at:
-                break
-            found = event.node
-        return found
+    def moved_without(self, node: str, client: str, at: float) -> bool:
+        """Whether a client came to another node in the course of a fault of a node, which was there at this time."""
+        moves = [event for before, event in itertools.pairwise(self.homes[client]) if before.node != event.node]
+        return any(
+            node in fault.nodes
+            and fault.at - self.settles <= at <= fault.until + self.settles
+            and any(fault.at <= move.at and move.began <= fault.until + self.settles for move in moves)
+            for fault in self.faults
+        )
 
     def _torn(self) -> dict[str, float]:
         """From when on a client may have two sessions, or parts of one at two nodes.
@@ -168,9 +170,11 @@ def _at_least_once(whole: _Whole, verdict: Verdict) -> None:
 
 
 def _may_be_lost(whole: _Whole, sent: Sent, acknowledged: Acknowledged, client: str) -> bool:
-    """It was waiting in the memory of a node for another one, and that process ended. Or it was of QoS 2, and sent in a
-    session of two that became one."""
+    """It was waiting in the memory of a node for another one, and that process ended, or the session moved from there.
+    Or it was of QoS 2, and sent in a session of two that became one."""
     if sent.qos == 2 and client in whole.torn:
+        return True
+    if any(whole.moved_without(node, client, sent.at) for node in (sent.node, acknowledged.node)):
         return True
     homes = {event.node for event in whole.homes[client]}
     for fault in whole.faults:

@@ -157,6 +157,18 @@ def test_a_message_that_waited_in_a_process_for_a_node_that_could_not_be_reached
     assert broken(*lost, apart, Fault(10, 12, "kill", ("a",))) == []
 
 
+def test_a_session_that_moved_while_a_third_node_could_not_be_reached() -> None:
+    lost = without(GOOD, got(3.1, 3, 1))
+    alone = Fault(2.5, 6, "alone", ("a", "d"))
+    moved = opened(5, "s", "c", 3)
+    assert broken(*lost, moved) == ["at least once"]
+    assert broken(*lost, alone) == ["at least once"]
+    assert broken(*lost, alone, opened(5, "s", "b", 3)) == ["at least once"]
+    assert broken(*lost, Fault(2.5, 6, "alone", ("b", "d")), moved) == ["at least once"]
+    assert broken(*lost, alone, opened(20, "s", "c", 3)) == ["at least once"]
+    assert broken(*lost, alone, moved) == []
+
+
 RETAINED: list[Event] = [
     *BEGIN,
     *(sent(number, number, 1, retain=True) for number in (1, 2, 3)),
