@@ -14,6 +14,9 @@ from typing import Final
 from broker.configuration import SettingsError
 from broker.settings import Http, Log, Mesh, Settings, Workers
 
+LINKS: Final = 0
+"""The worker that has the links to upstream brokers, for all of them."""
+
 LONGEST_PATH: Final = 107
 """Bytes of a Unix socket's path (sun_path of Linux, less its end)."""
 
@@ -39,8 +42,6 @@ def unusable(settings: Settings) -> list[str]:
             "recorder.directory: each worker would record what it hands on to others, too; leave it out, or set "
             "workers.count to 1"
         )
-    if settings.upstream:
-        lines.append("upstream: links are one process's alone; leave them out, or set workers.count to 1")
     return lines
 
 
@@ -77,7 +78,13 @@ class Plan:
             "http": Http(listen=(f"http+unix://{self.http(worker)}",), timeout=settings.http.timeout),
             "workers": Workers(),
             "log": _log(settings.log, self._people),
+            # A message that comes back from an upstream has been here, whichever worker it comes to.
+            "federation": settings.federation.model_copy(
+                update={"broker_id": settings.federation.broker_id or self._name}
+            ),
         }
+        if worker != LINKS:
+            update["upstream"] = ()
         if self._joined:
             update["mesh"] = settings.mesh.model_copy(
                 update=self._node(worker, generation).model_dump(include={"name", "node", "listen", "connect"})
@@ -92,8 +99,9 @@ class Plan:
         others = [other for other in range(self.workers) if other != worker]
         return Mesh(
             name=self._name,
-            # A node that comes back is another one: what the others knew of it has ended with it.
-            node=f"w{worker}-{generation}",
+            # A node that comes back is another one: what the others knew of it has ended with it. But what they have
+            # for its links waits until it is back.
+            node=f"w{worker}" if worker == LINKS else f"w{worker}-{generation}",
             listen=(f"unixsock-stream/{self._mesh(worker)}",),
             connect=tuple(f"unixsock-stream/{self._mesh(other)}" for other in others),
         )

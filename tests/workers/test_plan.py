@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from broker.configuration import SettingsError
-from broker.settings import Settings, flatten
+from broker.settings import Federation, Settings, flatten
 from broker.workers.plan import Plan, count, unusable
 
 ITS_OWN = {
+    "federation.broker_id",
     "http.listen",
     "http.timeout",
     "workers.count",
@@ -57,9 +58,23 @@ def test_the_workers_are_the_nodes_of_one_mesh_that_reach_each_other() -> None:
 
 def test_a_worker_that_is_started_again_is_another_node_at_the_same_place() -> None:
     plan = Plan(Path("/run/x"), 2, people=False)
-    first, second = (plan.settings(Settings(), 0, generation).mesh for generation in (0, 1))
+    first, second = (plan.settings(Settings(), 1, generation).mesh for generation in (0, 1))
     assert first.node != second.node
     assert first.listen == second.listen
+
+
+def test_one_worker_has_the_links_for_all_and_is_the_same_node_when_it_is_started_again() -> None:
+    settings = Settings.model_validate({"upstream": [{"name": "cloud", "url": "mqtt://broker.example.org"}]})
+    assert unusable(settings) == []
+    plan = Plan(Path("/run/x"), 3, people=False)
+    made = [plan.settings(settings, worker, 0) for worker in range(3)]
+    assert [[link.name for link in each.upstream] for each in made] == [["cloud"], [], []]
+    assert plan.settings(settings, 0, 1).mesh.node == made[0].mesh.node
+    # A message that comes back has been here, whichever worker it comes to.
+    (broker_id,) = {each.federation.broker_id for each in made}
+    assert broker_id
+    named = settings.model_copy(update={"federation": Federation(broker_id="site-7")})
+    assert plan.settings(named, 2, 0).federation.broker_id == "site-7"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +82,6 @@ def test_a_worker_that_is_started_again_is_another_node_at_the_same_place() -> N
     [
         ({"store": {"path": "/var/lib/canopy"}}, "store.path"),
         ({"recorder": {"directory": "/var/lib/canopy"}}, "recorder.directory"),
-        ({"upstream": [{"name": "cloud", "url": "mqtt://broker.example.org"}]}, "upstream"),
         ({"mesh": {"name": "site"}}, "mesh.name"),
     ],
 )

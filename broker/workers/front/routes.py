@@ -27,6 +27,7 @@ from broker.configuration import SettingsError
 from broker.settings import Settings
 from broker.workers.front.asking import WORKER, Question, Workers
 from broker.workers.front.combining import WorkersCollector, figures, page
+from broker.workers.plan import LINKS
 
 Made: TypeAlias = BaseModel | web.StreamResponse | None
 Way: TypeAlias = Callable[[Call, Question], Awaitable[Made]]
@@ -118,6 +119,7 @@ class Front:
             **dict.fromkeys(OF_ONE, self._whoever_has_it),
             **dict.fromkeys(OF_ALL, self._all),
             **dict.fromkeys(ALIKE, self._any),
+            **dict.fromkeys(OF_LINKS, self._links),
         }
         self._own = own
         self._ways = ways
@@ -271,6 +273,14 @@ class Front:
         (answer,) = await self._workers.ask_all(there[:1], question)
         return answer.response()
 
+    async def _links(self, call: Call, question: Question) -> Made:
+        """What the worker with the links has."""
+        del call
+        kept = self._host.kept[LINKS]
+        if not kept.pid:
+            raise ApiError(503, "SERVICE_UNAVAILABLE", f"worker {kept.name}, which has the links, is being started")
+        return (await self._workers.ask(kept.name, question)).response()
+
     async def _clients(self, call: Call, question: Question) -> Made:
         return await self._page(call, question, lambda each: (each["clientid"],))
 
@@ -339,10 +349,12 @@ ALIKE: Final = (
     ("GET", f"{BASE}/mqtt/retainer/message/{{topic}}"),
     ("DELETE", f"{BASE}/mqtt/retainer/message/{{topic}}"),
     ("GET", f"{BASE}/topics"),
-    ("GET", f"{BASE}/upstreams"),
     ("POST", f"{BASE}/publish"),
 )
 """What all workers have alike, or any of them does for all: what it publishes or clears, the others hear of."""
+
+OF_LINKS: Final = (("GET", f"{BASE}/upstreams"),)
+"""Of the links, which one worker has for all."""
 
 MISSING: Final = (
     "this cannot be told of all workers together yet: name one in the query, as in ?worker=w0 (GET /api/v5/workers "
