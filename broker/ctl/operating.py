@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import typer
 
-from broker.ctl.asking import CtlError
+from broker.ctl.asking import CtlError, named
 from broker.ctl.lists import Columns, facts, table, write
 from broker.ctl.options import asking, options
 from broker.ctl.trace import seconds
@@ -72,9 +72,15 @@ def status(context: typer.Context) -> None:
         raise typer.Exit(SOME)
 
 
+upstreams = typer.Typer(name="upstream", rich_markup_mode=None)
+
+
+@upstreams.callback(invoke_without_command=True)
 @asking
 def upstream(context: typer.Context) -> None:
     """Show the links to upstream brokers. The exit code is 3 where one of them is not connected."""
+    if context.invoked_subcommand is not None:
+        return
     told = options(context).api().call("GET", "/upstreams")
     if options(context).as_json:
         typer.echo(json.dumps(told))
@@ -84,6 +90,13 @@ def upstream(context: typer.Context) -> None:
         typer.echo("there are no links")
     if any(link["state"] != "connected" for link in told["data"]):
         raise typer.Exit(SOME)
+
+
+@upstreams.command()
+@asking
+def reset(context: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)]) -> None:
+    """Have a link connect again, at once. What waits for it goes on waiting."""
+    options(context).api().call("POST", f"/upstreams/{named(name)}/reset")
 
 
 @asking

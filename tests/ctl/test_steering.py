@@ -17,6 +17,7 @@ from broker.ctl import lists
 from broker.ctl.cli import app
 from canopy import Broker, Settings
 from tests.e2e.wire import Peer
+from tests.support.waiting import until
 
 Ctl: TypeAlias = Callable[..., Awaitable[Result]]
 Join: TypeAlias = Callable[..., Awaitable[Peer]]
@@ -172,6 +173,38 @@ async def test_a_link_that_is_down_is_an_exit_code() -> None:
         command = ["--url", broker.http[0], "upstream"]
         result = await asyncio.to_thread(CliRunner().invoke, app, command)
     assert (result.exit_code, result.stdout.splitlines()[1].split()[0]) == (3, "cloud")
+
+
+async def test_a_link_is_reset() -> None:
+    """It connects again at once, and not when its turn comes."""
+    plain = {"listen": ("mqtt://127.0.0.1:0",), "sys": {"interval": 0.0}}
+    async with Broker(Settings.model_validate(plain)) as there:
+        link = {
+            "name": "cloud",
+            "url": f"mqtt://127.0.0.1:{there.ports[0]}",
+            "retry_min": 3_600.0,
+            "retry_max": 3_600.0,
+        }
+        settings = plain | {"http": {"listen": ("http://127.0.0.1:0",)}, "upstream": [link]}
+        async with Broker(Settings.model_validate(settings)) as broker:
+            assert broker.links is not None
+            made = broker.links.links["cloud"]
+            await until(lambda: made.connected)
+
+            async def reset(name: str, connects: int) -> Result:
+                command = ["--url", broker.http[0], "upstream", "reset", name]
+                result = await asyncio.to_thread(CliRunner().invoke, app, command)
+                await until(lambda: made.connects == connects and made.connected)
+                return result
+
+            assert (await reset("cloud", 2)).exit_code == 0
+            # And one that waits to try again.
+            assert made.connection is not None
+            made.connection.abort("the network is gone")
+            await until(lambda: made.state == "waiting")
+            assert (await reset("cloud", 3)).exit_code == 0
+            result = await reset("nobody", 3)
+            assert (result.exit_code, result.stderr) == (1, "canopy: there is no such link\n")
 
 
 async def test_the_api_itself(ctl: Ctl) -> None:

@@ -134,6 +134,17 @@ async def upstreams(call: Call) -> Upstreams:
     )
 
 
+async def reset(call: Call) -> None:
+    """Have a link connect again, at once."""
+    name = call.path["name"]
+    links = call.broker.links
+    link = None if links is None else links.links.get(name)
+    if link is None:
+        raise ApiError(404, "NOT_FOUND", "there is no such link")
+    call.broker.log.warning("upstream reset by an operator", upstream=name, by=call.who.name)
+    link.reset()
+
+
 ROUTES = (
     Route("POST", f"{BASE}/reload", reload, "Reload", role="operator", answer=Reloaded, tag="operating"),
     Route(
@@ -159,4 +170,13 @@ ROUTES = (
     ),
     Route("DELETE", f"{BASE}/drain", undrain, "Let clients in again", role="operator", tag="operating"),
     Route("GET", f"{BASE}/upstreams", upstreams, "Links to upstream brokers", answer=Upstreams, tag="operating"),
+    Route(
+        "POST",
+        f"{BASE}/upstreams/{{name}}/reset",
+        reset,
+        "Have a link connect again",
+        role="operator",
+        status=204,
+        tag="operating",
+    ),
 )

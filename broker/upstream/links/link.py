@@ -172,6 +172,12 @@ class UpstreamLink(Owner):
             self._hurry.set()
         return True
 
+    def reset(self) -> None:
+        """Connect again, at once: passwords and certificates are read anew. The session goes on, with what waits."""
+        if self.connection is not None:
+            self.connection.close("an operator has reset the link", False)
+        self._hurry.set()
+
     def _settle_queue(self) -> None:
         self.session.limit(*choices.queue(self.settings, self.session))
         self.session.queue_qos0 = self.settings.queue_qos0

@@ -353,7 +353,7 @@ ALIKE: Final = (
 )
 """What all workers have alike, or any of them does for all: what it publishes or clears, the others hear of."""
 
-OF_LINKS: Final = (("GET", f"{BASE}/upstreams"),)
+OF_LINKS: Final = (("GET", f"{BASE}/upstreams"), ("POST", f"{BASE}/upstreams/{{name}}/reset"))
 """Of the links, which one worker has for all."""
 
 MISSING: Final = (
