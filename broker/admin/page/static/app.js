@@ -10,7 +10,7 @@ import { live, took } from "./live.js";
 import { mesh } from "./mesh.js";
 import { overview, slow } from "./overview.js";
 import { alarms, store, upstreams } from "./status.js";
-import { top, topics } from "./topics.js";
+import { filters, top, topics } from "./topics.js";
 import { traces } from "./traces.js";
 
 /** In the order in which they are offered: `path` is what they need of the API, `hello` of the broker. */
@@ -22,6 +22,7 @@ const VIEWS = {
   clients: { title: "Clients", make: lists.clients, path: "/clients" },
   sessions: { title: "Sessions", make: lists.sessions, path: "/clients" },
   subscriptions: { title: "Subscriptions", make: lists.subscriptions, path: "/subscriptions" },
+  filters: { title: "Filters", make: filters, path: "/filters" },
   retained: { title: "Retained", make: lists.retained, path: "/mqtt/retainer/messages" },
   mesh: { title: "Mesh", make: mesh, hello: "mesh" },
   upstreams: { title: "Upstream", make: upstreams },

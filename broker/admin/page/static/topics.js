@@ -1,26 +1,51 @@
-// The tree of topics with retained messages, opened level by level, and the topics that cost most.
+// Trees of topics with retained messages and of topic filters, opened level by level, and the topics that cost most.
 
 import { ask, has } from "./api.js";
 import { client, h, link, name, replace } from "./dom.js";
-import { bytes, count, rate, seconds } from "./format.js";
+import { bytes, count, plural, rate, seconds } from "./format.js";
 import { failed, table } from "./parts.js";
 
 const MOST = 100;
 
+/** What is in a tree: where its levels are read, what each says, and how much is right below it. */
+const TOPICS = {
+  path: "/topics",
+  label: (each) => (each.retained && has("/mqtt/retainer/message/{}") ? link("message", { topic: each.topic }, name(each.level)) : name(each.level)),
+  more: (each) => (each.retained ? ` ${bytes(each.size)}` : ""),
+  prefix: (each) => each.topic,
+};
+
+const FILTERS = {
+  path: "/filters",
+  label: (each) => (each.subscriptions && !each.shared && has("/subscriptions")
+    ? link("subscriptions", { topic: each.topic_filter }, name(each.level)) : name(each.level)),
+  more: (each) => (each.subscriptions
+    ? ` ${plural(each.subscriptions, "subscription")}${each.shared ? `, ${each.shared === each.subscriptions ? "all" : count(each.shared)} of them shared` : ""}` : ""),
+  prefix: (each) => each.topic_filter,
+};
+
 export function topics(root) {
   const tree = h("ul", { class: "tree", "aria-label": "Topics with retained messages" });
   replace(root, h("h1", {}, "Topics"), h("p", { class: "soft" }, "Topics with a retained message, and what leads there."), tree);
-  fill(tree, null, "");
+  fill(TOPICS, tree, null, "");
   return {};
 }
 
-/** Add a page of the levels below a topic. */
-async function fill(list, prefix, cursor) {
+export function filters(root) {
+  const tree = h("ul", { class: "tree", "aria-label": "Topic filters" });
+  replace(root, h("h1", {}, "Filters"),
+    h("p", { class: "soft" }, "Topic filters that clients subscribe to; in brackets how many subscriptions go on from there."), tree);
+  fill(FILTERS, tree, null, "");
+  return {};
+}
+
+/** Add a page of the levels below another. */
+async function fill(of, list, prefix, cursor) {
   try {
     // A prefix of "" is the first level that is empty; ask() leaves out what is empty.
-    const answer = prefix === "" ? await ask("GET", "/topics?prefix=" + (cursor ? `&cursor=${encodeURIComponent(cursor)}` : "") + `&limit=${MOST}`)
-      : await ask("GET", "/topics", { query: { prefix, cursor, limit: MOST } });
-    list.append(...answer.data.map(level));
+    const answer = prefix === "" ? await ask("GET", `${of.path}?prefix=` + (cursor ? `&cursor=${encodeURIComponent(cursor)}` : "") + `&limit=${MOST}`)
+      : await ask("GET", of.path, { query: { prefix, cursor, limit: MOST } });
+    list.append(...answer.data.map((each) => level(of, each)));
     if (answer.data.length === 0 && cursor === "") list.append(h("li", { class: "soft" }, "There are none."));
     if (answer.meta.hasnext) {
       const more = h("li", {}, h("button", {
@@ -28,7 +53,7 @@ async function fill(list, prefix, cursor) {
         onclick: async () => {
           more.remove();
           const before = list.children.length;
-          await fill(list, prefix, answer.meta.cursor);
+          await fill(of, list, prefix, answer.meta.cursor);
           list.children[before]?.querySelector("a, button")?.focus();
         },
       }, "More…"));
@@ -39,10 +64,10 @@ async function fill(list, prefix, cursor) {
   }
 }
 
-function level(each) {
-  const label = each.retained && has("/mqtt/retainer/message/{}") ? link("message", { topic: each.topic }, name(each.level)) : name(each.level);
-  const size = each.retained ? h("span", { class: "soft" }, ` ${bytes(each.size)}`) : null;
-  if (each.below === 0) return h("li", {}, h("span", { class: "leaf" }), label, size);
+function level(of, each) {
+  const label = of.label(each);
+  const more = h("span", { class: "soft" }, of.more(each));
+  if (each.below === 0) return h("li", {}, h("span", { class: "leaf" }), label, more);
   const below = h("ul", { hidden: true });
   let filled = false;
   const opens = h("button", {
@@ -56,11 +81,11 @@ function level(each) {
       opens.textContent = below.hidden ? "▸" : "▾";
       if (!filled) {
         filled = true;
-        fill(below, each.topic, "");
+        fill(of, below, of.prefix(each), "");
       }
     },
   }, "▸");
-  return h("li", {}, opens, label, size, h("span", { class: "soft" }, ` (${count(each.below)})`), below);
+  return h("li", {}, opens, label, more, h("span", { class: "soft" }, ` (${count(each.below)})`), below);
 }
 
 const OF = ["topics", "prefixes", "publishers", "subscribers"];
