@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -28,10 +29,10 @@ NEVER = 86_400.0
 class Nodes:
     """Some brokers, and what lies between them."""
 
-    def __init__(self, names: tuple[str, ...], dead_after: float) -> None:
+    def __init__(self, names: tuple[str, ...], **mesh: float) -> None:
         self.memory = MemoryMesh(*names)
         self.names = names
-        self.dead_after = dead_after
+        self.mesh = mesh
         self.brokers: dict[str, Broker] = {}
         self.meshes: dict[str, Mesh] = {}
         self.peers: list[Peer] = []
@@ -43,7 +44,7 @@ class Nodes:
                 "listen": ["mqtt://127.0.0.1:0"],
                 "sys": {"interval": 0.0},
                 "presence": {"topic": TOPIC},
-                "mesh": {"name": "one", "node": name, "dead_after": self.dead_after},
+                "mesh": {"name": "one", "node": name, **self.mesh},
             }
         )
         # With a mesh's name the broker would make a bus of its own.
@@ -98,8 +99,8 @@ async def start() -> AsyncIterator[Start]:
     """Brokers of these names, joined."""
     async with AsyncExitStack() as stack:
 
-        async def begin(*names: str, dead_after: float = SOON) -> Nodes:
-            nodes = Nodes(names, dead_after)
+        async def begin(*names: str, dead_after: float = SOON, **mesh: float) -> Nodes:
+            nodes = Nodes(names, dead_after=dead_after, **mesh)
 
             async def end() -> None:
                 for peer in nodes.peers:
@@ -282,3 +283,57 @@ async def test_very_many_clients_of_a_node_are_told_of_in_turns(start: Start) ->
         in_turn = 0
         await asyncio.sleep(0)
     assert turns >= 20
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(6))
+async def test_all_nodes_tell_in_the_end_who_is_connected(
+    start: Start, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Whatever comes, goes, moves and is cut off in whatever order: who is connected is online, and nobody else."""
+    monkeypatch.setattr(told, "MOVES", SOON)
+    monkeypatch.setattr(module, "AGAIN", 2 * SOON)
+    chance = random.Random(seed)
+    nodes = await start("a", "b", "c", dead_after=SOON / 2, confirm_timeout=0.2, digest_interval=1.0)
+    pairs = [("a", "b"), ("a", "c"), ("b", "c")]
+    for _ in range(60):
+        match chance.choice(["come", "come", "come", "go", "cut", "heal", "wait"]):
+            case "come":
+                name, node = f"c{chance.randrange(6)}", chance.choice("abc")
+                peer = await Peer.open("127.0.0.1", nodes.brokers[node].ports[0])
+                nodes.peers.append(peer)
+                await peer.send(wire.connect(name, props=((wire.SESSION_EXPIRY, chance.choice([0, 100])),)))
+            case "go" if nodes.peers:
+                nodes.peers.pop(chance.randrange(len(nodes.peers))).abort()
+            case "cut":
+                nodes.memory.cut(*chance.choice(pairs))
+            case "heal":
+                nodes.memory.join(*chance.choice(pairs))
+            case _:
+                await asyncio.sleep(chance.choice([0.0, SOON / 2, 2 * SOON]))
+    for pair in pairs:
+        nodes.memory.join(*pair)
+
+    def agreed() -> bool:
+        sessions = [session for broker in nodes.brokers.values() for session in broker.router.sessions.values()]
+        here = {each.client_id for each in sessions if each.outbox is not None and not each.own}
+        return all(nodes.present(node) == here for node in nodes.brokers)
+
+    def state() -> str:
+        return str(
+            {
+                name: (
+                    sorted(nodes.present(name)),
+                    sorted(s.client_id for s in b.router.sessions.values() if s.outbox is not None and not s.own),
+                )
+                for name, b in nodes.brokers.items()
+            }
+        )
+
+    for _ in range(3):
+        # And it stays so.
+        try:
+            await until(agreed)
+        except AssertionError:
+            raise AssertionError(state()) from None
+        await asyncio.sleep(4 * SOON)
