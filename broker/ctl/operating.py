@@ -30,6 +30,7 @@ LINKS: Final[Columns] = {
 NODES: Final[Columns] = {
     "node": lambda of: of["name"],
     "state": lambda of: of["state"],
+    "for": lambda of: f"{of['down']:.0f} s" if of["down"] else "",
     "filters": lambda of: of["filters"],
     "behind": lambda of: of["behind"],
     "retained": lambda of: "in step" if of["in_step"] else "on their way",

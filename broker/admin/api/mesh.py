@@ -16,6 +16,8 @@ class Node(BaseModel):
     name: str
     state: str
     """`connected`; `joined`: it is there, and takes no messages yet; `gone`: what is for it waits."""
+    down: float
+    """Seconds for which it has taken nothing; 0: it is connected."""
     filters: int
     """Topic filters and share groups that it wants."""
     behind: bool
