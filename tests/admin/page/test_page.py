@@ -108,6 +108,21 @@ async def test_it_says_which_upstream_is_down_and_why(serve: Serve, visit: Visit
 
 
 @pytest.mark.long
+async def test_a_link_is_connected_again(serve: Serve, visit: Visit) -> None:
+    there = await serve()
+    broker = await serve(upstream=({"name": "cloud", "url": f"mqtt://127.0.0.1:{there.ports[0]}"},))
+    assert broker.links is not None
+    link = broker.links.links["cloud"]
+    await until(lambda: link.connected)
+    page = await visit(broker, "upstreams")
+    await page.get_by_role("button", name="Connect cloud again").click()
+    await page.get_by_role("button", name="Connect cloud again: Sure?").click()
+    await expect(page.get_by_text("Done.")).to_be_visible()
+    await until(lambda: link.connected and link.connects == 2)
+    await picture(page, "upstream-again")
+
+
+@pytest.mark.long
 async def test_sessions_of_clients_that_are_away_are_ended(serve: Serve, visit: Visit) -> None:
     broker = await serve()
     peer = await wire.Peer.join(broker.ports[0], HOSTILE[0], props=[(wire.SESSION_EXPIRY, 3600)])

@@ -1,10 +1,10 @@
 // Links to upstream brokers, the store, and alarms.
 
-import { ask } from "./api.js";
+import { ask, has, part } from "./api.js";
 import { h, name, replace, sentence } from "./dom.js";
 import { count, moment } from "./format.js";
 import { live } from "./live.js";
-import { failed, facts, table } from "./parts.js";
+import { action, failed, facts, table } from "./parts.js";
 
 /** A view that follows a part of the snapshot. */
 function follows(title, part, show) {
@@ -25,7 +25,7 @@ function follows(title, part, show) {
   };
 }
 
-export const upstreams = follows("Links to upstream brokers", "upstream", (links) => [
+const links = follows("Links to upstream brokers", "upstream", (links) => [
   table("Links to upstream brokers", [
     { title: "Name", cell: (each) => name(each.name) },
     { title: "State", cell: (each) => each.state },
@@ -35,8 +35,26 @@ export const upstreams = follows("Links to upstream brokers", "upstream", (links
     { title: "Waiting", cell: (each) => count(each["messages/queued"]), number: true },
     { title: "Dropped", cell: (each) => count(each["messages/dropped"]), number: true },
   ], links),
-  links.map((each) => [h("h2", {}, name(each.name)), facts(each)]),
+  links.map((each) => [h("h2", {}, name(each.name)), facts({ ...each, down_since: each.up ? null : each.down_since }, { down_since: ["down since", moment] })]),
 ].flat(2));
+
+export function upstreams(root) {
+  const actions = h("p", { class: "actions" });
+  const view = links(root);
+  root.querySelector("h1").after(actions);
+  let before = null;
+  return {
+    tick() {
+      view.tick();
+      if (live.snapshot === null || !has("/upstreams/{}/reset", "post")) return;
+      const names = live.snapshot.upstream.map((each) => each.name);
+      // Not at each snapshot: a button that was pressed once is to be there for the second time.
+      if (JSON.stringify(names) === before) return;
+      before = JSON.stringify(names);
+      replace(actions, names.map((each) => action(`Connect ${each} again`, () => ask("POST", `/upstreams/${part(each)}/reset`))));
+    },
+  };
+}
 
 export const store = follows("Store", "store", (found) => [
   h("p", { class: found.failing ? "told bad" : "told" }, found.failing ? "The store cannot be written." : found.kept
