@@ -27,7 +27,7 @@ from broker.core.permissions import Permissions
 from broker.core.principal import Principal
 from broker.core.queues.message import OVERHEAD, Message
 from broker.core.queues.outbox import Outbox
-from broker.core.queues.requests import NodeRequest, Request
+from broker.core.queues.requests import NodeRequest, Request, RequestMessage
 from broker.core.routing.bursts import Run
 from broker.core.routing.fanout import REFUSED_BY_ALL
 from broker.core.routing.in_turns.broadcasts import PLAIN_BROADCAST
@@ -136,7 +136,7 @@ class PublishHandler:
                 if route is not None and (permissions is None or self._may(route, topic, header, permissions)):
                     if header == 0x30:
                         return self._publish_plain(route, topic, payload_at)
-                    taken: i64 = self._publish_qos12(route, topic, topic_stop, payload_at)
+                    taken: i64 = self._publish_qos12(route, topic, topic_stop, payload_at, now)
                     if taken > 0:
                         return taken
         self._on_publish(decoder.publish(), now)
@@ -245,7 +245,7 @@ class PublishHandler:
             router.delivery.spread(route, message, session)
         return 1
 
-    def _publish_qos12(self, route: Route, topic: bytes, id_at: i64, payload_at: i64) -> i64:
+    def _publish_qos12(self, route: Route, topic: bytes, id_at: i64, payload_at: i64, now: float) -> i64:
         """Route a QoS 1 or 2 PUBLISH on the hot path, and those behind it that have the same topic and length.
 
         Returns how many there were; 0 when it is not the common case after all.
@@ -269,6 +269,7 @@ class PublishHandler:
             acknowledger.begin()
         head = buffer[start:id_at]
         receiver = router.delivery.sole_receiver(route, qos)
+        asked: NodeRequest | None = None
         if receiver is not None:
             count: i64 = 1
             if receiver.v5 == self._v5:
@@ -280,14 +281,19 @@ class PublishHandler:
                 return self._publish_run(receiver, topic, head, count, payload_at - start)
             if count == 0:
                 receiver = None
-        elif router.nodes.count > 0:
+        elif router.nodes.count > 0 and not session.node:
             # It may be for other nodes, for which its acknowledgement waits.
-            return 0
+            if acknowledger.holds(packet_id):
+                return 0
+            asked = NodeRequest(packet_id, qos)
         if qos == 2:
             if acknowledger.knows(packet_id):
                 return 0
-            acknowledger.remember(packet_id)
+            if asked is None:
+                acknowledger.remember(packet_id)
         message = Message(topic, buffer[payload_at:end], qos, False, b"", 0.0, session.client_id)
+        if asked is not None:
+            message = RequestMessage(message, asked)
         message.adopt_head(head, self._v5)
         if receiver is not None:
             receiver.send_now(message, qos)
@@ -295,6 +301,8 @@ class PublishHandler:
             acknowledger.answer_one(qos, buffer[id_at : id_at + 2])
         else:
             reached = router.delivery.forward(route, message, session)
+            if asked is not None and self._waits(asked, reached, now + router.nodes.patience):
+                return 1
             acknowledger.answer(qos, packet_id, reasons.SUCCESS if reached > 0 else self._reason(reached))
         return 1
 
@@ -420,15 +428,22 @@ class PublishHandler:
                     nodes = router.nodes.count > 0
                     request = NodeRequest(packet_id, qos) if nodes else Request(packet_id, qos)
                     count = router.publisher.ask(message, session, request)
-                    peer = self._outbox.peer
-                    if peer is not None and request.waits(peer, count):
-                        acknowledger.hold(request, now + (router.nodes.patience if nodes else limits.answer_timeout))
+                    if self._waits(request, count, now + (router.nodes.patience if nodes else limits.answer_timeout)):
                         return
                 else:
                     count = router.publisher.publish(message, session)
                 reason = self._reason(count)
         if qos > 0:
             acknowledger.answer(qos, packet_id, reason)
+
+    def _waits(self, request: Request, count: int, until: float) -> bool:
+        """Whether the answer to a request that every queue has had waits for links or nodes, until a time at most."""
+        request.routing = False
+        peer = self._outbox.peer
+        if peer is None or not request.waits(peer, count):
+            return False
+        self._acknowledger.hold(request, until)
+        return True
 
     def _mounted(self, topic: bytes, publish: Publish) -> bytes:
         """The broker's name of a mounted client's topic, and of its Response Topic; empty: it may not go there."""

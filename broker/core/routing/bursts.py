@@ -1,8 +1,8 @@
 """Consecutive publishes that go the same way, taken as one.
 
 A `Run` is two or more whole QoS 0 PUBLISH frames that stand side by side in a read and whose topics all have the same
-single filter for their match. A receiver in the publisher's version, with nothing of its own in the frame, gets the
-bytes as they came, in one piece: a burst costs it one entry in its outbox. For all others the run is taken apart, once,
+single filter for their match. A receiver with nothing of its own in the frame gets the bytes in one piece, as they came
+or in the layout of its version: a burst costs it one entry in its outbox. For all others the run is taken apart, once,
 into its messages. A run holds only what `PublishHandler` would route one by one on its hot path, in the same order, and
 never more than `most` messages and `most_bytes` bytes (unless a single frame is longer).
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from librt.strings import read_i64_le
 
 from broker.core.codec.framing import Frames, frame_body, frame_end
+from broker.core.codec.primitives import BYTE, varint
 from broker.core.codec.publish_layout import plain_payload, topic_end
 from broker.core.limits import Limits
 from broker.core.permissions import Permissions
@@ -59,6 +60,45 @@ class Run:
         self.v5 = v5
         self.publisher = publisher
         self._messages: list[Message] | None = None
+        self._translated: Run | None = None
+
+    def translated(self) -> Run:
+        """The same frames in the layout of the other version, made when they are first asked for.
+
+        They have no properties: 5.0 has a length of 0 between topic and payload, and 3.1.1 nothing.
+        """
+        other = self._translated
+        if other is not None:
+            return other
+        data = self.data
+        v5 = self.v5
+        size: i64 = len(data)
+        start: i64 = 0
+        # The last frame that was looked at, and what stands in place of its head: that of most that follow.
+        like: i64 = 0
+        length: i64 = 0
+        head: i64 = 0
+        skip: i64 = 1 if v5 else 0
+        largest: i64 = 0
+        replaced = b""
+        pieces: list[bytes] = []
+        while start < size:
+            if head == 0 or start + head > size or not same_bytes(data, start, like, head):
+                end: i64 = frame_end(data, start, size)
+                body: i64 = frame_body(data, start)
+                topic: i64 = topic_end(data, body)
+                remaining: i64 = end - body - 1 if v5 else end - body + 1
+                replaced = BYTE[0x30] + varint(remaining) + data[body:topic] + (b"" if v5 else b"\0")
+                like, length, head = start, end - start, topic - start
+                frame: i64 = len(replaced) + end - topic - skip
+                if frame > largest:
+                    largest = frame
+            pieces.append(replaced)
+            pieces.append(data[start + head + skip : start + length])
+            start += length
+        other = Run(b"".join(pieces), self.count, largest, not v5, self.publisher)
+        self._translated = other
+        return other
 
     def messages(self) -> list[Message]:
         """The messages one by one, made when they are first asked for."""

@@ -367,7 +367,10 @@ class Fanout(Worker):
             session = cast(Session, subscription.session)
             if subscription.no_local and keeps_out(session, origin):
                 continue
-            if not self.offer_plain(subscription, run.data, run.count, run.largest, run.v5, origin):
+            # The bytes that came in, or those for the receiver's version.
+            live = session.fast_path and session.outbox is not None
+            its = run.translated() if live and session.v5 != run.v5 else run
+            if not self.offer_plain(subscription, its.data, its.count, its.largest, its.v5, origin):
                 for message in run.messages():
                     session.deliver(message, 0, False, identifiers(subscription), None, queue_of(subscription))
                 slow += 1

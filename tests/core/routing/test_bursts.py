@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -209,6 +210,20 @@ def test_a_small_queue_holds_and_counts(burst: list[Sent], queue: int, most: int
     assert (client.outbox.messages, client.outbox.bytes) == (0, 0)
     assert client.session is not None
     assert sum(dropped_by_cause(client.session)) == 0
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_burst_for_the_other_version_is_one_piece(version: int) -> None:
+    """Also where the remaining length of a frame takes a byte more or less there."""
+    other = 9 - version
+    side = Side([Listener("a/+", other, 0, False, 0, False)], version, 10_000, False)
+    side.publisher.receive(wire.unsubscribe(2, ["a/b"], version=version), 1.0)
+    side.warm(version)
+    sizes = [0, 5, 5, 5, 120, 121, 122, 122, 123, 124, 16_375, 16_376, 16_377, 16_378, 16_379, 5, 5]
+    sent = [(("a/b", "a/c")[number // 3 % 2], bytes([number]) * size) for number, size in enumerate(sizes)]
+    side.publisher.receive(b"".join(wire.publish(topic, body, version=version) for topic, body in sent), 1.0)
+    batch = side.clients[0].outbox.take_batch(1 << 30, 1.0)
+    assert batch == [b"".join(wire.publish(topic, body, version=other) for topic, body in sent)]
 
 
 def test_a_burst_is_one_piece() -> None:
