@@ -144,20 +144,39 @@ async def test_the_publisher_is_told_whether_anybody_was_reached_on_any_node(sta
     assert await says.publish("x", qos=1) == NO_MATCHING_SUBSCRIBERS
 
 
-async def test_an_acknowledgement_waits_for_the_other_nodes_and_no_longer_than_set(start: Start) -> None:
+@pytest.mark.parametrize("routed_before", [False, True])
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_an_acknowledgement_waits_for_the_other_nodes_and_no_longer_than_set(
+    start: Start, qos: int, routed_before: bool
+) -> None:
+    """Also where the topic has been routed before, so that the message takes the hot path."""
     nodes = await start("a", "b", mesh={"confirm_timeout": 0.3})
-    hears = await nodes.join("b", "hears", ("x", 1))
+    hears = await nodes.join("b", "hears", ("x", 2))
+    near = await nodes.join("a", "near", ("x", 0))
     says = await nodes.join("a", "says")
+    if routed_before:
+        await says.publish("x", b"0")
+        for peer in (hears, near):
+            assert (await peer.message()).payload == b"0"
     nodes.mesh.hold("a", "b")
-    await says.send(wire.publish("x", b"1", qos=1, packet_id=7))
+    await says.send(wire.publish("x", b"1", qos=qos, packet_id=7))
     assert await says.fence() == []
+    # It came again while it waits: one message, and one acknowledgement.
+    await says.send(wire.publish("x", b"1", qos=qos, packet_id=7))
+    assert await says.fence() == []
+    assert (await near.message()).payload == b"1"
+    assert await near.fence() == []
     nodes.mesh.release("a", "b")
-    assert (await says.expect(PUBACK)).packet_id == 7
+    assert (await says.expect(PUBACK if qos == 1 else PUBREC)).packet_id == 7
+    if qos == 2:
+        await says.send(wire.ack(PUBREL, 7))
+        await says.expect(PUBCOMP)
     assert (await hears.message()).payload == b"1"
     nodes.mesh.hold("a", "b")
-    assert await says.publish("x", b"2", qos=1) == 0
+    assert await says.publish("x", b"2", qos=qos) == 0
     nodes.mesh.release("a", "b")
     assert (await hears.message()).payload == b"2"
+    assert await hears.fence() == []
 
 
 async def test_a_message_for_very_many_waits_for_the_other_nodes_too(start: Start) -> None:
