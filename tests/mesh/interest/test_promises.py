@@ -120,6 +120,7 @@ def test_who_has_confirmed_a_filter_has_it_or_a_wider_one(
         else:
             for _ in range(MOVES[step]):
                 both.move()
+    both.here.turn(both.mesh.now)  # what is due by time begins here
     both.mesh.settle()
     both.look()
     both.wait()
