@@ -21,6 +21,7 @@ from benchmarks.network.links import LoadError, Loop
 from benchmarks.network.loads import AckedPairs, QuietPairs, Shape, topic
 from benchmarks.network.measure import Meter, Sample, add_latency, measure
 from benchmarks.network.paced import Paced
+from loadtest.brokers import frames
 from loadtest.brokers.process import HOST, BrokerFailed, BrokerProcess, free_port
 from loadtest.brokers.registry import PEERS, Order
 from loadtest.brokers.stats import median, ratio
@@ -53,6 +54,7 @@ ROWS: Final = {
     for row in (
         Row("one", "1 pair, QoS 0, bursts of 256", 1, shape=Shape(window=1024, burst=256)),
         Row("pairs", "100 pairs, QoS 0, bursts of 64", 100),
+        Row("pairs-v5", "100 pairs, QoS 0, MQTT 5, bursts of 64", 100, shape=Shape(level=frames.MQTT_5)),
         Row("pairs-qos1", "100 pairs, QoS 1, bursts of 32", 100, 1, Shape(window=64, burst=32)),
         Row("single-qos1", "10 pairs, QoS 1, one in flight for each", 10, 1, Shape(window=1, burst=1)),
         Row("paced", "10 pairs, QoS 0, 1,000 messages/s", 10, rate=1_000.0),
@@ -121,13 +123,13 @@ def run(row: Row, entrant: str, core: int | None, seconds: float) -> Sample:
 
 def put(row: Row, place: Place, seconds: float) -> Sample:
     """Put a load on what runs already."""
-    names = range(row.pairs)
+    names, level = range(row.pairs), row.shape.level
     with Loop() as loop, ExitStack() as stack:
-        hearing = links.open_clients(HOST, place.target, [f"sub-{each}" for each in names])
+        hearing = links.open_clients(HOST, place.target, [f"sub-{each}" for each in names], level)
         stack.callback(links.close_all, hearing)
-        sending = links.open_clients(HOST, place.source, [f"pub-{each}" for each in names])
+        sending = links.open_clients(HOST, place.source, [f"pub-{each}" for each in names], level)
         stack.callback(links.close_all, sending)
-        links.subscribe_all(hearing, lambda each: [(topic(each), row.qos)])
+        links.subscribe_all(hearing, lambda each: [(topic(each), row.qos)], level)
         links.prepare(hearing + sending)
         meter = Meter(place.process, max(0.1, seconds / 4), seconds)
         if not row.rate:
