@@ -73,6 +73,7 @@ LIMITS: Final = frozenset(
                 "total_messages",
                 "total_bytes",
                 "hold_publishers",
+                "standstill",
                 "on_full",
                 "tell_loss",
                 "subscriber_policies",

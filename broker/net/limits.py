@@ -71,6 +71,7 @@ def limits(settings: Settings) -> Limits:
     made.tell_publisher = queue.on_full == "tell-publisher"
     made.tell_loss = queue.tell_loss
     made.hold_publishers = queue.hold_publishers
+    made.standstill = queue.standstill
     made.subscriber_policies = tuple(POLICIES.index(policy) for policy in queue.subscriber_policies)
     made.rules = tuple(_rule(rule) for rule in queue.rules)
     made.max_retained_messages = settings.retained.max_messages

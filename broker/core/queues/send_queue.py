@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 GAPS: Final = 32
 """Gaps that are not worth closing."""
 
-STANDSTILL: Final = 0.2
-"""Seconds after which a client from whose queue nothing was taken does not read: nobody waits for it any more."""
+NEVER_TAKEN: Final = -1e9
+"""When something was taken of a queue from which nothing ever was: longer ago than any `standstill`."""
 
 NOT_SENT: Final = -2
 """Answer of `take_delivery` for what is not to be sent any more."""
@@ -43,7 +43,7 @@ class SendQueue(Crowded):
         # Whether publishers wait for this client while it reads and has more than half of its queue before it.
         self.holds = True
         # When the writer last took something.
-        self._taken_at: float = -STANDSTILL
+        self._taken_at: float = NEVER_TAKEN
         # Fill at which `counters.half_full` is told, once until the writer takes something.
         self._told = False
         # Not by `limit`: a method that is called here would have every attribute checked wherever it is read, compiled.
@@ -148,7 +148,7 @@ class SendQueue(Crowded):
         return (
             self.holds
             and (self.messages > self._half_messages or self.bytes > self._half_bytes)
-            and now < self._taken_at + STANDSTILL
+            and now < self._taken_at + self._load.standstill
         )
 
     def _mark(self) -> None:

@@ -29,7 +29,7 @@ from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.outbox import ACCEPTED, Outbox
 from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST
 from broker.core.queues.queue_totals import bound
-from broker.core.queues.send_queue import STANDSTILL
+from broker.core.queues.send_queue import NEVER_TAKEN
 from broker.core.queues.windows.review import Review
 from broker.core.topics.subscription import SharedGroup
 
@@ -72,7 +72,7 @@ class SessionQueue(PagedQueue):
         self._pressed = False
         # As in `SendQueue`: whether publishers wait for this client, and when it last took something, or kept up.
         self.holds = True
-        self._taken_at: float = -STANDSTILL
+        self._taken_at: float = NEVER_TAKEN
         self.client_id = ledger.client_id
         self._ledger = ledger
         self._counters = counters
@@ -176,7 +176,7 @@ class SessionQueue(PagedQueue):
             self.holds
             and self.policy != DROP_OLDEST
             and (self.messages * 2 > self.max_messages or self.bytes * 2 > self.max_bytes)
-            and now < self._taken_at + STANDSTILL
+            and now < self._taken_at + self.load.standstill
         )
 
     # -- on disk alone -------------------------------------------------------------------------------------------------

@@ -112,6 +112,7 @@ class Router(PeerListener):
         self.runs.keep_to(limits)
         load.max_messages = bound(limits.total_messages)
         load.max_bytes = bound(limits.total_bytes)
+        load.standstill = limits.standstill
         self.retained_store.shares.most = limits.max_retained_bytes_per_client
         self.queue_limits.forget()
 

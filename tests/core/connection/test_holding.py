@@ -8,7 +8,6 @@ import pytest
 
 from broker.core.connection.holding import FLIGHT, RECOVERY, STEP
 from broker.core.queues.queue_policy import DROP_OLDEST, LATEST
-from broker.core.queues.send_queue import STANDSTILL
 from tests.core.harness import Client, Network, limits
 
 ROOM = 64
@@ -17,12 +16,16 @@ ROOM = 64
 MOST = 1.0
 """Seconds for which a publisher may be held."""
 
+STANDSTILL = 0.3
+"""Seconds after which a client that takes nothing does not read."""
+
 
 class Scene:
     """A publisher, and a subscriber that reads when it is told to. Its queue has room for `ROOM` messages."""
 
     def __init__(self, qos: int = 0, **options: Any) -> None:
-        bounds = {"live_messages": ROOM, "session_messages": ROOM, "max_inflight": 1, "hold_publishers": MOST}
+        bounds: dict[str, float] = {"live_messages": ROOM, "session_messages": ROOM, "max_inflight": 1}
+        bounds |= {"hold_publishers": MOST, "standstill": STANDSTILL}
         self.network = Network(limits(**{**bounds, **options}))
         self.network.router.runs.most = ROOM // 8  # as the server does
         self.qos = qos
@@ -94,8 +97,22 @@ def test_a_burst_arrives_whole(qos: int) -> None:
     assert not scene.held()
 
 
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_one_who_pauses_loses_nothing(qos: int) -> None:
+    """For less than `standstill`: on a busy machine a client that reads has no processor for a while."""
+    scene = Scene(qos)
+    scene.burst(500)
+    scene.network.advance(STANDSTILL * 0.9)
+    assert scene.held()
+    while scene.sent > len(scene.subscriber.inbox):
+        scene.read()
+        scene.network.advance(STEP)
+    assert scene.subscriber.payloads() == [b"%d" % number for number in range(500)]
+    assert scene.dropped == 0
+
+
 def test_one_who_takes_nothing_holds_nobody() -> None:
-    """After `STANDSTILL` seconds; and then it is asked no more, until it takes something."""
+    """After `standstill` seconds; and then it is asked no more, until it takes something."""
     scene = Scene()
     scene.burst(500)
     assert scene.held()

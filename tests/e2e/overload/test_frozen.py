@@ -169,7 +169,9 @@ async def test_a_frozen_subscriber_that_only_gets_a_little_is_not_evicted(embed:
 
 async def test_a_slow_subscriber_is_not_evicted_and_loses_nothing(embed: Embed) -> None:
     """Progress, however slow, is no stall: a megabyte taken in small sips over several stall time-outs."""
-    broker = await embed(queue={"stall_timeout": 0.5, "live_messages": 5}, sys={"interval": 0.0})
+    broker = await embed(
+        queue={"stall_timeout": 0.5, "live_messages": 5, "hold_publishers": 0.0}, sys={"interval": 0.0}
+    )
     slow = await Frozen.join(broker.ports[0], wire.connect("slow", keep_alive=0), ("load", 1))
     publisher = await join(broker, "publisher")
     count = 600

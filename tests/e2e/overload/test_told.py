@@ -97,7 +97,7 @@ class TestInBand:
 
     async def test_several_causes_at_once(self, scene: SetScene) -> None:
         """One property for each."""
-        stage = await scene(queue={"live_messages": ROOM})
+        stage = await scene(queue={"live_messages": ROOM, "hold_publishers": 0.0})
         publisher = await stage.join("publisher")
         far = await frozen(stage, publisher, props=[(wire.MAXIMUM_PACKET_SIZE, 600_000)])
         await publisher.publish("load", b"fleeting", props=[(wire.MESSAGE_EXPIRY, 1)])
