@@ -4,7 +4,7 @@
 #   make quick   tests/core, interpreted from the source: no build, a minute   ARGS="-k retained -x"
 #   make test    lint, then the tests that protect             ARGS="-k retained -x"
 #   make test-long  the other tests: all examples of every property, the core interpreted, Spark, fuzz, benches, Pythons
-#   make test-pythons  tests/core and a running broker on each other python3.11, 3.12, 3.13 on PATH
+#   make test-pythons  tests/core and a running broker on each other Python 3.11, 3.12, 3.13 that is found
 #   make lint    style, types and the walls between packages
 #   make bench   Canopy beside mosquitto, on this machine      ARGS="--quick"
 #   make bench-routing  the routing core without a network, beside what the authors of its ideas reported

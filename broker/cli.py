@@ -264,7 +264,12 @@ def check_config(
     if settings.recorder.required:
         broken += [line for line in missed if line.startswith("recorder.")]
         missed = [line for line in missed if line not in broken]
-    told = "the broker does not start with these settings" if broken else "OK"
+    missed += unreadable(settings)
+    told = "OK"
+    if missed:
+        told = "the broker starts with these settings, and does without some of them"
+    if broken:
+        told = "the broker does not start with these settings"
     typer.echo(f"{ENVIRONMENT if file is None else file}: {told}")
     for name, (value, default) in changed(settings).items():
         if name in ("listener", "upstream", "authenticator", "rule"):
@@ -282,7 +287,7 @@ def check_config(
         *([few] if few else ()),
     ):
         typer.echo(f"  suspicious: {line}")
-    for line in (*broken, *missed, *unreadable(settings)):
+    for line in (*broken, *missed):
         typer.echo(f"  cannot be used: {line}")
     if broken:
         raise typer.Exit(MISUSED)

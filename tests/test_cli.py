@@ -325,6 +325,7 @@ class TestCheckConfig:
         def told() -> list[str]:
             result = canopy("check-config", str(config))
             assert result.exit_code == 0
+            assert result.stdout.startswith(f"{config}: the broker starts with these settings, and does without some")
             return [line for line in result.stdout.splitlines() if line.startswith("  cannot be used: ")]
 
         first, second = told()

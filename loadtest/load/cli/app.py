@@ -116,9 +116,9 @@ def show(
     typer.echo(load_scenario(scenario, sets, scale)[1], nl=False)
 
 
-app.command("pub")(told(one_liners.pub))
-app.command("sub")(told(one_liners.sub))
-app.command("conn")(told(one_liners.conn))
+app.command("pub", cls=one_liners.HostOrHelp)(told(one_liners.pub))
+app.command("sub", cls=one_liners.HostOrHelp)(told(one_liners.sub))
+app.command("conn", cls=one_liners.HostOrHelp)(told(one_liners.conn))
 app.command()(told(compare))
 app.command()(told(limit))
 app.command()(told(capture))

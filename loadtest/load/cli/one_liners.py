@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand
 
 from loadtest.load.capture.recording import OPEN_END
 from loadtest.load.cli.common import (
@@ -80,6 +81,14 @@ DurationOption = Annotated[
     typer.Option("--duration", metavar="TIME", parser=seconds_option, help="30s, 5m; without it, until Ctrl-C."),
 ]
 CalibrateOption = Annotated[bool, typer.Option("--calibrate", help="First measure the generator's own limit here.")]
+
+
+class HostOrHelp(TyperCommand):
+    """A command whose `-h` is the host, as emqtt-bench and mosquitto_pub have it; alone it asks for help."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The words of the command line."""
+        return super().parse_args(ctx, ["--help"] if args == ["-h"] else args)
 
 
 @dataclass(frozen=True)

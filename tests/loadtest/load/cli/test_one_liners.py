@@ -98,6 +98,13 @@ def test_what_others_publish_is_counted_and_not_judged(port: int, tmp_path: Path
     assert found["deliveries"]["expected"] == 0
 
 
+@pytest.mark.parametrize("command", ["pub", "sub", "conn"])
+def test_h_alone_asks_for_help(command: str) -> None:
+    result = CliRunner().invoke(app, [command, "-h"])
+    assert result.exit_code == 0
+    assert "--host HOST" in result.stdout
+
+
 def test_the_names_of_emqtt_bench_mean_what_they_mean_there(monkeypatch: pytest.MonkeyPatch) -> None:
     job = made(
         monkeypatch,
