@@ -23,6 +23,7 @@ from broker.core.codec.properties import NO_PROPERTIES, REASON_STRING, SUBSCRIPT
 from broker.core.codec.topic_names import SHARE_PREFIX, has_wildcard, level_count, parse_shared
 from broker.core.connection.answers import Answers
 from broker.core.hooks import AccessControl
+from broker.core.persistence.keeping import keep_subscription
 from broker.core.queues import queue_options
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.queue_options import BadQueueOptions
@@ -400,8 +401,7 @@ def _lower(session: Session, subscription: Subscription, qos: int, router: Route
     """A subscription goes on with a lower QoS: no more is allowed by now."""
     subscription.qos = qos
     router.table.touch(subscription)
-    if session.journal is not None:
-        session.journal.subscribed(session.client_id, subscription, session.is_streaming(subscription))
+    keep_subscription(session, subscription)
 
 
 class SubscriptionReview:

@@ -1,9 +1,10 @@
-"""Which sessions are kept, and what a journal is told of one when a connection has opened it."""
+"""Which sessions are kept, and what a journal is told of one that a connection has opened, and of its subscriptions."""
 
 from __future__ import annotations
 
 from broker.core.persistence.journal import Journal
 from broker.core.session.session import Session
+from broker.core.topics.subscription import Subscription
 
 
 def keep(session: Session, journal: Journal) -> None:
@@ -21,3 +22,9 @@ def keep(session: Session, journal: Journal) -> None:
     journal.session_kept(session.client_id, session.principal, session.expiry_interval or 1, 0.0)
     if session.will is not None:
         journal.will_set(session.client_id, session.will, 0.0)
+
+
+def keep_subscription(session: Session, subscription: Subscription) -> None:
+    """A session has a subscription, or has it with other terms: have that kept, where the session is."""
+    if session.journal is not None:
+        session.journal.subscribed(session.client_id, subscription, session.is_streaming(subscription))

@@ -25,6 +25,7 @@ from broker.core.persistence.journal import (
     SubscriptionRecord,
     WillRecord,
 )
+from broker.core.persistence.keeping import keep_subscription
 from broker.core.persistence.pages import UNBOUNDED, Page
 from broker.core.queues.delivery import QUEUED, RELEASED, Delivery
 from broker.core.queues.message import Message
@@ -132,9 +133,7 @@ def subscribe(router: Router, session: Session, records: Sequence[SubscriptionRe
     new = [kept for kept in records if kept.request.topic_filter not in session.subscriptions]
     for kept in new:
         _subscribe_one(router, session, kept)
-        if session.journal is not None:
-            subscription = session.subscriptions[kept.request.topic_filter]
-            session.journal.subscribed(session.client_id, subscription, session.is_streaming(subscription))
+        keep_subscription(session, session.subscriptions[kept.request.topic_filter])
     if session.outbox is not None:
         session.outbox.schedule_flush()
     router.session_table.count(session)

@@ -22,7 +22,7 @@ from broker.core.limits import Limits
 from broker.core.permissions import Permissions
 from broker.core.persistence.commits import Commits
 from broker.core.persistence.journal import Journal
-from broker.core.persistence.keeping import keep
+from broker.core.persistence.keeping import keep, keep_subscription
 from broker.core.principal import Principal
 from broker.core.queues.delivery import queue_of
 from broker.core.queues.message import Message
@@ -234,8 +234,7 @@ class Router(PeerListener):
         wanted = request.retain_handling == 0 or (request.retain_handling == 1 and new)
         if wanted and not group_name and self.retained.leads_to(topic_filter):
             session.start_stream(subscription, self.retained)
-        if session.journal is not None:
-            session.journal.subscribed(session.client_id, subscription, session.is_streaming(subscription))
+        keep_subscription(session, subscription)
         if self.event_listener is not None:
             self.event_listener.subscribed(session.client_id, name, subscription.qos)
         if self.tap is not None:
