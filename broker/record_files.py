@@ -3,7 +3,8 @@
 Owns which of the two readers answers: the recorder's own for a folder, which needs no Spark and no network; the
 pipeline's file layer for what has a scheme, as s3://. Both keep the same promise: each event is in one of the files.
 
-Promises: as the other commands of `canopy record`; exit code 1 where a segment is missing that a manifest tells of.
+Promises: as the other commands of `canopy record`; exit code 1 where a segment is not there, or not as large as its
+manifest says.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -47,7 +49,8 @@ def files(
 ) -> None:
     """The Parquet files that count, one on each line: each event is in one of them, also while segments are merged.
 
-    The exit code is 1 where a segment is missing that a manifest tells of; the others are printed all the same.
+    The exit code is 1 where a segment is missing that a manifest tells of, or is not as large as that says; its name
+    goes to standard error, and the others are printed all the same.
     """
     begin, end = _moment(since, "--since"), _moment(until, "--until")
     local = local_path(directory)
@@ -59,27 +62,34 @@ def files(
         sys.stdout.write((json.dumps({"path": path, **about}, ensure_ascii=False) if as_json else path) + "\n")
     sys.stdout.flush()
     if lacking:
-        fail("\n".join(f"{path}: its manifest is there, and it is not" for path in lacking))
+        fail("\n".join(lacking))
 
 
 Found = Iterator[tuple[str, dict[str, Any]]]
 """Paths, and what their manifests say."""
 
+GONE: Final = "its manifest is there, and it is not"
+CUT: Final = "not as large as its manifest says"
+
 
 def _here(directory: Path, since: datetime | None, until: datetime | None, lacking: list[str]) -> Found:
-    """A folder of this machine. `lacking` takes what is missing, in the end."""
+    """A folder of this machine. `lacking` takes a line for each segment that is missing or cut off, in the end."""
     from broker.record import in_force
     from broker.record.reading import check_folder
 
     check_folder(directory)
     for file in in_force.files(directory, since, until):
         yield str(file.path), file.about
-    lacking += [str(directory / place) for place in in_force.missing(directory)]
+        # What goes meanwhile is told, if nobody removed it, with those that are missing.
+        with suppress(FileNotFoundError):
+            if file.about.get("bytes", size := file.path.stat().st_size) != size:
+                lacking.append(f"{file.path}: {CUT}")
+    lacking += [f"{directory / place}: {GONE}" for place in in_force.missing(directory)]
 
 
 def _there(path: str, since: str | None, until: str | None, tell: bool, lacking: list[str]) -> Found:
     """What pyarrow reaches. `tell`: with what the manifests say, for which they are read once more."""
-    from pipeline.coverage import MISSING
+    from pipeline.coverage import DAMAGED, MISSING
     from pipeline.errors import PipelineError, in_a_line
     from pipeline.manifests import manifests
     from pipeline.segments import Choice, covering, find, record_of
@@ -100,7 +110,10 @@ def _there(path: str, since: str | None, until: str | None, tell: bool, lacking:
         fail(f"{path}: {in_a_line(error)}")
     for file in listed:
         yield file.path, said.get(file.place, {})
-    lacking += [root.at(each.segment) for each in coverage.findings if each.kind == MISSING and each.segment]
+    why = {MISSING: GONE, DAMAGED: CUT}
+    for each in coverage.findings:
+        if each.segment and each.kind in why:
+            lacking.append(f"{root.at(each.segment)}: {why[each.kind]}")
 
 
 def _moment(text: str | None, option: str) -> datetime | None:

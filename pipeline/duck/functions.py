@@ -89,11 +89,6 @@ def max_by(given: Any, by: Any) -> Column:
     return _call("arg_max", given, by)
 
 
-def any_value(given: Any) -> Column:
-    """One of the values."""
-    return _call("any_value", given)
-
-
 def collect_list(given: Any) -> Column:
     """All values, but nulls."""
     each = column(given).sql

@@ -127,7 +127,11 @@ def judged(
         PipelineError: there is nothing that can be judged, or deliveries were not recorded.
     """
     counted, named = keep(judge.blocks(table)), keep(judge.gaps(table))
-    known = keep(judge.asked(judge.runs(counted, named, keep(judge.snapshots(table)), cut), table, since))
+    unnamed = keep(judge.short(counted, named))
+    if unnamed.limit(1).collect():
+        # Where all numbers are there, they are not looked at one by one.
+        unnamed = keep(judge.holes(unnamed, table, named))
+    known = keep(judge.asked(judge.runs(counted, named, unnamed, keep(judge.snapshots(table)), cut), table, since))
     if run_id is not None:
         table, named = (each.where(f.col("run_id") == run_id) for each in (table, named))
         chosen = known.where(f.col("run_id") == run_id)
@@ -152,7 +156,7 @@ def judged(
         )
     if not left.rows:
         return outcome, nothing(table.sparkSession, FOUND)
-    found = keep(differ.torn(keep(differ.named(odd)), keep(judge.edges(table, named, chosen)), published))
+    found = keep(differ.torn(keep(differ.named(odd)), keep(judge.edges(table, named, unnamed, chosen)), published))
     counts = {row["outcome"]: int(row["count"]) for row in found.groupBy("outcome").count().collect()}
     outcome.missing = counts.get(differ.MISSING, 0)
     outcome.unexpected = counts.get(differ.UNEXPECTED, 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pipeline.engine import f
+from pipeline.engine import Window, f
 from pipeline.schema import DELIVER, DROP, EVICT, GAP, PUBLISH, SNAPSHOT
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BLOCK: Final = 65_536
-"""Sequence numbers that are counted together where unnamed holes are looked for: how exactly one is located."""
+"""Sequence numbers that are counted together, to see where unnamed holes are looked for."""
 SLACK: Final = 1_000
 """Events before a gap among which the broker's last publish is looked for, where the last one does not tell it."""
 
@@ -41,12 +41,14 @@ def snapshots(events: DataFrame) -> DataFrame:
     return told.select("run_id", f.col("ref_seq").alias("low"), f.col("seq").alias("start"))
 
 
-def runs(counted: DataFrame, named: DataFrame, told_again: DataFrame, cut: bool = False) -> DataFrame:
+def runs(
+    counted: DataFrame, named: DataFrame, unnamed: DataFrame, told_again: DataFrame, cut: bool = False
+) -> DataFrame:
     """The runs: (run_id, first_seq, last_seq, whole, known_from, known_until).
 
     `whole`: its beginning is there. Publishes between `known_from` and `known_until` can be judged; the one is 0 where
     that is from the beginning on; the other is 0 where nothing can be, and beyond the last event where nothing ended
-    what is known. `cut`: the events are those of a time, and begin anywhere.
+    what is known. `unnamed`: of `holes`. `cut`: the events are those of a time, and begin anywhere.
 
     - A run whose first event is not the first there was (older segments were deleted, or are not asked for) has
       subscriptions that nobody knows, up to a snapshot of them.
@@ -58,7 +60,7 @@ def runs(counted: DataFrame, named: DataFrame, told_again: DataFrame, cut: bool 
       `edge`. The end of what was recorded counts as such a gap: the broker may have been killed, or may still be
       running.
     """
-    ends = counted.groupBy("run_id").agg(f.min("low").alias("first_seq"), f.max("high").alias("last_seq"))
+    ends = _ends(counted)
     before = ends.select(f.col("run_id").alias("earlier"), (f.col("last_seq") + 1).alias("first_seq"))
     followed = before.groupBy("first_seq").agg(f.count("*").alias("predecessors"))
     # A run that begins with the news of what a crash cost continues the numbers of the lost ones.
@@ -74,7 +76,7 @@ def runs(counted: DataFrame, named: DataFrame, told_again: DataFrame, cut: bool 
         .join(f.broadcast(told), ["run_id", "first_seq"], "left")
         .select("run_id", "first_seq", "last_seq", whole.alias("whole"))
     )
-    return begun.join(f.broadcast(_known(begun, _breaks(counted, named, begun), told_again)), "run_id", "left").select(
+    return begun.join(f.broadcast(_known(begun, _breaks(unnamed, named, begun), told_again)), "run_id", "left").select(
         "run_id",
         "first_seq",
         "last_seq",
@@ -97,14 +99,14 @@ def asked(known: DataFrame, events: DataFrame, since: datetime | None) -> DataFr
     )
 
 
-def _breaks(counted: DataFrame, named: DataFrame, begun: DataFrame) -> DataFrame:
+def _breaks(unnamed: DataFrame, named: DataFrame, begun: DataFrame) -> DataFrame:
     """Where subscriptions got lost: (run_id, lost_from, lost_to)."""
     own = named.join(f.broadcast(begun), "run_id").where(f.col("from_seq") >= f.col("first_seq"))
     lost_state = _at_own_begin(named, begun).unionByName(own.select("run_id", "from_seq", "to_seq", "reason"))
     return (
         lost_state.where(f.col("reason").endswith("+state"))
         .select("run_id", f.col("from_seq").alias("lost_from"), f.col("to_seq").alias("lost_to"))
-        .unionByName(holes(counted, named, begun))
+        .unionByName(unnamed.select("run_id", f.col("low").alias("lost_from"), f.col("high").alias("lost_to")))
     )
 
 
@@ -141,11 +143,55 @@ def _at_own_begin(named: DataFrame, begun: DataFrame) -> DataFrame:
     )
 
 
-def holes(counted: DataFrame, named: DataFrame, begun: DataFrame) -> DataFrame:
-    """The blocks of a run that lack numbers no gap names: (run_id, lost_from, lost_to)."""
+def short(counted: DataFrame, named: DataFrame) -> DataFrame:
+    """The blocks of a run that lack numbers no gap names, as far as the run has them: (run_id, block, low, high)."""
+    ends = _ends(counted)
     first_block, last_block = (f.floor(f.col(name) / BLOCK) for name in ("first_seq", "last_seq"))
-    lost = (
-        named.join(f.broadcast(begun), "run_id")
+    lost = _lost(named, ends).groupBy("run_id", "block").agg(f.sum(f.col("high") - f.col("low") + 1).alias("lost"))
+    return (
+        ends.withColumn("block", f.explode(f.sequence(first_block, last_block)))
+        .join(counted.select("run_id", "block", "rows"), ["run_id", "block"], "left")
+        .join(lost, ["run_id", "block"], "left")
+        .withColumn("low", f.greatest("first_seq", f.col("block") * BLOCK))
+        .withColumn("high", f.least("last_seq", f.col("block") * BLOCK + (BLOCK - 1)))
+        .where(f.coalesce("rows", f.lit(0)) + f.coalesce("lost", f.lit(0)) < f.col("high") - f.col("low") + 1)
+        .select("run_id", "block", "low", "high")
+    )
+
+
+def holes(lacking: DataFrame, events: DataFrame, named: DataFrame) -> DataFrame:
+    """From the first to the last number that each of these blocks lacks: (run_id, block, low, high)."""
+    numbers = events.select("run_id", f.floor(f.col("seq") / BLOCK).alias("block"), "seq", f.col("seq").alias("to"))
+    named = _lost(
+        named, lacking.groupBy("run_id").agg(f.min("low").alias("first_seq"), f.max("high").alias("last_seq"))
+    )
+    around = [
+        lacking.select("run_id", "block", edge.alias("seq"), edge.alias("to"))
+        for edge in (f.col("low") - 1, f.col("high") + 1)
+    ]
+    known = (
+        numbers.unionByName(named.select("run_id", "block", f.col("low").alias("seq"), f.col("high").alias("to")))
+        .join(f.broadcast(lacking.select("run_id", "block")), ["run_id", "block"], "left_semi")
+        .unionByName(around[0])
+        .unionByName(around[1])
+    )
+    before = Window.partitionBy("run_id", "block").orderBy("seq").rowsBetween(Window.unboundedPreceding, -1)
+    return (
+        known.withColumn("reached", f.max("to").over(before))
+        .where(f.col("seq") > f.col("reached") + 1)
+        .groupBy("run_id", "block")
+        .agg(f.min(f.col("reached") + 1).alias("low"), f.max(f.col("seq") - 1).alias("high"))
+    )
+
+
+def _ends(counted: DataFrame) -> DataFrame:
+    return counted.groupBy("run_id").agg(f.min("low").alias("first_seq"), f.max("high").alias("last_seq"))
+
+
+def _lost(named: DataFrame, ends: DataFrame) -> DataFrame:
+    """The numbers in gaps, within these ends and cut at blocks: (run_id, block, low, high)."""
+    return (
+        named.join(f.broadcast(ends), "run_id")
         .select(
             "run_id",
             f.greatest("from_seq", "first_seq").alias("low"),
@@ -155,35 +201,19 @@ def holes(counted: DataFrame, named: DataFrame, begun: DataFrame) -> DataFrame:
         .withColumn("block", f.explode(f.sequence(f.floor(f.col("low") / BLOCK), f.floor(f.col("high") / BLOCK))))
         .withColumn("low", f.greatest("low", f.col("block") * BLOCK))
         .withColumn("high", f.least("high", f.col("block") * BLOCK + (BLOCK - 1)))
-        .groupBy("run_id", "block")
-        .agg(f.sum(f.col("high") - f.col("low") + 1).alias("lost"))
-    )
-    all_blocks = begun.select(
-        "run_id", "first_seq", "last_seq", f.explode(f.sequence(first_block, last_block)).alias("block")
-    )
-    wanted = (
-        f.least("last_seq", f.col("block") * BLOCK + (BLOCK - 1)) - f.greatest("first_seq", f.col("block") * BLOCK) + 1
-    )
-    return (
-        all_blocks.join(counted.select("run_id", "block", "rows"), ["run_id", "block"], "left")
-        .join(lost, ["run_id", "block"], "left")
-        .where(f.coalesce("rows", f.lit(0)) + f.coalesce("lost", f.lit(0)) < wanted)
-        .select(
-            "run_id",
-            f.greatest("first_seq", f.col("block") * BLOCK).alias("lost_from"),
-            f.least("last_seq", f.col("block") * BLOCK + (BLOCK - 1)).alias("lost_to"),
-        )
     )
 
 
-def edges(events: DataFrame, named: DataFrame, known: DataFrame) -> DataFrame:
-    """Gaps and the ends of runs: (run_id, from_seq, to_seq, edge).
+def edges(events: DataFrame, named: DataFrame, unnamed: DataFrame, known: DataFrame) -> DataFrame:
+    """Gaps, holes and the ends of runs: (run_id, from_seq, to_seq, edge).
 
     Deliveries of a publish with `edge` <= seq < `from_seq` may be among what was lost; the end of a run loses no
     publish, its `to_seq` is before its `from_seq`.
     """
     ends = known.select("run_id", (f.col("last_seq") + 1).alias("from_seq"), f.col("last_seq").alias("to_seq"))
-    all_gaps = named.select("run_id", "from_seq", "to_seq").unionByName(ends).withColumn("at", f.col("from_seq") - 1)
+    lacking = unnamed.select("run_id", f.col("low").alias("from_seq"), f.col("high").alias("to_seq"))
+    all_gaps = named.select("run_id", "from_seq", "to_seq").unionByName(lacking).unionByName(ends)
+    all_gaps = all_gaps.withColumn("at", f.col("from_seq") - 1)
     stretch = f.floor(f.col("at") / SLACK)
     looking = all_gaps.select("run_id", "at", f.explode(f.array(stretch, stretch - 1)).alias("stretch")).distinct()
     kind, ref_seq = f.col("kind"), f.col("ref_seq")

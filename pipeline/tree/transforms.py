@@ -26,7 +26,6 @@ from pyspark.sql.types import (
 from pipeline.engine import f
 
 SLICES: Final = 8
-EXAMPLES: Final = 3
 
 TREE: Final = StructType(
     [
@@ -74,7 +73,8 @@ EXPLOSIONS: Final = StructType(
         StructField("examples", ArrayType(StringType())),
     ]
 )
-"""`new_children`: how many were first seen in each eighth of the time; `examples`: a few of them."""
+"""`new_children`: how many were first seen in each eighth of the time; `examples`: the first and the last of
+them by name, and the one with the most messages."""
 
 PUBLISHES: Final = ("kind", "ts", "topic", "size")
 
@@ -172,13 +172,19 @@ def explosions(nodes: DataFrame, first_us: int, seconds: float, limits: Threshol
     ).cast("int")
     grown = (
         nodes.where(f.col("depth") > 0)
-        .select((f.col("depth") - 1).alias("depth"), f.col("parent").alias("prefix"), "level", slice_.alias("at"))
+        .select(
+            (f.col("depth") - 1).alias("depth"),
+            f.col("parent").alias("prefix"),
+            "level",
+            "messages",
+            slice_.alias("at"),
+        )
         # Large prefixes are few: their children alone are looked at.
         .join(f.broadcast(large.select("depth", "prefix")), ["depth", "prefix"], "left_semi")
         .groupBy("depth", "prefix")
         .agg(
             f.array(*(f.count(f.when(f.col("at") == number, True)) for number in range(SLICES))).alias("new_children"),
-            f.array(f.min("level"), f.max("level"), f.any_value("level")).alias("examples"),
+            f.array(f.min("level"), f.max("level"), f.max_by("level", f.struct("messages", "level"))).alias("examples"),
         )
     )
     parts = f.size(f.filter("new_children", lambda each: each > 0))

@@ -51,6 +51,13 @@ class TestFiles:
         result = files(tmp_path, "--until", "2026-11-21T16:00:01")
         assert result.stdout.splitlines() == [str(written[0]), str(written[-1])]
 
+    def test_one_that_is_cut_off_is_named(self, tmp_path: Path) -> None:
+        written = record(tmp_path)
+        written[1].write_bytes(written[1].read_bytes()[:-7])
+        result = files(tmp_path)
+        assert (result.exit_code, result.stdout.splitlines()) == (1, [str(path) for path in written])
+        assert result.stderr == f"canopy: {written[1]}: not as large as its manifest says\n"
+
     def test_json_has_what_the_manifest_says(self, tmp_path: Path) -> None:
         written = record(tmp_path)
         first, *_ = (json.loads(line) for line in files(tmp_path, "--json").stdout.splitlines())

@@ -190,6 +190,26 @@ def test_what_cannot_be_judged_is_said_in_one_line(
         judge(either, [story], tmp_path)
 
 
+def test_what_is_before_a_hole_is_judged_and_the_publish_at_its_edge_is_not(
+    either: SparkSession, tmp_path: Path
+) -> None:
+    story = small()
+    lost = story.publish("p", "a", qos=1)
+    story.deliver("s", story.publish("p", "a", qos=1), 1)
+    # Its delivery may be what was lost.
+    story.publish("p", "a", qos=1)
+    story.seq += 5
+    story.deliver("unknown", story.publish("p", "a"))
+    story.gap(story.seq, story.seq + 9, "queue-full")
+    story.add("connect", client_id="x", protocol=5)
+    outcome, found = judge(either, [story], tmp_path)
+    assert [(outcome, seq, why) for outcome, _, seq, _, _, why in found] == [
+        ("missing", lost, "no deliver and no drop")
+    ]
+    assert (outcome.publishes, outcome.judged, outcome.unjudged) == (5, 4, 2)
+    assert outcome.notes == ["1 runs are judged up to a gap after which subscriptions are not known."]
+
+
 @pytest.mark.long
 def test_the_command_says_what_it_found_and_ends_with_1(spark: SparkSession, tmp_path: Path) -> None:
     right, wrong = small("00000001"), small("00000002")
