@@ -100,9 +100,7 @@ class Memory:
             found.unpersist()
         now = {place: self._in_force(place, version + 1) for place in touched}
         minutes = summary(self._cells(now), "minute")
-        for place, file in self.tables.write(minutes, MINUTES, "start", PARTITION).items():
-            hour, _, part = place.rpartition("/part=")
-            self.folder.move(file, f"{MINUTES}/{hour}/{MINUTES}-{part}.parquet")
+        self.tables.move(self.tables.write(minutes, MINUTES, "start", PARTITION), MINUTES)
         self.tables.cleared()
         return Folded(sorted({_hour(place) for place in touched}), late)
 
@@ -119,7 +117,7 @@ class Memory:
             return
         some = self._cells(cells)
         for table, rows in ((HOURS, summary(some, "hour")), (PUBLISHERS, publishers(some))):
-            self.tables.move(self.tables.write(rows, table, "start"), table, f"{table}.parquet")
+            self.tables.move(self.tables.write(rows, table, "start"), table)
         self.tables.cleared()
 
     def settle(self, version: int, hours: Iterable[str]) -> None:

@@ -93,7 +93,7 @@ def page(shown: Shown, totals: Totals, coverage: Coverage, seconds: list[Piece] 
     made.heading("Topics with the most messages")
     made.table(
         ["topic", "messages", "share %", "bytes", "mean size", "retained", "p50 µs", "p99 µs"],
-        _topics(shown.by_topic, totals.messages),
+        _topics(shown.by_topic, totals),
         "the table hours",
     )
     if totals.latencies:
@@ -110,7 +110,8 @@ def _over_time(minutes: DataFrame, hours: DataFrame, totals: Totals) -> tuple[li
     span = (totals.last_us - totals.first_us) / 1e6
     unit = next((unit for unit in ("minute", "hour") if span / SECONDS[unit] < POINTS), "day")
     rows = minutes if unit == "minute" else hours
-    return _pieces(rows.withColumn("start", f.unix_seconds(f.date_trunc(unit, "start"))), "start"), unit
+    at = rows.withColumn("start", f.unix_seconds(f.date_trunc(unit, "start")))
+    return _pieces(at, "start", totals.latencies > 0), unit
 
 
 def by_second(told: DataFrame) -> list[Piece]:
@@ -137,8 +138,8 @@ def by_second(told: DataFrame) -> list[Piece]:
     return found
 
 
-def _pieces(rows: DataFrame, by: str) -> list[Piece]:
-    """Rows of a table added up by one column, in its order; few of them."""
+def _pieces(rows: DataFrame, by: str, timed: bool) -> list[Piece]:
+    """Rows of a table added up by one column, in its order; few of them. `timed`: some have a latency."""
     counted = rows.groupBy(by).agg(
         f.sum("messages").alias("messages"),
         f.sum("bytes").alias("bytes"),
@@ -149,7 +150,7 @@ def _pieces(rows: DataFrame, by: str) -> list[Piece]:
     found: dict[Any, Counter[int]] = {}
     # Apart from the counters, and put together here: cheaper than a join, for so little.
     each = rows.select(by, f.explode("latency").alias("each")).groupBy(by, "each.bucket")
-    for row in each.agg(f.sum("each.n").alias("n")).collect():
+    for row in each.agg(f.sum("each.n").alias("n")).collect() if timed else ():
         found.setdefault(row[by], Counter())[row["bucket"]] += row["n"]
     return [Piece(row, found.get(row[by], Counter())) for row in counted.orderBy(by).collect()]
 
@@ -197,13 +198,14 @@ def _rates(over: list[Piece], seconds: list[float], unit: str) -> list[Plot]:
     return made
 
 
-def _topics(hours: DataFrame, messages: int) -> list[list[Any]]:
+def _topics(hours: DataFrame, totals: Totals) -> list[list[Any]]:
     named = hours.groupBy("topic").agg(f.sum("messages").alias("n")).orderBy(f.desc("n"), "topic").limit(TOPICS)
     names = [row["topic"] for row in named.collect()]
-    told = {each.row["topic"]: each for each in _pieces(hours.where(f.col("topic").isin(names)), "topic")}
+    busiest = _pieces(hours.where(f.col("topic").isin(names)), "topic", totals.latencies > 0)
+    told = {each.row["topic"]: each for each in busiest}
     return [
         [
-            name, told[name].row["messages"], round(100 * told[name].row["messages"] / max(messages, 1), 2),
+            name, told[name].row["messages"], round(100 * told[name].row["messages"] / max(totals.messages, 1), 2),
             told[name].row["bytes"], told[name].row["bytes"] / told[name].row["messages"],
             told[name].row["retained"], told[name].percentile(0.5), told[name].percentile(0.99),
         ]

@@ -1,7 +1,7 @@
 """Where the rollup's tables lie, and how an hour of them is replaced.
 
-Promises: an hour of a table is one file (a stream's minutes: one for each ten of them), written aside and moved into
-its place, so that a reader of this machine finds the old one or the new one.
+Promises: an hour of a table is one file (of the table of minutes: one for each ten of them), written aside and moved
+into its place, so that a reader of this machine finds the old one or the new one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FORMAT: Final = 2
 
 PARTITION: Final = ("date", "hour", "part")
 PART: Final = 10
-"""Minutes of a part of an hour: a batch of a stream writes such parts again, not hours."""
+"""Minutes of a part of an hour: a stream writes such parts again, not hours, and several tasks write an hour."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Shown:
 class Tables:
     """The tables of one output folder.
 
-    OUT/minutes/date=2026-11-21/hour=16/minutes.parquet       topic and minute
+    OUT/minutes/date=2026-11-21/hour=16/minutes-3.parquet     topic and minute, 16:30 to 16:39
     OUT/hours/date=2026-11-21/hour=16/hours.parquet           topic and hour
     OUT/publishers/date=2026-11-21/hour=16/publishers.parquet topic, client and hour
     OUT/_state/…                                              a stream's memory (`pipeline.rollup.memory`)
@@ -113,16 +113,24 @@ class Tables:
         where = self.folder.path(f"{self._staging}/cells")
         cells.write.mode("overwrite").option("compression", "zstd").parquet(where)
         whole = parquet(self.spark.read.schema(CELLS), where)
-        for table, places in self._publish(whole).items():
+        for table, files in self._publish(whole).items():
             for place in self.places(table):
-                if place not in places:
+                if not any(file.startswith(f"{place}/") for file in files):
                     self.folder.remove(f"{table}/{place}")
+                    continue
+                for name in self.folder.names(f"{table}/{place}"):
+                    if name.endswith(".parquet") and f"{place}/{name}" not in files:
+                        self.folder.remove(f"{table}/{place}/{name}")
         self.folder.remove(STATE)
 
-    def _publish(self, cells: DataFrame) -> dict[str, list[str]]:
-        tables = {MINUTES: summary(cells, "minute"), HOURS: summary(cells, "hour"), PUBLISHERS: publishers(cells)}
-        staged = {table: self.write(rows, table, "start") for table, rows in tables.items()}
-        return {table: self.move(files, table, f"{table}.parquet") for table, files in staged.items()}
+    def _publish(self, cells: DataFrame) -> dict[str, set[str]]:
+        """Put these tables in place of what is there; the files of each."""
+        timed = bool(cells.where(f.col("bucket").isNotNull()).limit(1).collect())
+        hours = {HOURS: summary(cells, "hour", timed), PUBLISHERS: publishers(cells)}
+        minutes = self.write(summary(cells, "minute", timed), MINUTES, "start", PARTITION)
+        staged = {table: self.write(rows, table, "start") for table, rows in hours.items()}
+        found = {table: self.move(files, table) for table, files in staged.items()}
+        return {MINUTES: self.move(minutes, MINUTES), **found}
 
     def write(self, rows: DataFrame, table: str, at: str, by: Sequence[str] = ("date", "hour")) -> dict[str, str]:
         """Write rows aside, one file for each hour, or part of one, of their time `at`; the files by their places."""
@@ -164,11 +172,15 @@ class Tables:
             if part.startswith("part=")
         ]
 
-    def move(self, files: dict[str, str], table: str, name: str) -> list[str]:
-        """Put files that were written aside into their places, in place of what is there; these places."""
+    def move(self, files: dict[str, str], table: str) -> set[str]:
+        """Put files that were written aside into their places, in place of what is there; as they are called there."""
+        found = set()
         for place, file in files.items():
-            self.folder.move(file, f"{table}/{place}/{name}")
-        return list(files)
+            hour, _, part = place.partition("/part=")
+            name = f"{hour}/{table}-{part}.parquet" if part else f"{hour}/{table}.parquet"
+            self.folder.move(file, f"{table}/{name}")
+            found.add(name)
+        return found
 
     def cleared(self) -> None:
         """Remove what was written aside."""

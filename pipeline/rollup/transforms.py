@@ -121,11 +121,16 @@ def added(some: DataFrame) -> DataFrame:
     return some.groupBy("minute", "topic", "client_id", "bucket").agg(*_together()).select(*CELLS.names)
 
 
-def summary(some: DataFrame, unit: str) -> DataFrame:
-    """The rows of a table: cells by topic and `unit` (minute, hour or day)."""
-    at = some.withColumn("start", f.date_trunc(unit, "minute"))
+def summary(some: DataFrame, unit: str, timed: bool = True) -> DataFrame:
+    """The rows of a table: cells by topic and `unit` (minute, hour or day). `timed`: some may have a latency."""
+    # Brought together once, for the distinct publishers, the histograms and the join of both.
+    at = some.withColumn("start", f.date_trunc(unit, "minute")).repartition("start", "topic")
     # What the broker itself publishes has no client: it counts as no publisher.
     counted = at.groupBy("start", "topic").agg(*_together(), f.count_distinct("client_id").alias("publishers"))
+    none = f.array().cast(HISTOGRAM)
+    if not timed:
+        untimed = {"latency_count": f.lit(0).cast("long"), "latency": none}
+        return counted.withColumns(untimed).select(*SUMMARY.names)
     buckets = (
         at.where(f.col("bucket").isNotNull())
         .groupBy("start", "topic", "bucket")
@@ -140,7 +145,7 @@ def summary(some: DataFrame, unit: str) -> DataFrame:
     return (
         counted.join(buckets, ["start", "topic"], "left")
         .withColumn("latency_count", f.coalesce("latency_count", f.lit(0)))
-        .withColumn("latency", f.coalesce("latency", f.array().cast(HISTOGRAM)))
+        .withColumn("latency", f.coalesce("latency", none))
         .select(*SUMMARY.names)
     )
 
