@@ -77,11 +77,12 @@ def doubtful(published: DataFrame, receipts: DataFrame, heard: DataFrame) -> Dat
 
 def _copy(n: Column, qos: Column) -> list[Column]:
     """What a copy adds to its block's fingerprint; where it has no QoS, none of that."""
-    told = f.xxhash64(f.lit(1), "seq", "client_id", qos)
+    who = f.xxhash64("seq", "client_id")
+    told = f.xxhash64(who, qos)
     return [
         block(),
         n.alias("n"),
-        f.xxhash64("seq", "client_id").alias("who"),
+        who.alias("who"),
         f.when(qos.isNull(), f.lit(0).cast("long")).otherwise(told).alias("qos"),
     ]
 

@@ -15,7 +15,6 @@ from pyspark.sql.types import StringType, StructField, StructType
 from pipeline import schema
 from pipeline.engine import f, is_duckdb, nothing
 from pipeline.errors import PipelineError
-from pipeline.matching import is_shared
 from pipeline.oracle import agreement, differ, expect, judge, spans
 from pipeline.oracle.outcome import Loss, Outcome
 from pipeline.oracle.page import page
@@ -26,7 +25,7 @@ from pipeline.segments import Choice, Say, covering, events, reading, told_befor
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 COLUMNS: Final = (
     "seq", "kind", "run_id", "client_id", "topic", "qos", "topic_filter", "no_local", "reason", "n", "ref_seq",
@@ -126,7 +125,8 @@ def judged(
     Raises:
         PipelineError: there is nothing that can be judged, or deliveries were not recorded.
     """
-    counted, named = keep(judge.blocks(table)), keep(judge.gaps(table))
+    tallies, named = keep(judge.counts(table)), keep(judge.gaps(table))
+    counted = keep(judge.blocks(tallies))
     unnamed = keep(judge.short(counted, named))
     if unnamed.limit(1).collect():
         # Where all numbers are there, they are not looked at one by one.
@@ -137,7 +137,10 @@ def judged(
         chosen = known.where(f.col("run_id") == run_id)
     else:
         chosen = known
-    outcome, told, grouped = tallied(asked(table, since), counted, chosen, run_id)
+    twice = counted.where(f.col("rows") > f.col("high") - f.col("low") + 1).limit(1).collect()
+    if twice:
+        raise PipelineError(f"run {twice[0]['run_id']}: events are there twice: the same segments under two inputs?")
+    outcome, told, grouped = tallied(tallies, table, chosen, run_id, since)
     published, all_spans = expect.publishes(table, chosen), keep(spans.spans(table, chosen))
     receipts = expect.receipts(table, chosen)
     plain, members = spans.ordinary(all_spans), spans.shared(all_spans)
@@ -184,33 +187,19 @@ def _groups(published: DataFrame, receipts: DataFrame, matched: DataFrame, membe
     return keep(expect.beside_groups(wanted, expect.of_groups(receipts, members)).where("not agrees"))
 
 
-def tallied(table: DataFrame, counted: DataFrame, known: DataFrame, run_id: str | None) -> tuple[Outcome, int, bool]:
+def tallied(
+    counts: DataFrame, table: DataFrame, known: DataFrame, run_id: str | None, since: datetime | None
+) -> tuple[Outcome, int, bool]:
     """What can be counted without comparing anything, how many receipts there are of judged publishes, and whether one
     of them is a share group's."""
     outcome, told, grouped = Outcome(), 0, False
-    twice = counted.where(f.col("rows") > f.col("high") - f.col("low") + 1).limit(1).collect()
-    if twice:
-        raise PipelineError(f"run {twice[0]['run_id']}: events are there twice: the same segments under two inputs?")
-    kind, known_from, known_until = f.col("kind"), f.col("known_from"), f.col("known_until")
-
-    def is_known(seq: Column) -> Column:
-        return (seq > known_from) & (seq < known_until)
-
-    receipt = kind.isin(schema.DELIVER, schema.DROP) & f.col("ref_seq").isNotNull()
-    tally = (
-        table.join(f.broadcast(known.select("run_id", "known_from", "known_until")), "run_id")
-        .groupBy("kind", f.when(kind == schema.DROP, f.coalesce("reason", f.lit("unknown"))).alias("cause"))
-        .agg(
-            f.count("*").alias("events"),
-            f.sum(f.coalesce("n", f.lit(1))).alias("n"),
-            f.sum(is_known(f.col("seq")).cast("long")).alias("judged"),
-            f.sum((receipt & is_known(f.col("ref_seq"))).cast("long")).alias("told"),
-            f.sum((receipt & ~is_known(f.col("ref_seq"))).cast("long")).alias("unjudged"),
-            f.max(receipt & is_shared(f.col("topic_filter"))).alias("grouped"),
-        )
-        .orderBy("kind", "cause")
-        .collect()
-    )
+    known_from, known_until = f.col("known_from"), f.col("known_until")
+    tally = tally_of(counts, known)
+    if since is not None or any(row["cut"] for row in tally):
+        # What is known begins or ends within a block: these numbers are looked at one by one.
+        among = asked(table, since).join(f.broadcast(known.select("run_id", "known_from", "known_until")), "run_id")
+        parts = [(f.col(at) > known_from) & (f.col(at) < known_until) for at in ("seq", "ref_seq")]
+        tally = tally_of(judge.counts(among, *(part.alias(str(at)) for at, part in enumerate(parts))), known)
     for row in tally:
         match row["kind"]:
             case schema.PUBLISH:
@@ -229,8 +218,8 @@ def tallied(table: DataFrame, counted: DataFrame, known: DataFrame, run_id: str 
     headless = f.sum((~f.col("whole") & (known_until == 0)).cast("int"))
     later = f.sum((known_from > f.col("asked_from")).cast("int"))
     cut = f.sum(((known_until > 0) & (known_until <= f.col("last_seq"))).cast("int"))
-    counts = {"headless": headless, "later": later, "cut": cut}
-    about = known.agg(f.count("*").alias("runs"), *(each.alias(name) for name, each in counts.items())).collect()[0]
+    sums = {"headless": headless, "later": later, "cut": cut}
+    about = known.agg(f.count("*").alias("runs"), *(each.alias(name) for name, each in sums.items())).collect()[0]
     outcome.runs = about["runs"]
     if not outcome.runs:
         raise PipelineError("no event of that time" if run_id is None else f"--run {run_id}: no event of such a run")
@@ -243,6 +232,35 @@ def tallied(table: DataFrame, counted: DataFrame, known: DataFrame, run_id: str 
     if outcome.publishes and not outcome.judged:
         raise PipelineError("no publish can be judged: " + (" ".join(outcome.notes) or "subscriptions are not known"))
     return outcome, told, grouped
+
+
+def tally_of(counts: DataFrame, known: DataFrame) -> list[Row]:
+    """The events of each kind and cause, and of them those that are judged. `cut`: some of these counts are of events
+    that are judged, and of others."""
+    known_from, known_until = f.col("known_from"), f.col("known_until")
+
+    def inside(low: str, high: str) -> Column:
+        return (f.col(low) > known_from) & (f.col(high) < known_until)
+
+    def cut(low: str, high: str) -> Column:
+        return ~inside(low, high) & (f.col(high) > known_from) & (f.col(low) < known_until)
+
+    within = f.coalesce(inside("ref_low", "ref_high"), f.lit(False))
+    return (
+        counts.join(f.broadcast(known.select("run_id", "known_from", "known_until")), "run_id")
+        .groupBy("kind", "cause")
+        .agg(
+            f.sum("rows").alias("events"),
+            f.sum("n").alias("n"),
+            f.sum(f.when(inside("low", "high"), f.col("rows")).otherwise(0)).alias("judged"),
+            f.sum(f.when(within, f.col("receipts")).otherwise(0)).alias("told"),
+            f.sum(f.when(~within, f.col("receipts")).otherwise(0)).alias("unjudged"),
+            f.max("grouped").alias("grouped"),
+            f.max(cut("low", "high") | f.coalesce(cut("ref_low", "ref_high"), f.lit(False))).alias("cut"),
+        )
+        .orderBy("kind", "cause")
+        .collect()
+    )
 
 
 @dataclass(frozen=True)

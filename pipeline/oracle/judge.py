@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pipeline.engine import Window, f
+from pipeline.matching import is_shared
 from pipeline.schema import DELIVER, DROP, EVICT, GAP, PUBLISH, SNAPSHOT
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 BLOCK: Final = 65_536
 """Sequence numbers that are counted together, to see where unnamed holes are looked for."""
@@ -22,10 +23,38 @@ SLACK: Final = 1_000
 """Events before a gap among which the broker's last publish is looked for, where the last one does not tell it."""
 
 
-def blocks(events: DataFrame) -> DataFrame:
+def counts(events: DataFrame, *parts: Column) -> DataFrame:
+    """What there is of each kind in each block of numbers, or of such parts of it: (run_id, block, kind, cause, low,
+    high, rows, n, receipts, ref_low, ref_high, grouped).
+
+    `cause`: of drops. `receipts`: deliveries and drops of a publish, whose number is from `ref_low` to `ref_high`;
+    `grouped`: one of them is a share group's.
+    """
+    kind, ref_seq = f.col("kind"), f.col("ref_seq")
+    receipt = kind.isin(DELIVER, DROP) & ref_seq.isNotNull()
+    of = f.when(receipt, ref_seq)
+    return events.groupBy(
+        "run_id",
+        f.floor(f.col("seq") / BLOCK).alias("block"),
+        "kind",
+        f.when(kind == DROP, f.coalesce("reason", f.lit("unknown"))).alias("cause"),
+        *parts,
+    ).agg(
+        f.min("seq").alias("low"),
+        f.max("seq").alias("high"),
+        f.count("*").alias("rows"),
+        f.sum(f.coalesce("n", f.lit(1))).alias("n"),
+        f.count(of).alias("receipts"),
+        f.min(of).alias("ref_low"),
+        f.max(of).alias("ref_high"),
+        f.max(receipt & is_shared(f.col("topic_filter"))).alias("grouped"),
+    )
+
+
+def blocks(counted: DataFrame) -> DataFrame:
     """How many events there are in each block of numbers: (run_id, block, low, high, rows)."""
-    return events.groupBy("run_id", f.floor(f.col("seq") / BLOCK).alias("block")).agg(
-        f.min("seq").alias("low"), f.max("seq").alias("high"), f.count("*").alias("rows")
+    return counted.groupBy("run_id", "block").agg(
+        f.min("low").alias("low"), f.max("high").alias("high"), f.sum("rows").alias("rows")
     )
 
 
