@@ -75,7 +75,7 @@ class Limits:
         # Seconds that a publisher may be held back for subscribers that are behind; 0.0: not at all.
         self.hold_publishers = 0.0
         # Seconds for which it waits for one that takes nothing.
-        self.standstill = 1.0
+        self.standstill = 0.5
         # Policies that a 5.0 subscriber may choose.
         self.subscriber_policies: tuple[int, ...] = (0, 1, 2, 3)
         self.rules: tuple[QueueRule, ...] = ()

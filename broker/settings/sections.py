@@ -292,7 +292,7 @@ class Queue(Section):
     hold_publishers: SecondsOrOff = 5.0
     """Seconds for which a publisher in full flight is held back while a subscriber that reads has more than half of a
     full queue before it; a tenth of the time that passes is given back. 0: nobody is held back."""
-    standstill: SecondsOrOff = 1.0
+    standstill: SecondsOrOff = 0.5
     """Seconds after which a client that has taken nothing does not read, and holds back nobody. 0: nobody is held."""
     on_full: Literal["acknowledge", "tell-publisher"] = "acknowledge"
     """Whether a 5.0 publisher of QoS 1 or 2 whose message every matching queue refused is told, by 0x97 in PUBACK or

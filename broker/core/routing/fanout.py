@@ -61,8 +61,7 @@ WHATEVER: Final = 1 << 60
 """More work than there will ever be."""
 
 SLOW: Final = 16
-"""What a delivery that has an object of its own counts for in a turn, in deliveries of bytes as they came: about a
-microsecond, and half as much again where it is written."""
+"""What a delivery that has an object of its own (about a microsecond) counts for in a turn, in deliveries of bytes."""
 
 WAITS: Final = 2
 """How many more such deliveries one counts for that has to wait in its session, in memory that is new."""
@@ -367,9 +366,9 @@ class Fanout(Worker):
             session = cast(Session, subscription.session)
             if subscription.no_local and keeps_out(session, origin):
                 continue
-            # The bytes that came in, or those for the receiver's version.
-            live = session.fast_path and session.outbox is not None
-            its = run.translated() if live and session.v5 != run.v5 else run
+            its = run
+            if session.v5 != run.v5 and session.fast_path and session.outbox is not None:
+                its = run.translated()
             if not self.offer_plain(subscription, its.data, its.count, its.largest, its.v5, origin):
                 for message in run.messages():
                     session.deliver(message, 0, False, identifiers(subscription), None, queue_of(subscription))
