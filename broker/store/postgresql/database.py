@@ -144,14 +144,14 @@ class Database:
         seen: Any = None
         while True:
             try:
-                row = await connection.fetchrow(TAKE, self._node, self.lease_timeout)
+                row = await connection.fetchrow(TAKE, self._node, self.lease_timeout, timeout=self.timeout)
             except asyncpg.LockNotAvailableError as error:
                 raise StoreError(f"{self.place} is in use: a broker is writing there, stop that one") from error
             if row is not None:
                 self.epoch = row[0]
                 self._renew()
                 return row[1], row[2], row[3]
-            node, until, left = await connection.fetchrow(TAKEN)
+            node, until, left = await connection.fetchrow(TAKEN, timeout=self.timeout)
             if seen is not None and until != seen:
                 raise StoreError(
                     f"{self.place} is in use by {node}: stop that one, or name another schema (store.name)"
@@ -202,7 +202,7 @@ class Database:
     async def renew(self) -> bool:
         """Have the lease last anew; False: the tables are another broker's."""
         connection = await self.connection()
-        if await connection.fetchval(RENEW, self.epoch, self.lease_timeout) is None:
+        if await connection.fetchval(RENEW, self.epoch, self.lease_timeout, timeout=self.timeout) is None:
             return False
         self._renew()
         return True
@@ -228,9 +228,9 @@ class Database:
     # -- statements ----------------------------------------------------------------------------------------------------
 
     async def fetch(self, statement: str, *values: object) -> Sequence[Any]:
-        """All rows of a short answer."""
+        """All rows of a short answer, which the database has so much time for (`timeout`)."""
         connection = await self.connection()
-        rows: Sequence[Any] = await connection.fetch(statement, *values)
+        rows: Sequence[Any] = await connection.fetch(statement, *values, timeout=self.timeout)
         return rows
 
 

@@ -6,6 +6,7 @@ ours, or of a newer version, is never written to; one of an older version is mig
 
 from __future__ import annotations
 
+import asyncio
 from math import isfinite
 from typing import Final, NamedTuple
 
@@ -37,7 +38,8 @@ async def begin(database: Database) -> Begun:
     """Open the schema for a broker; schema and tables are made where they are not there. Raises StoreError."""
     taken = False
     try:
-        await _make(database)
+        async with asyncio.timeout(database.timeout):
+            await _make(database)
         group, wall, ahead = await database.take()
         taken = True
         await _migrate(database)

@@ -106,6 +106,21 @@ async def test_a_database_that_stands_still(name: str, proxy: Proxy) -> None:
     await store.close()
 
 
+async def test_a_start_does_not_wait_for_ever(name: str, proxy: Proxy) -> None:
+    """Wherever it is when the database stops to answer."""
+    url = await proxy.start()
+    proxy.stand_still()
+    with pytest.raises(StoreError, match="cannot be reached"):
+        await make(name, url=url, stall_timeout=0.3).open(lambda: 0.0)
+    proxy.go_on()
+    store = await opened(name, url=url, stall_timeout=0.3)
+    proxy.stand_still()
+    with pytest.raises(StoreError, match="cannot be reached"):
+        await store.load()
+    proxy.go_on()
+    await store.close()
+
+
 async def test_an_outage_is_told_with_nothing_to_write(name: str, proxy: Proxy) -> None:
     store = await opened(name, url=await proxy.start())
     listener = store.listener
