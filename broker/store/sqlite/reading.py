@@ -20,7 +20,9 @@ from broker.store.groups.principals import Principals
 from broker.store.groups.records import LARGEST_NUMBER, Damaged, Loaded, add_to_pages, delivery, fault, message
 
 NUMBERS: Final = (
-    "SELECT max((SELECT ifnull(max(id), 0) FROM session), (SELECT ifnull(max(id), 0) FROM gone_session)),"
+    "SELECT max((SELECT ifnull(max(id), 0) FROM session), (SELECT ifnull(max(id), 0) FROM gone_session),"
+    # What is left of no session: whoever had its number would inherit it.
+    " (SELECT ifnull(max(session), 0) FROM subscription), (SELECT ifnull(max(session), 0) FROM received)),"
     " max((SELECT ifnull(max(number), 0) FROM delivery), (SELECT ifnull(max(id), 0) FROM broadcast),"
     " (SELECT ifnull(max(number), 0) FROM read_back)),"
     " (SELECT ifnull(max(id), 0) FROM message)"

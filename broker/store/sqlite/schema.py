@@ -297,6 +297,7 @@ FORGET_RECEIVED: Final = (
     "DELETE FROM received WHERE (session, packet_id) IN (SELECT over.session, over.packet_id FROM gone_session"
     " CROSS JOIN received AS over ON over.session = gone_session.id WHERE gone_session.id <= ? LIMIT ?)"
 )
+FORGET_GONE: Final = "DELETE FROM gone_session WHERE id <= ? AND id NOT IN (SELECT value FROM json_each(?))"
 LEFT_DELIVERIES: Final = (
     "SELECT json_group_array(number), json_group_array(size) FROM"
     " (SELECT number, ifnull(length(payload), 0) AS size FROM delivery WHERE number > ? AND number <= ?"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterable
 from typing import Final
 
 from broker.store.sqlite import schema
@@ -40,6 +41,14 @@ class Sweep:
         self._session = 0
         self._number = 0
         self._last_number = 0
+        # Of the sessions that this round is about by their numbers: those that ended after it had begun.
+        self._late: set[int] = set()
+
+    def ended(self, sessions: Iterable[int]) -> None:
+        """Sessions end with the group that is written: what they leave may have been passed over by this round."""
+        last = self._last
+        if last is not None:
+            self._late.update(session for session in sessions if session <= last)
 
     def piece(self) -> bool:
         """Remove some; False: there is nothing left. Raises what SQLite raises; then the round begins again."""
@@ -63,7 +72,7 @@ class Sweep:
         else:
             over = self._deliveries()
             if over:
-                db.execute("DELETE FROM gone_session WHERE id <= ?", (self._last,))
+                db.execute(schema.FORGET_GONE, (self._last, json.dumps(list(self._late))))
         db.execute("COMMIT")
         if over:
             self._phase += 1
@@ -76,6 +85,7 @@ class Sweep:
             return False
         self._phase = SUBSCRIPTIONS
         self._session = 0
+        self._late.clear()
         first, last = self._db.execute(schema.ALL_DELIVERIES).fetchone()
         self._number, self._last_number = (0, 0) if first is None else (first - 1, last)
         return True

@@ -146,6 +146,7 @@ class Writer:
             gone = json.dumps(batch.gone)
             execute(schema.SESSION_GONE, (gone,))
             execute(schema.REMEMBER_GONE, (gone,))
+            self._sweep.ended(batch.gone)
             execute(schema.FORGET_READ_BACK, (gone,))
         if batch.sessions:
             values = batch.sessions

@@ -11,6 +11,7 @@ import pytest
 
 from broker.store.sqlite import schema, sweeping
 from broker.store.sqlite.opening import open_store
+from broker.store.sqlite.reading import NUMBERS
 from broker.store.sqlite.sweeping import Sweep
 
 
@@ -105,6 +106,27 @@ def test_sessions_that_end_meanwhile_are_for_the_next_round(db: sqlite3.Connecti
     all_of(sweep)
     assert count(db, "subscription", 4) == 0
     assert count(db, "subscription", 2) == 10
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_also_those_with_lower_numbers(db: sqlite3.Connection, after: int) -> None:
+    """Whatever the round is at: subscriptions, packet identifiers, deliveries."""
+    fill(db, 30)
+    sweep = Sweep(db)
+    for _ in range(after):
+        assert sweep.piece()
+    db.execute("INSERT INTO gone_session VALUES (2)")
+    sweep.ended([2])
+    all_of(sweep)
+    assert [count(db, table, 2) for table in ("subscription", "received", "delivery")] == [0, 0, 0]
+
+
+def test_a_session_does_not_get_the_number_of_what_is_left(db: sqlite3.Connection) -> None:
+    """It would inherit it."""
+    db.execute("INSERT INTO subscription VALUES (7, 'f', 0, 0, 0, 0, 0, 0, NULL, NULL, NULL)")
+    assert db.execute(NUMBERS).fetchone()[0] == 7
+    db.execute("INSERT INTO received VALUES (8, 1)")
+    assert db.execute(NUMBERS).fetchone()[0] == 8
 
 
 @pytest.mark.parametrize(
