@@ -60,10 +60,12 @@ def alike(data: bytes, head: bytes, start: i64, end: i64, payload_at: i64, v5: b
     behind: i64 = payload_at - start - 1
     if limit > len(data):
         limit = len(data)
+    room: i64 = (limit - start) // length
+    if most > room:
+        most = room
     count: i64 = 1
     while (
         count < most
-        and end + length <= limit
         and data[end : end + id_at] == head
         and (data[end + id_at] != 0 or data[end + id_at + 1] != 0)
         and (not v5 or data[end + behind] == 0)

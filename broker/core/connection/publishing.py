@@ -272,7 +272,7 @@ class PublishHandler:
         asked: NodeRequest | None = None
         if receiver is not None:
             count: i64 = 1
-            if receiver.v5 == self._v5:
+            if end < len(buffer) and receiver.v5 == self._v5:
                 if room > self.longest_run:
                     room = self.longest_run
                 count = alike(buffer, head, start, end, payload_at, self._v5, room, start + RUN_BYTES)
