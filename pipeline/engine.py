@@ -9,7 +9,7 @@ Promises: pages, summaries and exit codes are made by the same code, which does 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession, Window
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructType
+
+TINY: Final[Mapping[str, str]] = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+"""For a query over few rows of any record: one job in place of one for each of its exchanges, and nothing compiled."""
 
 AUTO: Final = "auto"
 SPARK: Final = "spark"
@@ -153,4 +160,33 @@ def at_work(engine: str) -> Iterator[None]:
         _modules.pop()
 
 
-__all__ = ["AUTO", "DUCKDB", "SPARK", "Window", "at_work", "chosen", "f", "few", "is_duckdb", "nothing", "session"]
+@contextmanager
+def of_few_rows(spark: SparkSession) -> Iterator[None]:
+    """Have what is computed in the block planned for few rows, by a Spark that may have planned for many."""
+    if is_duckdb(spark):
+        yield
+        return
+    before = {name: str(spark.conf.get(name)) for name in TINY}
+    try:
+        for name, value in TINY.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+
+
+__all__ = [
+    "AUTO",
+    "DUCKDB",
+    "SPARK",
+    "Window",
+    "at_work",
+    "chosen",
+    "f",
+    "few",
+    "is_duckdb",
+    "nothing",
+    "of_few_rows",
+    "session",
+]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pipeline import schema
-from pipeline.engine import f, is_duckdb, nothing
+from pipeline.engine import f, is_duckdb, nothing, of_few_rows
 from pipeline.errors import PipelineError
 from pipeline.oracle import agreement, differ, expect, judge, spans
 from pipeline.oracle.outcome import Loss, Outcome
@@ -126,18 +126,23 @@ def judged(
         PipelineError: there is nothing that can be judged, or deliveries were not recorded.
     """
     tallies, named = keep(judge.counts(table)), keep(judge.gaps(table))
-    counted = keep(judge.blocks(tallies))
-    unnamed = keep(judge.short(counted, named))
-    if unnamed.limit(1).collect():
+    told_again = keep(judge.snapshots(table))
+    with of_few_rows(table.sparkSession):
+        counted = keep(judge.blocks(tallies))
+        unnamed = keep(judge.short(counted, named))
+        lacking = bool(unnamed.limit(1).collect())
+    if lacking:
         # Where all numbers are there, they are not looked at one by one.
         unnamed = keep(judge.holes(unnamed, table, named))
-    known = keep(judge.asked(judge.runs(counted, named, unnamed, keep(judge.snapshots(table)), cut), table, since))
+    with of_few_rows(table.sparkSession):
+        all_runs = keep(judge.runs(counted, named, unnamed, told_again, cut))
+        twice = counted.where(f.col("rows") > f.col("high") - f.col("low") + 1).limit(1).collect()
+    known = keep(judge.asked(all_runs, table, since)) if since is not None else judge.asked(all_runs, table, since)
     if run_id is not None:
         table, named = (each.where(f.col("run_id") == run_id) for each in (table, named))
         chosen = known.where(f.col("run_id") == run_id)
     else:
         chosen = known
-    twice = counted.where(f.col("rows") > f.col("high") - f.col("low") + 1).limit(1).collect()
     if twice:
         raise PipelineError(f"run {twice[0]['run_id']}: events are there twice: the same segments under two inputs?")
     outcome, told, grouped = tallied(tallies, table, chosen, run_id, since)
@@ -194,7 +199,8 @@ def tallied(
     of them is a share group's."""
     outcome, told, grouped = Outcome(), 0, False
     known_from, known_until = f.col("known_from"), f.col("known_until")
-    tally = tally_of(counts, known)
+    with of_few_rows(counts.sparkSession):
+        tally = tally_of(counts, known)
     if since is not None or any(row["cut"] for row in tally):
         # What is known begins or ends within a block: these numbers are looked at one by one.
         among = asked(table, since).join(f.broadcast(known.select("run_id", "known_from", "known_until")), "run_id")
@@ -219,7 +225,8 @@ def tallied(
     later = f.sum((known_from > f.col("asked_from")).cast("int"))
     cut = f.sum(((known_until > 0) & (known_until <= f.col("last_seq"))).cast("int"))
     sums = {"headless": headless, "later": later, "cut": cut}
-    about = known.agg(f.count("*").alias("runs"), *(each.alias(name) for name, each in sums.items())).collect()[0]
+    with of_few_rows(counts.sparkSession):
+        about = known.agg(f.count("*").alias("runs"), *(each.alias(name) for name, each in sums.items())).collect()[0]
     outcome.runs = about["runs"]
     if not outcome.runs:
         raise PipelineError("no event of that time" if run_id is None else f"--run {run_id}: no event of such a run")
