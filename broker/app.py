@@ -204,8 +204,7 @@ class Broker(Server):
             if self.presence is not None:
                 await self.presence.start()
             if self.settings.mesh.name:
-                # After what is not true any more of clients here has gone: of those of others they tell.
-                # Not before: it takes 10 MB.
+                # After the presence of clients here is true again. Imported only now: it takes 10 MB.
                 from broker.mesh.joining import join
 
                 self.mesh = await join(self, self.settings.mesh, KeptRules(), self._break)

@@ -135,10 +135,20 @@ def test_there_are_no_circles(package: str, least: int) -> None:
     TopologicalSorter(needs).prepare()
 
 
-@pytest.mark.parametrize(
-    "package",
-    ["benchmarks", "broker", "canopy", "canopy_delta", "canopy_pages", "canopy_spark", "loadtest", "pipeline", "tools"],
-)
+PACKAGES = [
+    "benchmarks",
+    "broker",
+    "canopy",
+    "canopy_delta",
+    "canopy_pages",
+    "canopy_spark",
+    "loadtest",
+    "pipeline",
+    "tools",
+]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
 def test_a_module_begins_with_at_most_eight_lines(package: str) -> None:
     """What it owns and promises, without blank lines; more than that stands with the class that it is about."""
     headers = {}
@@ -147,3 +157,13 @@ def test_a_module_begins_with_at_most_eight_lines(package: str) -> None:
         headers[str(file)] = sum(bool(line) for line in header.splitlines())
     assert {file: lines for file, lines in headers.items() if lines > 8} == {}
     assert headers
+
+
+def test_modules_stay_below_500_lines() -> None:
+    lines = {
+        str(file): len(file.read_text(encoding="utf-8").splitlines())
+        for package in PACKAGES
+        for file in (ROOT / package).rglob("*.py")
+    }
+    assert len(lines) > 500
+    assert {file: count for file, count in lines.items() if count >= 500} == {}

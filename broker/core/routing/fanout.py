@@ -57,9 +57,6 @@ MOST_IN_LINE: Final = 8
 """Messages that are on their way to very many, each with a list of them. Clients wait before they publish another;
 links and the broker itself do not: for one more of theirs, the first in line goes at once to all who are left."""
 
-WHATEVER: Final = 1 << 60
-"""More work than there will ever be."""
-
 SLOW: Final = 16
 """What a delivery that has an object of its own (about a microsecond) counts for in a turn, in deliveries of bytes."""
 
@@ -268,7 +265,7 @@ class Fanout(Worker):
     def _begin_broadcast(self, route: Route, message: Message, origin: Session | None) -> int:
         """Have a message go to very many from the next turn on. How many they are."""
         broadcasts = self._broadcasts
-        if len(broadcasts) >= MOST_IN_LINE and self._broadcast_turn(broadcasts[0], WHATEVER):
+        if len(broadcasts) >= MOST_IN_LINE and self._broadcast_turn(broadcasts[0], 1 << 60):  # all of it
             self._line.went()
         if self.nodes and (origin is None or not origin.node):
             self._to_nodes(route, message)

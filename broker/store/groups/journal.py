@@ -452,7 +452,6 @@ class GroupJournal(Journal):
         batch.awaited = self._binding > 0 or len(rows) > 0
         batch.size = self._size
         batch.last = self._number
-        # What is to be added to a time of the broker's clock to make it last.
         offset = self._times.lasting(0.0)
         batch.gone = self._gone
         for kept in self._touched.values():
