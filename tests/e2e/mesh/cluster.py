@@ -62,7 +62,13 @@ class Node:
         """Start it, and again where it does not stay."""
         for attempt in range(STARTS):
             try:
-                self.daemon = await asyncio.to_thread(lambda: Daemon(*self._arguments, command=COMMAND))
+                starting = asyncio.ensure_future(asyncio.to_thread(lambda: Daemon(*self._arguments, command=COMMAND)))
+                try:
+                    self.daemon = await asyncio.shield(starting)
+                except asyncio.CancelledError:
+                    # The thread goes on: what it started is to end with the test.
+                    self.daemon = await starting
+                    raise
                 break
             except AssertionError:
                 if attempt == STARTS - 1:
