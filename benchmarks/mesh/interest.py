@@ -92,14 +92,12 @@ def measure(filters: int, seconds: float, core: int | None, told: Callable[[str]
     """Two tables in one text, and the constants."""
     filters -= filters % CLIENTS
     told(f"{filters:,} filters in {NODES} nodes")
-    alone_cpu, alone_churn = _alone(filters, seconds, core)
+    alone_cpu, alone_churn, alone_idle = _alone(filters, seconds, core)
     with nodes.scene() as stack:
         there = nodes.start_nodes(stack, NODES, core)
         all_of_them = Together([node.process for node in there])
         all_of_them.settle()
-        began, clocks = time.monotonic(), all_of_them.cpu()
-        time.sleep(IDLE)
-        idle = (all_of_them.cpu() - clocks) / 1e3 / (time.monotonic() - began) / NODES / (NODES - 1)
+        idle = max(0.0, _idle(all_of_them) / NODES - alone_idle) / (NODES - 1)
         first, others = there[0], there[1:]
         memory = [node.process.resident() for node in others]
         cpu = [node.process.cpu() for node in there]
@@ -157,14 +155,22 @@ def measure(filters: int, seconds: float, core: int | None, told: Callable[[str]
     }), figures  # fmt: skip
 
 
-def _alone(filters: int, seconds: float, core: int | None) -> tuple[float, float]:
-    """CPU microseconds of a filter, and of one that comes and goes, on a broker without a mesh."""
+def _idle(process: Together) -> float:
+    """CPU microseconds a second of processes that have nothing to do."""
+    began, before = time.monotonic(), process.cpu()
+    time.sleep(IDLE)
+    return (process.cpu() - before) / 1e3 / (time.monotonic() - began)
+
+
+def _alone(filters: int, seconds: float, core: int | None) -> tuple[float, float, float]:
+    """CPU microseconds on a broker without a mesh: of a filter, of one that comes and goes, of a second without any."""
     with nodes.scene() as stack:
         node = nodes.start_alone(stack, core)
         node.process.settle()
+        idle = _idle(Together([node.process]))
         before = node.process.cpu()
         _subscribe(stack, node, filters)
         node.process.settle()
         each = (node.process.cpu() - before) / 1e3 / filters
         count, (own, _) = _churn(stack, node, Together([node.process]), seconds)
-        return each, own / count * 1e6
+        return each, own / count * 1e6, idle
