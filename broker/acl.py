@@ -30,7 +30,7 @@ DENIED: Final = 3
 TABLE: Final = re.compile(r"^\s*\[\[\s*rule\s*\]\]")
 NUMBERED: Final = re.compile(r"rule\[(\d+)\]")
 
-app = typer.Typer(name="acl", help="What the access rules say.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(name="acl", help="Explain access rules.", no_args_is_help=True, rich_markup_mode=None)
 
 
 class Action(StrEnum):
@@ -43,7 +43,7 @@ class Action(StrEnum):
 
 @app.callback()
 def acl() -> None:
-    """What the access rules say."""
+    """Explain access rules."""
 
 
 @app.command()

@@ -209,7 +209,7 @@ def init(
         Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write; - for standard output.")
     ] = Path("canopy.toml"),
 ) -> None:
-    """Write settings to begin with, with their reasons, and say which commands come next.
+    """Write a commented settings file to start from, and print the next commands.
 
     dev: a developer's machine. edge: a small machine, linked to a broker in the cloud. public: TLS, users and rules.
     recorder: everything is kept for analysis. Keys and passwords are looked for beside FILE; one that is there stays.
@@ -235,7 +235,7 @@ def check_config(
         bool, typer.Option("--defaults", help="Print every setting with its default and its reason, as TOML, and end.")
     ] = False,
 ) -> None:
-    """Check a settings file, and show what it changes and what in it is suspicious.
+    """Check a settings file. Show what it changes, and warn of settings that look wrong.
 
     CANOPY_ environment variables count too, as they will when the broker is started here; without FILE they are all
     there is. The exit code is 0 when the settings can be used and 2 when they cannot.
@@ -312,7 +312,7 @@ def _list_tables(table: str, tables: Any) -> None:
 def convert(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A mosquitto.conf, of mosquitto 2.0 or 2.1.")],
 ) -> None:
-    """Print a mosquitto.conf as settings of Canopy: canopy convert mosquitto.conf > canopy.toml.
+    """Convert a mosquitto.conf to Canopy settings: canopy convert mosquitto.conf > canopy.toml.
 
     Every option is a setting there, or stands in a comment with the reason and with what Canopy has for it; what is
     missing is told here too. The exit code is 3 when something is missing that kept somebody out: see to it first.

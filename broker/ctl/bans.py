@@ -61,7 +61,7 @@ def ban(
     ] = None,
     reason: Annotated[str, typer.Option(metavar="TEXT")] = "",
 ) -> None:
-    """Keep somebody out, and end what they have open. A broker that starts again has forgotten it."""
+    """Ban a client, and end its connections. A restart of the broker lifts the ban."""
     body = {"as": KINDS[kind], "who": who, "reason": reason}
     if how_long is not None:
         body["until"] = (datetime.now(UTC) + timedelta(seconds=how_long)).isoformat()
@@ -70,5 +70,5 @@ def ban(
 
 @asking
 def unban(context: typer.Context, kind: Kind, who: Who) -> None:
-    """Lift a ban, also one for guessing passwords."""
+    """Lift a ban, including one for guessed passwords."""
     options(context).api().call("DELETE", f"/banned/{KINDS[kind]}/{named(who)}")

@@ -11,9 +11,7 @@ from broker.commands import Group
 from broker.ctl import alarms, bans, clients, explain, figures, messages, operating, top, trace
 from broker.ctl.options import Options
 
-app = typer.Typer(
-    name="ctl", help="Look at a running broker, and steer it.", no_args_is_help=True, rich_markup_mode=None
-)
+app = typer.Typer(name="ctl", help="Inspect and control a running broker.", no_args_is_help=True, rich_markup_mode=None)
 app.command("top")(top.top)
 app.add_typer(trace.app, name="trace", cls=Group)
 app.command("explain")(explain.explain)
@@ -56,5 +54,5 @@ def ctl(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Answers as JSON.")] = False,
 ) -> None:
-    """Look at a running broker, and steer it. It has to listen for HTTP (the section [http] of its settings)."""
+    """Inspect and control a running broker. The broker must listen for HTTP (settings section [http])."""
     context.obj = Options(url, token_file, user, ca, as_json)

@@ -89,7 +89,7 @@ def sessions(
 
 @asking
 def client(context: typer.Context, client_id: ClientId) -> None:
-    """Show what is known of one client, connected or away."""
+    """Show the details of one client, connected or not."""
     facts(context, options(context).api().call("GET", f"/clients/{named(client_id)}"))
 
 
@@ -101,7 +101,7 @@ def kick(context: typer.Context, client_id: ClientId) -> None:
 
 @asking
 def end(context: typer.Context, client_id: ClientId) -> None:
-    """End a client's session, and its connection where it has one: nothing is kept of it."""
+    """End a client's session and connection. The broker keeps nothing of the session."""
     options(context).api().call("DELETE", f"/sessions/{named(client_id)}")
 
 

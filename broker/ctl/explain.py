@@ -42,7 +42,7 @@ def explain(
         ),
     ] = None,
 ) -> None:
-    """Say who would get a message that is published now, and who would not, and why. Nothing is published.
+    """Show who would receive a message published now, who would not, and why. Nothing is published.
 
     With --client, the exit code is 3 when that client would not get it.
     """

@@ -18,7 +18,7 @@ def figures(
     context: typer.Context,
     pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Of names, as messages.*; all of them.")] = "*",
 ) -> None:
-    """Show the broker's figures: what is now, and what has been since its start. docs/sys.md explains them."""
+    """Show the broker's figures: current values, and totals since its start. docs/sys.md explains them."""
     api = options(context).api()
     told = api.call("GET", "/stats") | api.call("GET", "/metrics")
     found = {name: value for name, value in sorted(told.items()) if fnmatchcase(name, pattern)}

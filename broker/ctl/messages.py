@@ -72,7 +72,7 @@ def publish(
         list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A user property.")
     ] = None,
 ) -> None:
-    """Publish a message as the operator, to whom no access rule applies."""
+    """Publish a message as the operator. Access rules do not apply."""
     user: dict[str, str] = {}
     for each in properties or []:
         name, equals, value = each.partition("=")

@@ -116,7 +116,7 @@ def mesh(context: typer.Context) -> None:
 
 @asking
 def reload(context: typer.Context) -> None:
-    """Have the settings, and all files that they name, read again, as SIGHUP does."""
+    """Reload the settings and all files that they name, as SIGHUP does."""
     told = options(context).api().call("POST", "/reload")
     if options(context).as_json:
         typer.echo(json.dumps(told))
@@ -133,7 +133,7 @@ def log_level(
         float, typer.Option("--for", parser=seconds, metavar="TIME", help="For how long: 30s, 5m, 1h.")
     ] = 600.0,
 ) -> None:
-    """Have the log tell more, or less, for a time."""
+    """Change the log level for a time."""
     options(context).api().call("PUT", "/log-level", {"level": level.value, "seconds": how_long})
 
 
@@ -148,7 +148,7 @@ def drain(
     look: Annotated[bool, typer.Option("--status", help="Show how far it is.")] = False,
     end: Annotated[bool, typer.Option("--end", help="Let clients in again.")] = False,
 ) -> None:
-    """Let no client in any more, and move those that are here to other brokers, evenly over a time."""
+    """Accept no more clients, and move connected clients to other brokers evenly over a time."""
     api = options(context).api()
     if look and end:
         raise typer.BadParameter("--status or --end, not both")
@@ -186,7 +186,7 @@ def api(
     path: Annotated[str, typer.Argument(metavar="PATH", help="Below /api/v5, as '/clients?limit=5'.")],
     body: Annotated[str, typer.Argument(metavar="[BODY]", help="JSON; - reads it from standard input.")] = "",
 ) -> None:
-    """Ask the API itself, and write what it answers as it is. /openapi.json says what there is."""
+    """Send a request to the API, and print the response unchanged. /openapi.json describes the API."""
     if not path.startswith("/"):
         raise typer.BadParameter("begins with /", param_hint="PATH")
     made = None

@@ -22,7 +22,7 @@ from broker.store.base import StoreError
 
 app = typer.Typer(
     name="store",
-    help="Look at what a broker keeps on disk, check it, take it out and bring it in.",
+    help="Inspect, verify, export, import and compact a broker's store.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -34,7 +34,7 @@ def loadtest(
     skip_corrupt: SkipOption = False,
     allow_gaps: AllowOption = False,
 ) -> None:
-    """Find the account of a load run again from its messages: latency, losses, copies, order.
+    """Compute the results of a load run from its recorded messages: latency, losses, duplicates, order.
 
     Joins what was sent with what came, for each pair and in total, and holds it against the load tester's own report
     where that is beside the records. Exit code 1 when the two do not agree.

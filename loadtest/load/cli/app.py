@@ -46,7 +46,7 @@ from loadtest.load.cli.replay import capture, replay
 
 app = typer.Typer(
     name="load",
-    help="Put a described load on any MQTT broker, and say what came of it.",
+    help="Put load on any MQTT broker, and report what happened to every message.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
