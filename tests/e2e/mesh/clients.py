@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import random
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
@@ -119,6 +120,19 @@ class Places:
         return self._chance.randrange(20, 400) if self.roams else 1 << 60
 
 
+async def once(line: Line | None, over: Callable[[Line], Awaitable[None]]) -> None:
+    """Use a connection until it is gone; where there was none, wait before the next."""
+    if line is None:
+        await asyncio.sleep(0.1)
+        return
+    try:
+        await over(line)
+    except GONE:
+        pass
+    finally:
+        line.abort()
+
+
 class Writer:
     """Publishes numbers to a topic that nobody else publishes to."""
 
@@ -141,16 +155,7 @@ class Writer:
     async def run(self) -> None:
         """Until it was stopped and all is seen through."""
         while not self._stopping or self._open:
-            line = await Line.open(self._cluster, self.client_id, self._places.next())
-            if line is None:
-                await asyncio.sleep(0.1)
-                continue
-            try:
-                await self._over(line)
-            except GONE:
-                pass
-            finally:
-                line.abort()
+            await once(await Line.open(self._cluster, self.client_id, self._places.next()), self._over)
 
     async def _over(self, line: Line) -> None:
         if not line.present:
@@ -225,16 +230,8 @@ class Reader:
     async def run(self) -> None:
         """Until it is cancelled."""
         while True:
-            line = self._line = await Line.open(self._cluster, self.client_id, self._places.next())
-            if line is None:
-                await asyncio.sleep(0.1)
-                continue
-            try:
-                await self._over(line)
-            except GONE:
-                pass
-            finally:
-                line.abort()
+            self._line = await Line.open(self._cluster, self.client_id, self._places.next())
+            await once(self._line, self._over)
 
     async def _over(self, line: Line) -> None:
         if not line.present:
