@@ -145,12 +145,12 @@ async def pings(port: int, seconds: float) -> list[float]:
 
 
 async def pings_while(port: int, wanted: Callable[[], bool], name: str = "pinging") -> list[float]:
-    """The same, as long as more are wanted; sorted."""
+    """The same, at least one and as long as more are wanted; sorted."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(connect(name))
     await reader.readexactly(4)
-    waits = []
-    while wanted():
+    waits: list[float] = []
+    while not waits or wanted():
         begun = time.perf_counter()
         writer.write(PING)
         await reader.readexactly(2)
