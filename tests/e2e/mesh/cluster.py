@@ -42,6 +42,8 @@ class Node:
         self.name = name
         self.mesh_port = free_port()
         self.daemon: Daemon | None = None
+        self.disturbing = asyncio.Lock()
+        """Held while something is done to its process."""
         self.logs: list[list[str]] = []
         """The lines of each process."""
         self._arguments = [
@@ -153,7 +155,10 @@ class Cluster:
         pairs = [each for each in self._proxies if name in each] if kind == "alone" else [pair]
         began = time.time()
         if kind in NODE_FAULTS:
-            await (self._kill(self.nodes[name]) if kind == "kill" else self._stop(self.nodes[name]))
+            node = self.nodes[name]
+            async with node.disturbing:
+                began = time.time()
+                await (self._kill(node) if kind == "kill" else self._stop(node))
             self.history.add(Fault(began, time.time(), kind, (name,)))
             return
         if kind == "cut":
