@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
 from broker.core.hooks import Confirmed, Confirmer, NodeListener
@@ -52,6 +53,8 @@ class Mesh(NodeListener):
         self._loop = server.loop
         self._due: asyncio.TimerHandle | None = None
         self._turning = False
+        # Wakes `meet`, while that waits, after each turn.
+        self._meeting: asyncio.Event | None = None
         self._stopped = False
         self.close: Callable[[], Awaitable[None]] | None = None
         """Ends the bus, where this is to be done with it."""
@@ -137,10 +140,13 @@ class Mesh(NodeListener):
         before = f"{NODES}from/"
         known = [each.removeprefix(before) for each in self.server.router.sessions if each.startswith(before)]
         expected = {*seen, *known}
-        until = self._loop.time() + self.settings.node_timeout
-        # Nothing tells when the last of it has come.
-        while not all(map(self._met, expected)) and self._loop.time() < until:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        self._meeting = turned = asyncio.Event()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.node_timeout):
+                while not all(map(self._met, expected)):
+                    await turned.wait()
+                    turned.clear()
+        self._meeting = None
 
     def _met(self, node: str) -> bool:
         link, remote = self.links.get(node), self.interest.remotes.get(node)
@@ -193,7 +199,7 @@ class Mesh(NodeListener):
     def _link(self, node: str) -> NodeSink:
         link = self.links.get(node)
         if link is None:
-            link = NodeLink(self.server, self.settings, self.pipes, self.bus.node, node)
+            link = NodeLink(self.server, self.settings, self.pipes, self.bus.node, node, self.turn_soon)
             self.links[node] = link
             self._count_links()
         return NodeSink(link)
@@ -271,6 +277,8 @@ class Mesh(NodeListener):
             except Exception as error:
                 self.server.faults.broke("mesh", error)
         self.server.after_batch()
+        if self._meeting is not None:
+            self._meeting.set()
         due = self._next_due(now)
         if self._due is not None:
             if due > 0.0 and self._due.when() <= due:

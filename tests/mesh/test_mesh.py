@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -85,6 +86,25 @@ async def test_a_message_reaches_a_subscriber_of_another_node(start: Start, qos:
     for number in range(3):
         message = await hears.message()
         assert (message.topic, message.payload, message.qos) == ("x/y", b"%d" % number, qos)
+
+
+async def test_who_meets_the_others_waits_for_what_they_want_and_no_longer_than_set(start: Start) -> None:
+    nodes = await start("a", "b", "c", mesh={"node_timeout": 0.5})
+    mesh = nodes.meshes["a"]
+    await mesh.meet(["b", "c"])
+    nodes.mesh.cut("a", "b")
+    await until(lambda: not mesh.links["b"].connected)
+    await mesh.meet(["b"])
+    assert not mesh.links["b"].connected
+    mesh.settings = mesh.settings.model_copy(update={"node_timeout": 60.0})
+    meeting = asyncio.create_task(mesh.meet(["b", "c"]))
+    nodes.mesh.hold("b", "a")
+    nodes.mesh.join("a", "b")
+    await nodes.mesh.settle()
+    assert not meeting.done()
+    nodes.mesh.release("b", "a")
+    await meeting
+    assert mesh.interest.remotes["b"].complete
 
 
 @pytest.mark.parametrize("qos", [1, 2])

@@ -35,7 +35,10 @@ RETRY: Final = (0.05, 5.0)
 class NodeLink(Owner):
     """What goes to one node. Made when the node first comes."""
 
-    def __init__(self, server: Server, settings: MeshSettings, pipes: Pipes, own: str, node: str) -> None:
+    def __init__(
+        self, server: Server, settings: MeshSettings, pipes: Pipes, own: str, node: str, changed: Callable[[], None]
+    ) -> None:
+        """`changed`: is told that the node takes what is published here."""
         self.node = node
         self.there = False
         """Whether the bus has the node."""
@@ -46,6 +49,7 @@ class NodeLink(Owner):
         self._server = server
         self._settings = settings
         self._pipes = pipes
+        self._changed = changed
         self._client_id = f"{NODES}from/{own}"
         self._known = False
         self._connection: ClientConnection | None = None
@@ -186,6 +190,7 @@ class NodeLink(Owner):
         self._watch()
         self._failures = 0
         self._server.log.info("node connected", node=self.node)
+        self._changed()
 
     def ended(self) -> None:
         """The connection is over."""
