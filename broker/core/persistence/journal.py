@@ -188,6 +188,8 @@ class MessageRecord:
         self.properties = properties
         self.expires_in = expires_in
         self.publisher = publisher
+        # What it is called on all nodes (`message.MovedMessage`), if anything; no store keeps it.
+        self.identity = ""
 
 
 class SubscriptionRecord:

@@ -16,7 +16,7 @@ from broker.core.persistence.journal import (
     share_name,
 )
 from broker.core.queues.delivery import QUEUED, RELEASED, Delivery, queue_of
-from broker.core.queues.message import Message
+from broker.core.queues.message import Message, MovedMessage
 from broker.core.session.session import Session
 
 
@@ -79,7 +79,7 @@ def delivery_record(delivery: Delivery, messages: dict[Message, MessageRecord], 
 def message_record(message: Message, now: float) -> MessageRecord:
     """The record of a message."""
     expires_in = message.expires_at - now if message.expires_at != 0.0 else None
-    return MessageRecord(
+    record = MessageRecord(
         message.topic,
         message.payload(),
         int(message.qos),
@@ -88,3 +88,6 @@ def message_record(message: Message, now: float) -> MessageRecord:
         expires_in,
         message.publisher,
     )
+    if isinstance(message, MovedMessage):
+        record.identity = message.identity
+    return record

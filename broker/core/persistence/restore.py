@@ -28,7 +28,7 @@ from broker.core.persistence.journal import (
 from broker.core.persistence.keeping import keep_subscription
 from broker.core.persistence.pages import UNBOUNDED, Page
 from broker.core.queues.delivery import QUEUED, RELEASED, Delivery
-from broker.core.queues.message import Message
+from broker.core.queues.message import Message, MovedMessage
 from broker.core.routing.in_turns.broadcasts import Interrupted
 from broker.core.routing.loop_detection import NODES, UPLINKS
 from broker.core.routing.router import Router
@@ -160,6 +160,8 @@ def _message(record: MessageRecord, messages: dict[MessageRecord, Message], now:
         message = Message(
             record.topic, record.payload, record.qos, record.retain, record.properties, expires_at, record.publisher
         )
+        if record.identity:
+            message = MovedMessage(message, record.identity)
         messages[record] = message
     return message
 

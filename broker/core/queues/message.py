@@ -260,6 +260,15 @@ class MessageCopy(Message):
         )
 
 
+class MovedMessage(MessageCopy):
+    """A message of a session that moves between nodes. `identity`: what it is called wherever a copy of it waits."""
+
+    def __init__(self, message: Message, identity: str) -> None:
+        super().__init__(message)
+        self.record = message.record
+        self.identity = identity
+
+
 class _Encoded:
     """Very many identifiers, as they stand in a packet: each copy of each message to one client has the same ones."""
 

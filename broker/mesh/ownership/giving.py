@@ -20,7 +20,8 @@ from broker.core.counters import SESSION_ENDED
 from broker.core.persistence.journal import DeliveryRecord, Fetch, SessionRecord
 from broker.core.persistence.moving import delivery_record, record_of
 from broker.core.persistence.pages import FETCHED, FETCHED_BYTES, Page
-from broker.core.queues.delivery import QUEUED, Delivery
+from broker.core.queues.delivery import QUEUED, RELEASED, Delivery
+from broker.core.queues.message import MovedMessage
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.mesh.ownership.messages import LATER, NONE, REFUSED, Ask, Message, Part
@@ -60,6 +61,8 @@ class Giving:
         self.read_bytes = 0
         self.pages: dict[Page, tuple[int, int]] = {}
         self.fetch: _Read | None = None
+        # How many of its messages have a name by this, which they keep wherever a copy of them waits.
+        self.named = 0
         # What has gone, and what of that was read since.
         self.gone: set[Delivery] = set()
         self.will: Will | None = None
@@ -83,6 +86,7 @@ class Giver:
 
     def __init__(
         self,
+        node: str,
         router: Router,
         principals: Principals,
         send: Callable[[str, Message], None],
@@ -92,13 +96,14 @@ class Giver:
         log: Any,
         most_bytes: int,
     ) -> None:
-        """`over`: who is told that one has gone, or stays. `barrier`: calls when all has arrived that the nodes had
-        published for this one."""
+        """`node`: this one. `over`: who is told that one has gone, or stays. `barrier`: calls when all has arrived that
+        the nodes had published for this one."""
         self.givings: dict[str, Giving] = {}
         self.moved = 0
         """Sessions that have gone to other nodes."""
         self.left_behind = 0
         """Messages that did not go along with their sessions: more waited on disk than may go."""
+        self._node = node
         self._router = router
         self._principals = principals
         self._send = send
@@ -200,6 +205,7 @@ class Giver:
         if session.ended:
             # Its time was over while pages were read.
             return SessionRecord(giving.client_id, 0, 0.0, session.principal)
+        self._name(giving, [*session.inflight.values(), *session.queue.waiting()])
         record = record_of(session, now)
         giving.gone.update(session.queue.waiting())
         # From here on it is the other node's to publish.
@@ -212,10 +218,18 @@ class Giver:
         session, now = giving.session, self._now()
         record = SessionRecord(giving.client_id, session.expiry_interval, 0.0, session.principal)
         if not session.ended:
-            for delivery in session.queue.waiting():
-                if delivery not in giving.gone:
-                    record.deliveries.append(delivery_record(delivery, {}, now))
+            rest = [delivery for delivery in session.queue.waiting() if delivery not in giving.gone]
+            self._name(giving, rest)
+            record.deliveries.extend(delivery_record(delivery, {}, now) for delivery in rest)
         return record
+
+    def _name(self, giving: Giving, deliveries: list[Delivery]) -> None:
+        """Should the session stay here, and be there as well, messages of one name are one when the two meet."""
+        for delivery in deliveries:
+            if delivery.state != RELEASED and not isinstance(delivery.message, MovedMessage):
+                giving.named += 1
+                name = f"{self._node} {giving.node} {giving.ask.time} {giving.named}"
+                delivery.message = MovedMessage(delivery.message, name)
 
     def _pump(self, node: str, line: _Line) -> None:
         while line.waiting and line.unread < WINDOW:

@@ -33,6 +33,9 @@ PART_BYTES: Final = 65_536
 ITEM: Final = 64
 """Bytes that a subscription or a delivery takes besides its texts and its payload, about."""
 
+IDENTITY: Final = 512
+"""Characters of what a message is called on all nodes, at most: two names of nodes and two numbers."""
+
 Qos = Annotated[int, msgspec.Meta(ge=0, le=2)]
 PacketId = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 Seconds = Annotated[int, msgspec.Meta(ge=0, le=NEVER)]
@@ -46,6 +49,7 @@ class _Message(msgspec.Struct, array_like=True, frozen=True):
     properties: bytes
     expires_in: float | None
     publisher: str
+    identity: Annotated[str, msgspec.Meta(max_length=IDENTITY)] = ""
 
 
 class _Delivery(msgspec.Struct, array_like=True, frozen=True):
@@ -259,6 +263,7 @@ def _delivery(kept: DeliveryRecord) -> _Delivery:
             message.properties,
             message.expires_in,
             message.publisher,
+            message.identity,
         )
     return _Delivery(
         sent, kept.qos, kept.retain, kept.identifiers, kept.share, kept.packet_id, kept.state, kept.attempts
@@ -274,6 +279,7 @@ def _read_delivery(read: _Delivery, number: int) -> DeliveryRecord:
         message = MessageRecord(
             sent.topic, sent.payload, sent.qos, sent.retain, sent.properties, expires_in, sent.publisher
         )
+        message.identity = sent.identity
     if (message is None) is not (read.state == RELEASED) or (read.state == RELEASED and read.qos != 2):
         raise ValueError("a delivery without a message")
     if (read.packet_id != 0) is not (read.state != QUEUED) or (read.state != QUEUED and read.qos == 0):

@@ -107,7 +107,7 @@ class Ownership(Room, Owner):
         self.claims = Claims(bus.node, self._hall, shell.wall, timeout)
         # Two of them have to fit into the time that a claim has.
         self.barriers = Barriers(self.say, shell.now, timeout / 2)
-        self.giver = Giver(router, known, self.say, self._given, self._barrier, shell.now, log, most_read)
+        self.giver = Giver(bus.node, router, known, self.say, self._given, self._barrier, shell.now, log, most_read)
         self.taker = Taker(
             router,
             known,

@@ -23,6 +23,7 @@ from broker.core.persistence.journal import DeliveryRecord, SessionRecord
 from broker.core.persistence.moving import delivery_record
 from broker.core.persistence.restore import admit, append, subscribe
 from broker.core.queues.delivery import QUEUED, RELEASED
+from broker.core.queues.message import MovedMessage
 from broker.core.routing.loop_detection import NODES
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
@@ -213,9 +214,16 @@ class Taker:
     def _waiting_again(self, session: Session, records: Sequence[DeliveryRecord]) -> list[DeliveryRecord]:
         """The records of another session, as they can be the last of this one."""
         found: list[DeliveryRecord] = []
+        here = {
+            each.message.identity
+            for each in (*session.inflight.values(), *session.queue.waiting())
+            if isinstance(each.message, MovedMessage)
+        }
         for kept in records:
             if kept.state == RELEASED:
                 continue  # its client had it
+            if kept.message is not None and kept.message.identity in here:
+                continue  # the move to or from here was not over when the nodes lost each other
             if kept.state != QUEUED and kept.qos == 2 and kept.attempts > 0:
                 session.offered += 1
                 session.drop(SESSION_ENDED)

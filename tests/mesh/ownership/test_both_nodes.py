@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.mesh.ownership.test_room import payloads, subscriber
+from tests.mesh.ownership.test_room import move, payloads, subscriber
 from tests.mesh.ownership.world import World
 
 
@@ -50,4 +50,36 @@ def test_what_is_on_its_way_for_longer_than_the_session_comes_once(at: str, to: 
             sent.append(world.publish(at, 2))
     world.settle()
     assert client.connack.session_present
+    assert sorted(payloads(client)) == sorted(sent)
+
+
+def test_what_waits_in_two_copies_of_a_session_comes_once_when_they_meet() -> None:
+    """The nodes lose each other, again and again, when the session is there and its old node does not know it yet."""
+    world = World("a", "b")
+    client = subscriber(world)
+    client.cut()
+    world.settle()
+    sent = [world.publish("a", qos) for qos in (1, 2, 1, 2)]
+    world.settle()
+    for old, new in (("a", "b"), ("b", "a"), ("a", "b")):
+        for node in world.nodes.values():
+            node.network.now += 0.001
+        world.connect(client, new)
+        while not world[new].room.taker.moved:
+            world.run(old)
+            world.run(new)
+            world.step(old, new)
+            world.step(new, old)
+            world.flow(old, new)
+            world.flow(new, old)
+        # What its client is sent does not get there.
+        client.cut()
+        world.cut("a", "b")
+        assert world.holders() == ["a", "b"]
+        world.settle()
+        world.join("a", "b")
+        world.settle()
+        assert len(world.holders()) == 1
+        world[new].room.taker.moved = 0
+    move(world, client, "a")
     assert sorted(payloads(client)) == sorted(sent)
