@@ -189,7 +189,7 @@ class RunningBroker:
         qos: int | None = None,
         retain: bool | None = None,
         count: int | None = None,
-        within: float = 2.0,
+        within: float = 5.0,
     ) -> list[Message]:
         """Wait until a message was published, or exactly `count`, and return those that match.
 
@@ -212,22 +212,22 @@ class RunningBroker:
         __tracebackhide__ = True
         not_published(self._serving.record, topic_filter, payload, qos, retain).refute(self, within)
 
-    def assert_connected(self, client_id: str, *, within: float = 2.0) -> None:
+    def assert_connected(self, client_id: str, *, within: float = 5.0) -> None:
         """Wait until a client is connected."""
         __tracebackhide__ = True
         self.check_connected(client_id, True).wait(self, within)
 
-    def assert_disconnected(self, client_id: str, *, within: float = 2.0) -> None:
+    def assert_disconnected(self, client_id: str, *, within: float = 5.0) -> None:
         """Wait until a client is not connected."""
         __tracebackhide__ = True
         self.check_connected(client_id, False).wait(self, within)
 
-    def assert_subscribed(self, client_id: str, topic_filter: str, *, within: float = 2.0) -> None:
+    def assert_subscribed(self, client_id: str, topic_filter: str, *, within: float = 5.0) -> None:
         """Wait until a client has a subscription."""
         __tracebackhide__ = True
         self.check_subscribed(client_id, topic_filter).wait(self, within)
 
-    def wait_for(self, condition: Callable[[], object], what: str = "", *, within: float = 2.0) -> None:
+    def wait_for(self, condition: Callable[[], object], what: str = "", *, within: float = 5.0) -> None:
         """Wait until something of the program under test holds, looked at in the thread of the test."""
         __tracebackhide__ = True
         Waiter.poll(condition, what, within)

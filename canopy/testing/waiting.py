@@ -235,7 +235,7 @@ class Aio:
         qos: int | None = None,
         retain: bool | None = None,
         count: int | None = None,
-        within: float = 2.0,
+        within: float = 5.0,
     ) -> list[Message]:
         """See `RunningBroker.assert_published`."""
         __tracebackhide__ = True
@@ -256,22 +256,22 @@ class Aio:
         waiter = not_published(self._broker.record, topic_filter, payload, qos, retain)
         await waiter.refute_async(self._broker, within)
 
-    async def assert_connected(self, client_id: str, *, within: float = 2.0) -> None:
+    async def assert_connected(self, client_id: str, *, within: float = 5.0) -> None:
         """See `RunningBroker.assert_connected`."""
         __tracebackhide__ = True
         await self._broker.check_connected(client_id, True).wait_async(self._broker, within)
 
-    async def assert_disconnected(self, client_id: str, *, within: float = 2.0) -> None:
+    async def assert_disconnected(self, client_id: str, *, within: float = 5.0) -> None:
         """See `RunningBroker.assert_disconnected`."""
         __tracebackhide__ = True
         await self._broker.check_connected(client_id, False).wait_async(self._broker, within)
 
-    async def assert_subscribed(self, client_id: str, topic_filter: str, *, within: float = 2.0) -> None:
+    async def assert_subscribed(self, client_id: str, topic_filter: str, *, within: float = 5.0) -> None:
         """See `RunningBroker.assert_subscribed`."""
         __tracebackhide__ = True
         await self._broker.check_subscribed(client_id, topic_filter).wait_async(self._broker, within)
 
-    async def wait_for(self, condition: Callable[[], object], what: str = "", *, within: float = 2.0) -> None:
+    async def wait_for(self, condition: Callable[[], object], what: str = "", *, within: float = 5.0) -> None:
         """See `RunningBroker.wait_for`; the condition is looked at in this event loop."""
         __tracebackhide__ = True
         until = time.monotonic() + within

@@ -17,18 +17,21 @@ SCRIPTS = SAMPLES.parent / "e2e" / "js" / "node_modules"
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_sensor_app() -> None:
-    """Programs of paho, aiomqtt, gmqtt and mqtt.js under the fixtures. mqtt.js is that of our own tests."""
+    """Programs of paho, aiomqtt, gmqtt and mqtt.js under the fixtures. mqtt.js is that of our own tests.
+
+    One that hangs ends by the time-out of its own test, which tells where.
+    """
     announced = any(each.module == "canopy.testing.plugin" for each in entry_points(group="pytest11"))
     plugin = [] if announced else ["-p", "canopy.testing.plugin"]
     project = SAMPLES / "sensor_app"
-    options = ["-q", "-rs", "-p", "no:cacheprovider", "-c", str(project / "pyproject.toml"), *plugin]
+    options = ["-q", "-rs", "-p", "no:cacheprovider", "--timeout=60", "-c", str(project / "pyproject.toml"), *plugin]
     done = subprocess.run(
         [sys.executable, "-P", "-m", "pytest", *options, str(project / "tests")],
         env={**os.environ, "NODE_PATH": str(SCRIPTS), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=100,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
