@@ -667,10 +667,10 @@ class TestRenewal:
         sent = 0
         while not renewing.done():
             await publisher.publish("t", b"%d" % sent, qos=1)
+            # Acknowledged at once: how many come depends on the machine, and `mqtt.max_inflight` bounds what is not.
+            assert (await subscriber.message()).payload == b"%d" % sent
             sent += 1
         await renewing
-        for number in range(sent):
-            assert (await subscriber.expect(wire.PUBLISH)).payload == b"%d" % number
         assert _serial(publisher) == before
         assert _serial(await join(broker, context)) != before
         # The first three, and those who joined meanwhile, each of whom took the place of the one before.
