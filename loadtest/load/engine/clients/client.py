@@ -119,7 +119,8 @@ class Client:
         round_trips.attach(wire, self.asked, self._answers)
         try:
             async with pool.gate:
-                await asyncio.wait_for(pool.open(self.settings, self.index, wire), CONNECT_TIMEOUT)
+                async with asyncio.timeout(CONNECT_TIMEOUT):
+                    await pool.open(self.settings, self.index, wire)
         except TimeoutError:
             self._task = None
             self._failed(f"no connection in {CONNECT_TIMEOUT:g} s")
