@@ -28,7 +28,19 @@ HELP: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
 
 class Group(TyperGroup):
-    """Commands whose list tells a whole sentence of each, over several lines where that takes them."""
+    """Commands whose list tells a whole sentence of each, and whose own options come before the command."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. Where it was given an option of the group, say where that goes."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            # By its name: from version to version it is click's class, or typer's copy of it.
+            option = error.option_name if type(error).__name__ == "NoSuchOption" else None  # type: ignore[attr-defined]
+            if not any(option in each.opts for each in self.params):
+                raise
+            place = f"{ctx.command_path} {option} … {ctx.invoked_subcommand}"
+            ctx.fail(f"{option} is an option of `{ctx.command_path}`; it comes before the command: {place}")
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list."""
