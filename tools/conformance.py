@@ -316,7 +316,7 @@ _INTRO = """\
      run `python tools/conformance.py --write`. -->
 # Conformance
 
-Every normative statement of the two MQTT specifications, where the code keeps it, and which test proves it. Code and
+Every normative statement of the two MQTT specifications, the code that implements it, and the test that proves it. Code and
 tests name statements by tags: `[MQTT-3.1.2-1]` is a number of MQTT 5.0, `[MQTT3-3.1.2-1]` one of MQTT 3.1.1, whose
 document numbers its statements apart. What a statement asks is said here in our words; the linked document is the
 authority. A 3.1.1 statement of the same content as 5.0 statements names them, and their tags count for it.
@@ -324,7 +324,7 @@ authority. A 3.1.1 statement of the same content as 5.0 statements names them, a
 
 
 _TABLE = """\
-In the site (`make docs`) the table of all statements stands here; `python tools/conformance.py --table` prints it.
+On the site (`make docs`) a table of all statements follows; `python tools/conformance.py --table` prints it.
 
 <!-- made at the build: statements -->"""
 

@@ -39,7 +39,7 @@ class RunningBroker:
         access_control: AccessControl | None = None,
         **sections: Any,
     ) -> None:
-        """`sections`: those of the settings, `limits={"max_qos": 1}`; `listen` adds listeners that know no faults.
+        """`sections`: those of the settings, `mqtt={"max_qos": 1}`; `listen` adds listeners that know no faults.
 
         Raises:
             ValueError: the settings are wrong.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def canopy_settings() -> dict[str, Any]:
-    """Sections of the settings of `canopy_broker`, `{"limits": {"max_qos": 1}}`: override it."""
+    """Sections of the settings of `canopy_broker`, `{"mqtt": {"max_qos": 1}}`: override it."""
     return {}
 
 
