@@ -231,7 +231,7 @@ def test_default_toml_explains_every_key_and_has_its_default(toml: Path) -> None
     text = (CONFIG / "default.toml").read_text(encoding="utf-8")
     example = [line.removeprefix("#").removeprefix("     ") for line in text.splitlines() if line.startswith("#")]
     begin = example.index("[[listener]]")
-    end = next(at for at in range(begin, len(example)) if example[at].startswith(" The brokers that this one"))
+    end = next(at for at in range(begin, len(example)) if example[at].startswith(" Links to other brokers"))
     table = [line for line in example[begin:end] if line]
     for before, at in pairwise(table):
         assert at.startswith(("# ", "[[")) or before.startswith("# "), at
