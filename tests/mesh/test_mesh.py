@@ -3,76 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
-from broker.app import Broker
 from broker.core.connection.answers import MOST_WAITING
 from broker.core.queues.message import Message
-from broker.mesh.mesh import Mesh
-from broker.settings import Settings
 from tests.e2e import wire
 from tests.e2e.wire import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, Peer
-from tests.support.memory_bus import MemoryMesh
+from tests.mesh.brokers import Nodes, Start
 from tests.support.waiting import until
 
 NO_MATCHING_SUBSCRIBERS = 0x10
 KEPT = ((wire.SESSION_EXPIRY, 1_000),)
-
-
-class Nodes:
-    """Some brokers, and what lies between them."""
-
-    def __init__(self, mesh: MemoryMesh, brokers: dict[str, Broker], meshes: dict[str, Mesh]) -> None:
-        self.mesh = mesh
-        self.brokers = brokers
-        self.meshes = meshes
-        self.peers: list[Peer] = []
-
-    def abort(self) -> None:
-        """All clients go."""
-        for peer in self.peers:
-            peer.abort()
-
-    async def join(self, node: str, client_id: str, *filters: str | tuple[str, int], **options: Any) -> Peer:
-        """A client of a node."""
-        self.peers.append(await Peer.join(self.brokers[node].ports[0], client_id, *filters, **options))
-        return self.peers[-1]
-
-
-Start = Callable[..., Awaitable[Nodes]]
-
-
-@pytest.fixture
-async def start() -> AsyncIterator[Start]:
-    """Brokers of these names, joined."""
-    async with AsyncExitStack() as stack:
-
-        async def begin(*names: str, **sections: Any) -> Nodes:
-            memory = MemoryMesh(*names)
-            brokers: dict[str, Broker] = {}
-            meshes: dict[str, Mesh] = {}
-            for name in names:
-                settings = Settings.model_validate(
-                    {
-                        "listen": ["mqtt://127.0.0.1:0"],
-                        **sections,
-                        "mesh": {"name": "one", "node": name, **sections.get("mesh", {})},
-                    }
-                )
-                broker = brokers[name] = await stack.enter_async_context(Broker(settings))
-                meshes[name] = Mesh(broker, settings.mesh, memory[name])
-                stack.push_async_callback(meshes[name].stop, 0.0)
-            await stack.enter_async_context(memory)
-            await until(lambda: all(link.connected for mesh in meshes.values() for link in mesh.links.values()))
-            nodes = Nodes(memory, brokers, meshes)
-            stack.callback(nodes.abort)
-            return nodes
-
-        yield begin
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])

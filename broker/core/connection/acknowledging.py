@@ -19,8 +19,9 @@ from broker.core.limits import Limits
 from broker.core.persistence.commits import Commits
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.queue_totals import UNLIMITED
-from broker.core.queues.requests import Request
+from broker.core.queues.requests import NodeRun, Request, WaitingRequests
 from broker.core.queues.windows.held_answers import HeldAnswers
+from broker.core.queues.windows.in_flight import LARGEST_ID
 from broker.core.routing.deadlines import Deadlines
 from broker.core.session.session import Session
 
@@ -45,18 +46,21 @@ class Acknowledger:
         self._session: Session | None = None
         self._version = 0
         self._v5 = False
+        # Another node of the mesh: it is told no Receive Maximum, since it publishes for all of its clients.
+        self._node = False
         # Acknowledgements that wait to be read, at which the client is not read from: 3.1.1 knows no Receive Maximum.
         self.most_unread: i64 = limits.receive_maximum
         # With a store that commits later: the line of what waits for that, and how much the journal had been told when
         # the publish that is dealt with came; -1: it came earlier.
         self._held: HeldAnswers | None = None
         self._told_before: i64 = -1
-        # Requests whose answers wait for links, by packet identifier: they are this connection's.
-        self._requests: dict[int, Request] | None = None
+        # Requests whose answers wait for links or nodes, once there was one: they are this connection's.
+        self._requests: WaitingRequests | None = None
 
     def connected(self, session: Session, version: int, commits: Commits | None = None) -> None:
         """The client was accepted. `commits`: of the router's journal."""
         self._session = session
+        self._node = session.node
         if commits is not None:
             self._held = HeldAnswers(self._outbox, commits)
             self._outbox.held = self._held
@@ -80,9 +84,9 @@ class Acknowledger:
         requests = self._requests
         if requests is not None:
             self._requests = None
-            for request in requests.values():
+            self._deadlines.cancel(requests)
+            for request in requests.by_id.values():
                 request.peer = None
-                self._deadlines.cancel(request)
 
     # -- Receive Maximum -----------------------------------------------------------------------------------------------
 
@@ -95,11 +99,11 @@ class Acknowledger:
 
     def full(self) -> bool:
         """Whether one more QoS 1 or 2 publish would exceed the Receive Maximum that was announced [MQTT-3.3.4-7]."""
-        return self.unacknowledged() >= self._limits.receive_maximum
+        return self.room() <= 0
 
     def room(self) -> int:
         """How many more QoS 1 and 2 publishes may come."""
-        return self._limits.receive_maximum - self.unacknowledged()
+        return (LARGEST_ID if self._node else self._limits.receive_maximum) - self.unacknowledged()
 
     def behind(self) -> bool:
         """Whether a 3.1.1 client has as many acknowledgements to read as a 5.0 client may have publishes in flight."""
@@ -109,7 +113,8 @@ class Acknowledger:
 
     def holds(self, packet_id: int) -> bool:
         """Whether the acknowledgement of that identifier waits for something."""
-        return self._requests is not None and packet_id in self._requests
+        requests = self._requests
+        return requests is not None and packet_id in requests.by_id
 
     def knows(self, packet_id: int) -> bool:
         """Whether a QoS 2 publish with that identifier came before and was not released: it is not routed again."""
@@ -200,7 +205,8 @@ class Acknowledger:
         if end > start + 4 * RELEASE_RUN:
             end = start + 4 * RELEASE_RUN
         packet_ids: list[bytes] = []
-        if self._requests is None:
+        requests = self._requests
+        if requests is None or not requests.by_id:
             while at < end and data[at] == 0x62 and data[at + 1] == 2:
                 if not self._forget(data[at + 2] << 8 | data[at + 3]):
                     break
@@ -228,28 +234,60 @@ class Acknowledger:
 
         Until then the publish counts as unacknowledged.
         """
-        self._deadlines.set(request, until)
-        requests = self._requests
-        if requests is None:
-            requests = {}
-            self._requests = requests
-        requests[request.packet_id] = request
+        self._wait(request, until).by_id[request.packet_id] = request
         if request.qos == 1:
             self._window.held += 1
         else:
             self.remember(request.packet_id)
 
-    def settle(self, packet_id: int, reached: bool) -> None:
+    def hold_run(self, run: NodeRun, until: float) -> None:
+        """The same for the publishes of a run; those of QoS 2 are remembered already."""
+        by_id = self._wait(run, until).by_id
+        for packet_id in run.packet_ids:
+            by_id[packet_id[0] << 8 | packet_id[1]] = run
+        if run.qos == 1:
+            self._window.held += i64(len(run.packet_ids))
+
+    def _wait(self, request: Request, until: float) -> WaitingRequests:
+        requests = self._requests
+        if requests is None:
+            requests = WaitingRequests()
+            self._requests = requests
+        if requests.wait(request, until):
+            self._deadlines.set(requests, requests.due)
+        return requests
+
+    def settle(self, request: Request) -> None:
         """It is known whether a request reached anybody: acknowledge it, if the connection still waits for that."""
         requests = self._requests
-        request = None if requests is None else requests.pop(packet_id, None)
-        if request is None:
+        if requests is None:
             return
-        self._deadlines.cancel(request)
-        if request.qos == 1:
-            self._window.held -= 1
+        if isinstance(request, NodeRun):
+            self._settle_run(request, requests)
+        elif requests.by_id.pop(request.packet_id, None) is not None:
+            if request.qos == 1:
+                self._window.held -= 1
+            self._settle_one(request.qos, request.packet_id, request.reached)
+
+    def _settle_run(self, run: NodeRun, requests: WaitingRequests) -> None:
+        packet_ids = run.packet_ids
+        by_id = requests.by_id
+        for packet_id in packet_ids:
+            by_id.pop(packet_id[0] << 8 | packet_id[1], None)
+        qos = run.qos
+        if qos == 1:
+            self._window.held -= i64(len(packet_ids))
+        missed = run.missed
+        if missed is None:
+            self._told_before = -1
+            self.answer_run(qos, packet_ids)
+            return
+        for packet_id in packet_ids:
+            self._settle_one(qos, packet_id[0] << 8 | packet_id[1], packet_id not in missed)
+
+    def _settle_one(self, qos: int, packet_id: int, reached: bool) -> None:
         self._told_before = -1
-        self.answer(request.qos, packet_id, reasons.SUCCESS if reached else reasons.NO_MATCHING_SUBSCRIBERS)
+        self.answer(qos, packet_id, reasons.SUCCESS if reached else reasons.NO_MATCHING_SUBSCRIBERS)
 
     def _told(self) -> i64:
         """What has to be committed before the publish is acknowledged that is dealt with; 0: nothing."""

@@ -35,6 +35,7 @@ from broker.core.connection import identity, topic_aliases
 from broker.core.hooks import Origin
 from broker.core.limits import Limits
 from broker.core.principal import Principal
+from broker.core.queues.windows.in_flight import LARGEST_ID
 from broker.core.routing.loop_detection import LINK, NODES, PROGRAM, UPLINKS
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
@@ -50,8 +51,9 @@ class Terms:
     """What a connection's two sides agreed on. Sizes in bytes, times in seconds."""
 
     def __init__(self, connect: Connect, limits: Limits, origin: Origin) -> None:
-        # From the client.
+        # From the client. A node publishes for all of its clients: the protocol's own bound holds for it.
         self.max_packet_size = largest_packet(limits, origin)
+        self.receive_maximum = LARGEST_ID if origin.node else limits.receive_maximum
         integers = connect.properties.integers
         v5 = connect.version == V5
         # Towards the client.
@@ -232,8 +234,8 @@ def accept(connect: Connect, terms: Terms, assigned: str, router: Router) -> Con
     integers = connack.properties.integers
     if terms.expiry != terms.requested_expiry:
         integers[SESSION_EXPIRY_INTERVAL] = terms.expiry
-    if limits.receive_maximum < 65535:
-        integers[RECEIVE_MAXIMUM] = limits.receive_maximum
+    if terms.receive_maximum < LARGEST_ID:
+        integers[RECEIVE_MAXIMUM] = terms.receive_maximum
     if limits.max_qos < 2:
         integers[MAXIMUM_QOS] = limits.max_qos  # [MQTT-3.2.2-9]
     if not limits.retain_available:

@@ -44,6 +44,7 @@ from broker.core.hooks import LATER, Origin
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.peer import Peer
 from broker.core.queues.queue_totals import QueueTotals
+from broker.core.queues.requests import Request
 from broker.core.routing.peers import HELD_WORK, PeerDisconnected
 from broker.core.routing.router import Router
 from broker.core.sampling.sampler import SHARE
@@ -304,10 +305,9 @@ class ServerProtocol(Peer):
         """The queue ran over, and its policy is to end the connection: with 0x97 where the client can be told."""
         self.close(QUEUE_FULL, reasons.QUOTA_EXCEEDED, "the queue for this client is full", now)
 
-    def answer(self, packet_id: int, qos: int, reached: bool) -> None:
+    def answer(self, request: Request) -> None:
         """It is known whether a request reached anybody (`queues.requests`)."""
-        del qos
-        self._acknowledger.settle(packet_id, reached)
+        self._acknowledger.settle(request)
 
     def comes_from(self, host: str) -> bool:
         """Whether it is a client's connection from that IP address, or its /64 of IPv6."""

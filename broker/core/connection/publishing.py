@@ -22,6 +22,7 @@ from broker.core.codec.publish_layout import alike, plain_payload, topic_end
 from broker.core.codec.topic_names import has_control
 from broker.core.connection.acknowledging import Acknowledger
 from broker.core.connection.identity import is_reserved
+from broker.core.connection.publish_runs import RunPublisher, sole_node
 from broker.core.connection.topic_aliases import TopicAliases
 from broker.core.permissions import Permissions
 from broker.core.principal import Principal
@@ -49,9 +50,6 @@ DECODE_WORK: Final = 48
 ASK_WORK: Final = 8
 """What asking access control about one publish counts for in a turn: two microseconds, where it is quick."""
 
-IN_ONE_PIECE: Final = 12
-"""Publishes in a row from which on one piece of all their frames costs less than each frame by itself."""
-
 PUBLISH_RUN: Final = 64
 RUN_BYTES: Final = 16_384
 """Publishes of QoS 1 or 2 that are routed and acknowledged together, at most, and their bytes: what a receiver is sent
@@ -66,6 +64,7 @@ class PublishHandler:
         self._outbox = outbox
         self._decoder = decoder
         self._acknowledger = acknowledger
+        self._runs: RunPublisher | None = None  # once there was a run
         # Known while the client is connected.
         self._session: Session | None = None
         self._v5 = False
@@ -270,21 +269,29 @@ class PublishHandler:
         head = buffer[start:id_at]
         receiver = router.delivery.sole_receiver(route, qos)
         asked: NodeRequest | None = None
+        remote = False
+        if receiver is None and router.nodes.count > 0 and not session.node:
+            # It may be for other nodes, for which its acknowledgement waits.
+            if acknowledger.holds(packet_id):
+                return 0
+            remote = True
+            receiver = sole_node(router.delivery, route)
         if receiver is not None:
             count: i64 = 1
-            if end < len(buffer) and receiver.v5 == self._v5:
+            if end < len(buffer):
                 if room > self.longest_run:
                     room = self.longest_run
                 count = alike(buffer, head, start, end, payload_at, self._v5, room, start + RUN_BYTES)
             count = receiver.room(count, OVERHEAD + len(topic) + end - payload_at)
-            if count > 1:
-                return self._publish_run(receiver, topic, head, count, payload_at - start)
+            if count > 1 or (remote and count > 0):
+                runs = self._runs
+                if runs is None:
+                    runs = RunPublisher(router, self._outbox, decoder, acknowledger)
+                    self._runs = runs
+                return runs.publish(session, receiver, topic, head, count, payload_at - start, now)
             if count == 0:
                 receiver = None
-        elif router.nodes.count > 0 and not session.node:
-            # It may be for other nodes, for which its acknowledgement waits.
-            if acknowledger.holds(packet_id):
-                return 0
+        if remote:
             asked = NodeRequest(packet_id, qos)
         if qos == 2:
             if acknowledger.knows(packet_id):
@@ -305,48 +312,6 @@ class PublishHandler:
                 return 1
             acknowledger.answer(qos, packet_id, reasons.SUCCESS if reached > 0 else self._reason(reached))
         return 1
-
-    def _publish_run(self, receiver: Session, topic: bytes, head: bytes, count: i64, payload_at: i64) -> i64:
-        """Route up to `count` frames that are alike, from the current one on, to the one who gets them.
-
-        Returns how many there were: fewer, and perhaps none, where an identifier of QoS 2 is in use.
-        """
-        session = self._session
-        assert session is not None
-        decoder = self._decoder
-        buffer = decoder.buffer
-        acknowledger = self._acknowledger
-        v5 = self._v5
-        qos: i64 = 1 if decoder.header == 0x32 else 2
-        start: i64 = decoder.start
-        length: i64 = decoder.end - start
-        id_at: i64 = len(head)
-        messages: list[Message] = []
-        packet_ids: list[bytes] = []
-        at: i64 = start
-        while count > 0:
-            if qos == 2:
-                packet_id: i64 = (buffer[at + id_at] << 8) | buffer[at + id_at + 1]
-                if acknowledger.knows(packet_id):
-                    break
-                acknowledger.remember(packet_id)
-            message = Message(topic, buffer[at + payload_at : at + length], qos, False, b"", 0.0, session.client_id)
-            message.adopt_head(head, v5)
-            messages.append(message)
-            packet_ids.append(buffer[at + id_at : at + id_at + 2])
-            at += length
-            count -= 1
-        count = len(messages)
-        if count > 0:
-            decoder.end = at
-            if count >= IN_ONE_PIECE:
-                receiver.send_run(messages, qos, bytearray(buffer[start:at]), id_at)
-            else:
-                for message in messages:
-                    receiver.send_now(message, qos)
-            self._router.work += count
-            acknowledger.answer_run(qos, packet_ids)
-        return count
 
     def _reason(self, count: int) -> int:
         """What the publisher is told of a message that was for so many sessions and groups (`Fanout.forward`)."""
@@ -438,7 +403,6 @@ class PublishHandler:
 
     def _waits(self, request: Request, count: int, until: float) -> bool:
         """Whether the answer to a request that every queue has had waits for links or nodes, until a time at most."""
-        request.routing = False
         peer = self._outbox.peer
         if peer is None or not request.waits(peer, count):
             return False

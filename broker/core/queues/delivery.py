@@ -101,7 +101,7 @@ class Delivery:
         request = self.asked
         if request is not None:
             self.asked = None
-            request.settle(reached)
+            request.settle(reached, self)
 
     def disconnected(self) -> None:
         """The connection that it was to go over is over: nobody will say any more, unless it is waited for longer."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from broker.core.queues.requests import Asker
 
-class Peer:
+
+class Peer(Asker):
     """The connection behind an outbox, as far as the core needs to know it."""
 
     def take_over(self, now: float) -> None:
@@ -12,10 +14,6 @@ class Peer:
 
     def overflow(self, now: float) -> None:
         """Its queue ran over, and the policy is to end it then."""
-        raise NotImplementedError
-
-    def answer(self, packet_id: int, qos: int, reached: bool) -> None:
-        """It is known whether its request reached anybody: acknowledge it (`requests`)."""
         raise NotImplementedError
 
     def comes_from(self, host: str) -> bool:

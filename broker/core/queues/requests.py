@@ -6,8 +6,17 @@ it did not), and the publisher is told what they said.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from broker.core.queues.message import Message, MessageCopy
-from broker.core.queues.peer import Peer
+
+
+class Asker:
+    """Whoever published a request: a connection."""
+
+    def answer(self, request: Request) -> None:
+        """It is known whether its request reached anybody (`Request.reached`): acknowledge it."""
+        raise NotImplementedError
 
 
 class AskedLink:
@@ -62,14 +71,17 @@ class Request:
         # Whether it is being routed: links that take it later (from another member of a group) are not asked.
         self.routing = True
         # Whom to tell. None: the answer does not wait, was given, or is of no use to anybody any more.
-        self.peer: Peer | None = None
+        self.peer: Asker | None = None
+        # Until when the answer waits (`WaitingRequests`).
+        self.until = 0.0
 
-    def waits(self, peer: Peer, count: int) -> bool:
+    def waits(self, peer: Asker, count: int) -> bool:
         """Every queue has had it: whether the answer waits for links, so that `peer` is told of it later.
 
         `count`: how many sessions and groups it was for. With any besides the links that were asked, it has reached
         somebody. A peer that is not interested any more sets `peer` to None.
         """
+        self.routing = False
         if self.left == 0 or self.reached or count > self.asked:
             return False
         self.peer = peer
@@ -87,8 +99,8 @@ class Request:
             self._awaited.remove(link)
         link.silent = False
 
-    def settle(self, reached: bool) -> None:
-        """One of the links has said whether it reached anybody, or never will (then it counts as reached)."""
+    def settle(self, reached: bool, delivery: object) -> None:  # noqa: ARG002 (which one matters to a run)
+        """A link has said of a delivery whether it reached anybody, or never will (then it counts as reached)."""
         self.left -= 1
         if reached:
             self.reached = True
@@ -106,7 +118,8 @@ class Request:
         peer = self.peer
         if peer is not None:
             self.peer = None
-            peer.answer(self.packet_id, self.qos, reached)
+            self.reached = reached
+            peer.answer(self)
 
 
 class NodeRequest(Request):
@@ -115,8 +128,9 @@ class NodeRequest(Request):
 
     lasting = True
 
-    def waits(self, peer: Peer, count: int) -> bool:
+    def waits(self, peer: Asker, count: int) -> bool:
         """See `Request.waits`; here for each node and link that was asked."""
+        self.routing = False
         if self.left == 0:
             return False
         if count > self.asked:
@@ -124,13 +138,87 @@ class NodeRequest(Request):
         self.peer = peer
         return True
 
-    def settle(self, reached: bool) -> None:
+    def settle(self, reached: bool, delivery: object) -> None:  # noqa: ARG002
         """See `Request.settle`; the publisher is told when the last has said so."""
         self.left -= 1
         if reached:
             self.reached = True
         if self.left == 0:
             self._tell(self.reached)
+
+
+class NodeRun(NodeRequest):
+    """Publishes that came side by side and go to one node alone, as one request: their publisher is told of all of them
+    when the node has the last. `packet_ids`: its own, two bytes each."""
+
+    def __init__(self, packet_ids: list[bytes], qos: int) -> None:
+        super().__init__(0, qos)
+        self.packet_ids = packet_ids
+        # Those that reached nobody; None: there is none.
+        self.missed: set[bytes] | None = None
+        # The deliveries, in the order of their publishes, once the node is asked.
+        self._deliveries: Sequence[object] = ()
+
+    def follow(self, deliveries: Sequence[object]) -> None:
+        """The node has been asked, and these are what it says it of."""
+        self._deliveries = deliveries
+        self.asked = self.left = len(deliveries)
+
+    def heard(self, link: AskedLink) -> None:
+        """See `Request.heard`; here for each of them."""
+        link.silent = False
+        if self.left == 1:
+            self._awaited.clear()
+
+    def settle(self, reached: bool, delivery: object) -> None:
+        """See `NodeRequest.settle`."""
+        self.left -= 1
+        if not reached:
+            missed = self.missed
+            if missed is None:
+                missed = set()
+                self.missed = missed
+            missed.add(self.packet_ids[self._deliveries.index(delivery)])
+        if self.left == 0:
+            self._tell(True)
+
+
+class WaitingRequests:
+    """The requests of one connection whose answers wait. They fall due as one thing: most are answered long before."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, Request] = {}
+        """By the packet identifiers of their publisher; a run stands here with each of its own."""
+        self.due = 0.0
+        """When to call `give_up`; 0.0: nothing is known to wait."""
+        self._last = 0.0
+
+    def wait(self, request: Request, until: float) -> bool:
+        """The answer waits until a time at most, if not for less than those before it; whether `due` has become known.
+
+        The caller puts it into `by_id`.
+        """
+        if until < self._last:
+            until = self._last
+        self._last = until
+        request.until = until
+        if self.due > 0.0:
+            return False
+        self.due = until
+        return True
+
+    def give_up(self, now: float) -> int:
+        """Wait no longer for those whose time has come: how many publishes they are. `due` is the next one's time."""
+        over: list[Request] = []
+        self.due = 0.0
+        for request in self.by_id.values():
+            if request.until > now:
+                self.due = request.until
+                break
+            over.append(request)
+        for request in over:
+            request.give_up()
+        return len(over)
 
 
 class RequestMessage(MessageCopy):

@@ -29,7 +29,7 @@ from broker.core.queues.message import Message
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.queue_policy import QueueOptions, SubscriptionQueueTerms
 from broker.core.queues.queue_totals import bound
-from broker.core.queues.requests import Request
+from broker.core.queues.requests import WaitingRequests
 from broker.core.routing.bursts import RunFinder
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.fanout import Fanout
@@ -455,8 +455,10 @@ class Router(PeerListener):
                     self.retained_store.expire(thing, now)
                 elif isinstance(thing, DueWill):
                     self.wills.due(thing, now)
-                elif isinstance(thing, Request):
-                    thing.give_up()
+                elif isinstance(thing, WaitingRequests):
+                    self.work += DUE_WORK * thing.give_up(now)
+                    if thing.due > 0.0:
+                        deadlines.set(thing, thing.due)
         finally:
             # Also where one of them has raised: there is no other wake-up.
             if self._goes_on:

@@ -260,7 +260,7 @@ class Session(Subscriber):
             or self.queue.pending is not None
             or self.sub_queue is not None
             or self.journal is not None
-            or self.answers
+            or (self.answers and not self.node)
             or self.uplink
         ):
             return 0
@@ -273,12 +273,12 @@ class Session(Subscriber):
         self.offered += 1
         self.window.send_now(message, qos, outbox)
 
-    def send_run(self, messages: list[Message], qos: i64, frames: bytearray, id_at: i64) -> None:
+    def send_run(self, messages: list[Message], qos: i64, frames: bytearray, id_at: i64) -> list[Delivery]:
         """The same for several: see `SendWindow.send_run`."""
         outbox = self.outbox
         assert outbox is not None
         self.offered += i64(len(messages))
-        self.window.send_run(messages, qos, frames, id_at, outbox)
+        return self.window.send_run(messages, qos, frames, id_at, outbox)
 
     def _wait(self, delivery: Delivery) -> int:
         """Queue a delivery: ACCEPTED, or the cause of its drop."""
@@ -296,7 +296,9 @@ class Session(Subscriber):
         """A link has taken a delivery: if it is there, have its acknowledgement tell whom a request reaches."""
         message = delivery.message
         if isinstance(message, RequestMessage) and delivery.qos > 0 and self.outbox is not None:
-            self.window.ask(delivery, message.request, self.queue.pending is not None or self.inflight.count > 1)
+            owes = self.queue.pending is not None or self.inflight.count > 1
+            if self.window.link().takes(message.request, owes):
+                delivery.asked = message.request
 
     # -- shedding ------------------------------------------------------------------------------------------------------
 

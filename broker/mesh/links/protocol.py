@@ -63,9 +63,24 @@ class NodeProtocol(ClientProtocol):
             self.router.counters.packets_received += 1
             kind: i64 = decoder.header >> 4
             if self.state == CONNECTED and 4 <= kind <= 7 and decoder.short_ack() > 0:
-                self.acknowledged(kind, decoder.short_ack(), 0, now)
+                more: i64 = self._take_acks(kind, now) - 1
+                done += more
+                self.router.counters.packets_received += more
             else:
                 self.act(decoder.packet(), now)
+
+    def _take_acks(self, kind: i64, now: float) -> i64:
+        """Take an acknowledgement of four bytes, and those of its kind that stand side by side with it: how many."""
+        decoder = self.decoder
+        start: i64 = decoder.start
+        stop: i64 = start if kind == PUBREL else self._session.on_acks(kind, decoder.buffer, start, now)
+        if stop == start:
+            self.acknowledged(kind, decoder.short_ack(), 0, now)
+            return 1
+        decoder.end = stop
+        if self.on_acknowledged is not None:
+            self.on_acknowledged()
+        return (stop - start) // 4
 
     def on_connack(self, packet: Connack, now: float) -> None:
         """The node has accepted us, or not. Raises ProtocolError."""

@@ -184,13 +184,14 @@ class Downlink(Peer):
 
     # -- answers to requests -------------------------------------------------------------------------------------------
 
-    def answer(self, packet_id: int, qos: int, reached: bool) -> None:
+    def answer(self, request: Request) -> None:
         """Whether a request from upstream was served is known now (`core/requests`)."""
-        kind = PUBACK if qos == 1 else PUBREC
+        kind = PUBACK if request.qos == 1 else PUBREC
+        packet_id = request.packet_id
         self._requests.pop(packet_id, None)
         for held in self._acks:
             if held.kind == kind and held.packet_id == packet_id and held.code == UNANSWERED:
-                held.code = reasons.SUCCESS if reached else reasons.NO_MATCHING_SUBSCRIBERS
+                held.code = reasons.SUCCESS if request.reached else reasons.NO_MATCHING_SUBSCRIBERS
                 break
         self._send_acks()
 

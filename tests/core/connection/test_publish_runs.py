@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -102,10 +103,11 @@ def test_a_stream_is_answered_in_one_read_as_packet_by_packet(
         assert all(one == other for one, other in zip(whole[3], apart[3], strict=False))
 
 
-def test_a_long_run_is_acknowledged_in_pieces() -> None:
-    """One piece for each run, and each publish once."""
+@pytest.mark.parametrize(("said", "heard"), [(V311, V311), (V311, V5), (V5, V311), (V5, V5)])
+def test_a_long_run_is_acknowledged_in_pieces(said: int, heard: int) -> None:
+    """One piece for each run, and each publish once, whatever the versions are."""
     network = Network()
-    publisher, subscriber = network.client("p", V311), network.client("s", V311)
+    publisher, subscriber = network.client("p", said), network.client("s", heard)
     subscriber.subscribe("t", qos=1)
     publisher.publish("t", b"%03d" % 0, 1)
     count = 3 * PUBLISH_RUN + 1

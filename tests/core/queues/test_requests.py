@@ -354,9 +354,31 @@ class TestEnds:
         assert told(publisher) == [(packet.packet_id, SUCCESS)]
         say(below, 0x10)
         assert told(publisher) == [(packet.packet_id, SUCCESS)]
-        # What was answered in time does not fall due.
+        # What was answered in time does not fall due, and nothing is left to do for it.
         ask(publisher, qos)
         say(below, 0x10)
+        heard = told(publisher)
+        network.advance(PATIENCE)
+        assert told(publisher) == heard
+        assert len(network.router.deadlines) == 0
+
+    def test_each_has_its_own_time(self) -> None:
+        """Though all of a connection fall due as one thing."""
+        network = Network()
+        _, publisher = link(network), network.client("p")
+        ask(publisher)
+        network.advance(PATIENCE / 2)
+        ask(publisher)
+        network.advance(PATIENCE / 2)
+        assert len(told(publisher)) == 1
+        network.advance(PATIENCE / 2)
+        assert len(told(publisher)) == 2
+
+    def test_nothing_falls_due_for_a_connection_that_is_over(self) -> None:
+        network = Network()
+        _, publisher = link(network), network.client("p")
+        ask(publisher)
+        publisher.disconnect(0)
         assert len(network.router.deadlines) == 0
 
     def test_disconnect(self) -> None:
@@ -664,7 +686,7 @@ class TestRequest:
         """One link's delivery was dropped again in the same fanout, for the sake of another's."""
         request = Request(7, 1)
         request.asked = request.left = 2
-        request.settle(True)
+        request.settle(True, None)
         assert not request.waits(somebody(), 2)
         assert request.peer is None
 
@@ -675,7 +697,7 @@ class TestRequest:
         assert request.waits(peer, 3)
         told_after = []
         for reached in (False, True, False):
-            request.settle(reached)
+            request.settle(reached, None)
             told_after.append(request.peer is None)
         assert told_after == [False, True, True]
         assert request.reached

@@ -28,7 +28,7 @@ from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.message import HEADROOM, Message
 from broker.core.queues.outbox import ACCEPTED, Outbox
 from broker.core.queues.queue_totals import QueueTotals
-from broker.core.queues.requests import AskedLink, Request
+from broker.core.queues.requests import AskedLink
 from broker.core.queues.session_queue import SessionQueue
 from broker.core.queues.windows.held_answers import send_promise
 from broker.core.queues.windows.held_deliveries import HeldDeliveries
@@ -188,11 +188,11 @@ class SendWindow:
         self._account(1, message.size())
         outbox.push(delivery)
 
-    def send_run(self, messages: list[Message], qos: i64, frames: bytearray, id_at: i64, outbox: Outbox) -> None:
+    def send_run(self, messages: list[Message], qos: i64, frames: bytearray, at: i64, outbox: Outbox) -> list[Delivery]:
         """The same for several of one size, at most 255, that came in frames of one length and layout: see `room`.
 
         `frames` are those, which this client can be sent as they are but for their packet identifiers; the first one's
-        is at `id_at`.
+        is at `at`.
         """
         count: i64 = len(messages)
         size: i64 = 0
@@ -201,8 +201,9 @@ class SendWindow:
             deliveries.append(self._put_new(message, qos))
             size += message.size()
         self._account(count, size)
-        write_identifiers(deliveries, frames, id_at)
+        write_identifiers(deliveries, frames, at)
         outbox.push_run(DeliveryRun(deliveries, bytes(frames)), size)
+        return deliveries
 
     def _put_new(self, message: Message, qos: i64) -> Delivery:
         inflight = self.inflight
@@ -383,11 +384,10 @@ class SendWindow:
 
     # -- acknowledgements from the client ------------------------------------------------------------------------------
 
-    def ask(self, delivery: Delivery, request: Request, owes: bool) -> None:
-        """Have the acknowledgement of a delivery tell whom its request reaches. `owes`: see `AskedLink.takes`."""
+    def link(self) -> AskedLink:
+        """The present connection, as requests see it: who has asked is told what it acknowledges."""
         self._asked_link = link = self._asked_link or AskedLink()
-        if link.takes(request, owes):
-            delivery.asked = request
+        return link
 
     def _answered(self, delivery: Delivery, reason_code: int) -> None:
         """A link says whether a request reached anybody."""

@@ -1,0 +1,132 @@
+"""Publishes of QoS 1 or 2 that came side by side, alike but for payload and packet identifier, and go to one receiver.
+
+Owns what is done for all of them in one go: routing, sending and acknowledging. What goes to another node of a mesh
+goes this way also where it is a single one: its acknowledgement waits for the node.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.publish_layout import head as frame_head
+from broker.core.connection.acknowledging import Acknowledger
+from broker.core.queues.message import Message
+from broker.core.queues.outbox import Outbox
+from broker.core.queues.requests import NodeRun
+from broker.core.routing.fanout import Fanout
+from broker.core.routing.router import Router
+from broker.core.session.session import Session
+from broker.core.topics.match_cache import Route
+
+IN_ONE_PIECE: Final = 12
+"""Publishes in a row from which on one piece of all their frames costs less than each frame by itself."""
+
+
+class RunPublisher:
+    """The runs of one connection."""
+
+    def __init__(self, router: Router, outbox: Outbox, decoder: Decoder, acknowledger: Acknowledger) -> None:
+        self._router = router
+        self._outbox = outbox
+        self._decoder = decoder
+        self._acknowledger = acknowledger
+
+    def publish(
+        self, session: Session, receiver: Session, topic: bytes, head: bytes, count: i64, payload_at: i64, now: float
+    ) -> i64:
+        """Route up to `count` frames that are alike, from the current one on, to the one who gets them.
+
+        `head`: the bytes of the first before its packet identifier; `payload_at`: where its payload begins in it.
+        Returns how many there were: fewer, and perhaps none, where an identifier is in use.
+        """
+        decoder = self._decoder
+        buffer = decoder.buffer
+        acknowledger = self._acknowledger
+        qos: i64 = 1 if decoder.header == 0x32 else 2
+        start: i64 = decoder.start
+        length: i64 = decoder.end - start
+        id_at: i64 = len(head)
+        v5 = session.v5
+        sent_v5 = receiver.v5
+        sent_head = head
+        if sent_v5 != v5:
+            sent_head = frame_head(decoder.header, topic, length - payload_at + (1 if sent_v5 else 0))
+        node = receiver.node
+        messages: list[Message] = []
+        packet_ids: list[bytes] = []
+        at: i64 = start
+        while count > 0:
+            if node or qos == 2:
+                packet_id: i64 = (buffer[at + id_at] << 8) | buffer[at + id_at + 1]
+                if node and acknowledger.holds(packet_id):
+                    break
+                if qos == 2:
+                    if acknowledger.knows(packet_id):
+                        break
+                    acknowledger.remember(packet_id)
+            message = Message(topic, buffer[at + payload_at : at + length], qos, False, b"", 0.0, session.client_id)
+            message.adopt_head(sent_head, sent_v5)
+            messages.append(message)
+            packet_ids.append(buffer[at + id_at : at + id_at + 2])
+            at += length
+            count -= 1
+        count = len(messages)
+        if count > 0:
+            decoder.end = at
+            self._router.work += count
+            if not node and count < IN_ONE_PIECE:
+                for message in messages:
+                    receiver.send_now(message, qos)
+                acknowledger.answer_run(qos, packet_ids)
+                return count
+            if sent_v5 == v5:
+                frames = bytearray(buffer[start:at])
+            else:
+                # The packet identifiers follow; 5.0 has the length of no properties behind them.
+                glue = sent_head + (b"\0\0\0" if sent_v5 else b"\0\0")
+                frames = bytearray(glue + glue.join([message.payload() for message in messages]))
+            if node:
+                self._ask_node(receiver, messages, qos, frames, len(sent_head), packet_ids, now)
+            else:
+                receiver.send_run(messages, qos, frames, len(sent_head))
+                acknowledger.answer_run(qos, packet_ids)
+        return count
+
+    def _ask_node(
+        self,
+        node: Session,
+        messages: list[Message],
+        qos: i64,
+        frames: bytearray,
+        id_at: i64,
+        packet_ids: list[bytes],
+        now: float,
+    ) -> None:
+        """Send a run to a node; its acknowledgements wait until the node has it."""
+        run = NodeRun(packet_ids, qos)
+        owes = node.inflight.count > 0
+        deliveries = node.send_run(messages, qos, frames, id_at)
+        if node.window.link().takes(run, owes):
+            for delivery in deliveries:
+                delivery.asked = run
+            run.follow(deliveries)
+        peer = self._outbox.peer
+        if peer is not None and run.waits(peer, len(deliveries)):
+            self._acknowledger.hold_run(run, now + self._router.nodes.patience)
+        else:
+            self._acknowledger.answer_run(qos, packet_ids)
+
+
+def sole_node(delivery: Fanout, route: Route) -> Session | None:
+    """The node of a mesh that alone gets what clients of this one publish this way; None: see `Fanout.forward`."""
+    entries = route.entries
+    if len(entries) != 1 or route.tapped or not delivery.open(route):
+        return None
+    sole = entries[0].sole
+    if sole is None:
+        return None
+    session = sole.session
+    return session if isinstance(session, Session) and session.node else None

@@ -1,0 +1,45 @@
+"""Starts the brokers of a mesh."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from broker.app import Broker
+from broker.mesh.mesh import Mesh
+from broker.settings import Settings
+from tests.mesh.brokers import Nodes, Start
+from tests.support.memory_bus import MemoryMesh
+from tests.support.waiting import until
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Brokers of these names, joined."""
+    async with AsyncExitStack() as stack:
+
+        async def begin(*names: str, **sections: Any) -> Nodes:
+            memory = MemoryMesh(*names)
+            brokers: dict[str, Broker] = {}
+            meshes: dict[str, Mesh] = {}
+            for name in names:
+                settings = Settings.model_validate(
+                    {
+                        "listen": ["mqtt://127.0.0.1:0"],
+                        **sections,
+                        "mesh": {"name": "one", "node": name, **sections.get("mesh", {})},
+                    }
+                )
+                broker = brokers[name] = await stack.enter_async_context(Broker(settings))
+                meshes[name] = Mesh(broker, settings.mesh, memory[name])
+                stack.push_async_callback(meshes[name].stop, 0.0)
+            await stack.enter_async_context(memory)
+            await until(lambda: all(link.connected for mesh in meshes.values() for link in mesh.links.values()))
+            nodes = Nodes(memory, brokers, meshes)
+            stack.callback(nodes.abort)
+            return nodes
+
+        yield begin
