@@ -221,17 +221,26 @@ class Taker:
         }
         for kept in records:
             if kept.state == RELEASED:
-                continue  # its client had it
+                self._release(session, kept, found)  # its client had it
+                continue
             if kept.message is not None and kept.message.identity in here:
                 continue  # the move to or from here was not over when the nodes lost each other
             if kept.state != QUEUED and kept.qos == 2 and kept.attempts > 0:
                 session.offered += 1
                 session.drop(SESSION_ENDED)
                 self.dropped += 1
+                self._release(session, kept, found)
                 continue
             kept.state, kept.packet_id, kept.attempts = QUEUED, 0, 0
             found.append(kept)
         return found
+
+    def _release(self, session: Session, kept: DeliveryRecord, found: list[DeliveryRecord]) -> None:
+        """Its client may still know the packet identifier, and would take another message with it for this one: have it
+        be released first [MQTT-4.3.3-7], unless the session here has it in flight."""
+        if session.inflight.get(kept.packet_id) is None:
+            kept.message, kept.state = None, RELEASED
+            found.append(kept)
 
     def _when_kept(self, coming: Coming) -> None:
         def kept() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from broker.core.codec.packets import PUBREL, Publish
+from broker.core.queues.delivery import RELEASED
 from tests.mesh.ownership.test_room import move, payloads, subscriber
-from tests.mesh.ownership.world import World
+from tests.mesh.ownership.world import TOPIC, World, quiet
 
 
 @pytest.mark.parametrize("at", ["a", "b", "c"])
@@ -83,3 +85,33 @@ def test_what_waits_in_two_copies_of_a_session_comes_once_when_they_meet() -> No
         world[new].room.taker.moved = 0
     move(world, client, "a")
     assert sorted(payloads(client)) == sorted(sent)
+
+
+def test_a_packet_identifier_that_the_client_may_know_is_released_before_it_is_used_again() -> None:
+    """[MQTT-4.3.3-7] It would take another message for the one of QoS 2 that it had of the session that ended."""
+    world = World("a", "b")
+    client = subscriber(world)
+    client.answering = False
+    world.publish("a", 2)
+    world.settle()
+    [first] = client.take()
+    assert first.packet_id
+    client.cut()
+    world.cut("a", "b")
+    client.answering = True
+    move(world, client, "b")
+    assert client.subscribe(TOPIC, qos=2) == [2]
+    world.join("a", "b")
+    world.settle()
+    assert world.holders() == ["b"]
+    inflight = world["b"].network.router.sessions["x"].inflight
+    assert [(each.packet_id, each.state) for each in inflight.values()] == [(first.packet_id, RELEASED)]
+    sent = world.publish("b", 2)
+    world.settle()
+    assert [each.packet_id != first.packet_id for each in client.got(Publish)] == [True]
+    client.cut()
+    move(world, client, "b")
+    assert [ack.packet_id for ack in client.acks(PUBREL)] == [first.packet_id]
+    assert not inflight.values()
+    assert payloads(client) == [sent]
+    quiet(world)
