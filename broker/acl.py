@@ -50,14 +50,14 @@ def acl() -> None:
 def explain(
     topic: Annotated[str, typer.Option(metavar="TOPIC", help="A topic name; to subscribe, a topic filter.")],
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings in TOML.")] = None,
-    user: Annotated[str | None, typer.Option(metavar="NAME", help="The user name. Without: anonymous.")] = None,
+    user: Annotated[str | None, typer.Option(metavar="NAME", help="The user name; default: anonymous.")] = None,
     client_id: Annotated[str, typer.Option(metavar="ID", help="The client identifier.")] = "",
     group: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A group of the client. Repeatable.")] = None,
-    listener: Annotated[str, typer.Option(metavar="NAME", help="The listener that it comes by.")] = "",
+    listener: Annotated[str, typer.Option(metavar="NAME", help="The listener that it uses.")] = "",
     address: Annotated[str, typer.Option(metavar="IP", help="Its IP address.")] = "",
-    action: Annotated[Action, typer.Option(help="What it does.")] = Action.publish,
-    qos: Annotated[int, typer.Option(min=0, max=2, help="With which QoS.")] = 0,
-    retain: Annotated[bool, typer.Option("--retain", help="A publish that is to be retained.")] = False,
+    action: Annotated[Action, typer.Option(help="The action.")] = Action.publish,
+    qos: Annotated[int, typer.Option(min=0, max=2, help="The QoS.")] = 0,
+    retain: Annotated[bool, typer.Option("--retain", help="The message has the RETAIN flag.")] = False,
 ) -> None:
     """Say whether a client may do something, and which rule decides, in which file and line.
 

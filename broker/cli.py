@@ -98,7 +98,7 @@ def canopy(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", "-V", callback=_print_version, is_eager=True, help="Print version and build, and end."
+            "--version", "-V", callback=_print_version, is_eager=True, help="Print version and build, and exit."
         ),
     ] = False,
 ) -> None:
@@ -110,7 +110,7 @@ def serve(
     config: Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings in TOML.")] = None,
     listen: Annotated[
         list[str] | None,
-        typer.Option(metavar="URL", help="Listen on mqtt:// or ws://HOST:PORT in place of `listen`. Repeatable."),
+        typer.Option(metavar="URL", help="Listen on mqtt:// or ws://HOST:PORT, instead of `listen`. Repeatable."),
     ] = None,
     port: Annotated[
         int | None,
@@ -120,25 +120,27 @@ def serve(
             metavar="PORT",
             min=0,
             max=65_535,
-            help="Short for --listen mqtt://127.0.0.1:PORT: for this machine alone.",
+            help="Short for --listen mqtt://127.0.0.1:PORT: only for this machine.",
         ),
     ] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="One setting, as in limits.max_packet_size=4096. Repeatable."),
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Change one setting: limits.max_packet_size=4096. Repeatable."
+        ),
     ] = None,
     store: Annotated[
         str | None,
         typer.Option(
             metavar="DIR|URL",
-            help="Keep sessions and messages in that folder, or PostgreSQL database, over restarts; short for "
+            help="Keep sessions and messages across restarts, in a folder or a PostgreSQL database; short for "
             "store.path and store.url.",
         ),
     ] = None,
     workers: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="Processes that share the listeners, or auto: one for each processor; workers.count."
+            metavar="N", help="Worker processes that share the listeners; auto: one for each processor; workers.count."
         ),
     ] = None,
     log_level: Annotated[
@@ -152,8 +154,8 @@ def serve(
     """Run the broker until SIGTERM or Ctrl-C.
 
     Settings come from the defaults, then FILE, then CANOPY_ environment variables, then these flags. On SIGHUP the
-    broker reads FILE again and takes up all of it or, with a mistake in it, nothing: limits, queues, links to upstream
-    brokers, who may come in and do what, certificates, alarms, the log. It names the settings that take a restart.
+    broker reads FILE again and applies changes of limits, queues, links, authentication, access rules, certificates,
+    alarms and the log, or nothing if there is a mistake. It logs changed settings that need a restart.
     """
     daemon.ignore_hangup()
     changes = list(sets or ())
@@ -212,7 +214,7 @@ def init(
     """Write a commented settings file to start from, and print the next commands.
 
     dev: a developer's machine. edge: a small machine, linked to a broker in the cloud. public: TLS, users and rules.
-    recorder: everything is kept for analysis. Keys and passwords are looked for beside FILE; one that is there stays.
+    recorder: records all traffic for analysis. Keys and passwords are expected beside FILE; existing ones stay.
     """
     if use not in USES:
         fail(f"{use}: allowed: {', '.join(USES)}", MISUSED)
@@ -232,13 +234,14 @@ def init(
 def check_config(
     file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Settings in TOML.")] = None,
     defaults: Annotated[
-        bool, typer.Option("--defaults", help="Print every setting with its default and its reason, as TOML, and end.")
+        bool,
+        typer.Option("--defaults", help="Print every setting with its default and explanation, as TOML, and exit."),
     ] = False,
 ) -> None:
-    """Check a settings file. Show what it changes, and warn of settings that look wrong.
+    """Check a settings file. Show what it changes, and warn about settings that look wrong.
 
-    CANOPY_ environment variables count too, as they will when the broker is started here; without FILE they are all
-    there is. The exit code is 0 when the settings can be used and 2 when they cannot.
+    CANOPY_ environment variables apply too, as when you start the broker here; without FILE only they are checked.
+    The exit code is 0 when the settings are valid and 2 when they are not.
     """
     if defaults:
         if file is not None:
@@ -314,8 +317,8 @@ def convert(
 ) -> None:
     """Convert a mosquitto.conf to Canopy settings: canopy convert mosquitto.conf > canopy.toml.
 
-    Every option is a setting there, or stands in a comment with the reason and with what Canopy has for it; what is
-    missing is told here too. The exit code is 3 when something is missing that kept somebody out: see to it first.
+    Options that cannot be converted become comments with the reason and Canopy's alternative; missing ones are also
+    listed on standard error. The exit code is 3 if one of them restricted access: replace it first.
     """
     try:
         converted = mosquitto.convert(file)
@@ -331,12 +334,12 @@ def convert(
 @app.command()
 def health(
     target: Annotated[
-        str, typer.Option(metavar="URL", envvar=HEALTH_TARGET, help="The broker to ask.")
+        str, typer.Option(metavar="URL", envvar=HEALTH_TARGET, help="The broker to check.")
     ] = "mqtt://127.0.0.1:1883",
     timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="How long to wait for an answer.")] = 5.0,
     user: Annotated[
         str | None,
-        typer.Option(metavar="NAME", envvar=HEALTH_USER, help="A user name that has to be let in."),
+        typer.Option(metavar="NAME", envvar=HEALTH_USER, help="A user name that the broker has to accept."),
     ] = None,
     password: Annotated[
         str | None,
@@ -344,23 +347,23 @@ def health(
             metavar="TEXT",
             envvar=HEALTH_PASSWORD,
             show_envvar=True,
-            help="Its password; others on this machine see it here, and not in the environment.",
+            help="Its password; other users of this machine can see the option, but not the variable.",
         ),
     ] = None,
     ca: Annotated[
-        str, typer.Option(metavar="FILE", help="With mqtts: the authorities to trust (PEM), in place of the system's.")
+        str, typer.Option(metavar="FILE", help="With mqtts: the authorities to trust (PEM), instead of the system's.")
     ] = "",
-    cert: Annotated[str, typer.Option(metavar="FILE", help="With mqtts: the certificate to show (PEM).")] = "",
-    key: Annotated[str, typer.Option(metavar="FILE", help="With mqtts: the private key to --cert (PEM).")] = "",
+    cert: Annotated[str, typer.Option(metavar="FILE", help="With mqtts: the client certificate (PEM).")] = "",
+    key: Annotated[str, typer.Option(metavar="FILE", help="With mqtts: the private key of --cert (PEM).")] = "",
     server_name: Annotated[
-        str, typer.Option(metavar="NAME", help="With mqtts: the name that its certificate is for, if not the host.")
+        str, typer.Option(metavar="NAME", help="With mqtts: the name in the broker's certificate, if not the host.")
     ] = "",
 ) -> None:
-    """Ask a running broker whether it serves MQTT. The exit code is 0 when it does and 1 when it does not.
+    """Check that a running broker serves MQTT. The exit code is 0 if it does and 1 if it does not.
 
     URL is mqtt://HOST:PORT, mqtts://HOST:PORT or mqtt+unix:///PATH. Without --user a broker that refuses anonymous
-    clients is healthy. With it the user has to be let in. A broker whose store cannot be written is not healthy, where
-    the user may read $SYS.
+    clients is healthy. With --user the broker has to accept the user. If the user may read $SYS, a broker whose store
+    cannot be written is not healthy.
     """
     try:
         address = parse_endpoint(target)
@@ -384,8 +387,8 @@ def health(
 def passwd(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The password file.")],
     user: Annotated[str, typer.Argument(metavar="USER", help="The user name.")],
-    delete: Annotated[bool, typer.Option("--delete", "-D", help="Take the user out.")] = False,
-    create: Annotated[bool, typer.Option("--create", "-c", help="Make the file where there is none.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", "-D", help="Remove the user.")] = False,
+    create: Annotated[bool, typer.Option("--create", "-c", help="Create the file if it does not exist.")] = False,
     stdin: Annotated[bool, typer.Option("--stdin", help="Read the password from the first line of the input.")] = False,
     password: Annotated[
         str | None,
@@ -393,20 +396,19 @@ def passwd(
             "--password",
             "-b",
             metavar="TEXT",
-            help="The password; others on this machine can see it.",
+            help="The password; other users of this machine can see it.",
         ),
     ] = None,
     kind: Annotated[
-        str, typer.Option("--hash", metavar="KIND", help="argon2id, pbkdf2-sha512 (which mosquitto reads) or sha512.")
+        str,
+        typer.Option("--hash", metavar="KIND", help="argon2id, pbkdf2-sha512 (which mosquitto can read) or sha512."),
     ] = "argon2id",
-    scram: Annotated[
-        bool, typer.Option("--scram", help="Write keys for SCRAM-SHA-256, to a file of their own.")
-    ] = False,
+    scram: Annotated[bool, typer.Option("--scram", help="Write keys for SCRAM-SHA-256, in a separate file.")] = False,
 ) -> None:
-    """Add a user to a password file, change its password, or take it out.
+    """Add a user to a password file, change its password, or remove the user.
 
-    The password is asked for, twice. The file is replaced as a whole, and a new one can be read by its owner alone. A
-    broker that runs reads it again by itself.
+    The command asks for the password twice. It replaces the file as a whole; only the owner can read a new file. A
+    running broker reads the changed file automatically.
     """
     if kind not in get_args(Kind):
         fail(f"--hash {kind}: allowed: {', '.join(get_args(Kind))}", MISUSED)

@@ -35,7 +35,7 @@ def files(
         str,
         typer.Argument(
             metavar="DIR",
-            help="The recorder's folder (recorder.directory), or where a record lies: s3://bucket/record.",
+            help="The recorder's folder (recorder.directory), or a record on an object store: s3://bucket/record.",
         ),
     ],
     since: Annotated[
@@ -44,10 +44,10 @@ def files(
     ] = None,
     until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="With events before this time.")] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="A JSON object on each line: the path, and what its manifest says.")
+        bool, typer.Option("--json", help="Print a JSON object for each file: its path and manifest.")
     ] = False,
 ) -> None:
-    """The Parquet files that count, one on each line: each event is in one of them, also while segments are merged.
+    """List the current Parquet files: each event is in exactly one of them, also while segments are merged.
 
     The exit code is 1 where a segment is missing that a manifest tells of, or is not as large as that says; its name
     goes to standard error, and the others are printed all the same.

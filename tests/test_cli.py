@@ -451,7 +451,7 @@ class TestCheckConfig:
     def test_the_defaults_are_a_file_that_changes_nothing(self, tmp_path: Path) -> None:
         result = canopy("check-config", "--defaults")
         assert result.exit_code == 0
-        assert "# Open network connections in all." in result.stdout
+        assert "# Open network connections of all clients." in result.stdout
         config = tmp_path / "canopy.toml"
         config.write_text(result.stdout)
         assert canopy("check-config", str(config)).stdout == f"{config}: OK\n"

@@ -17,9 +17,9 @@ from broker.ctl.top import printable
 @asking
 def alarms(
     context: typer.Context,
-    history: Annotated[bool, typer.Option("--history", help="Those that were, the last one first.")] = False,
+    history: Annotated[bool, typer.Option("--history", help="Show past alarms, the latest first.")] = False,
 ) -> None:
-    """Show the alarms that are raised. The exit code is 3 where there are any, for scripts."""
+    """Show current alarms. The exit code is 3 if there are any, for scripts."""
     told = options(context).api().call("GET", "/alarms", activated="false" if history else None)
     found = told["data"]
     if options(context).as_json:

@@ -46,7 +46,7 @@ Who = Annotated[str, typer.Argument(metavar="WHO", show_default=False)]
 
 @asking
 def bans(context: typer.Context, limit: Limit = 100) -> None:
-    """List the bans that hold: those of operators, and those for guessing passwords."""
+    """List current bans, by operators and for guessing passwords."""
     show(context, BANS, "/banned", limit)
 
 
@@ -57,7 +57,7 @@ def ban(
     who: Who,
     how_long: Annotated[
         float | None,
-        typer.Option("--for", parser=seconds, metavar="TIME", help="30s, 5m, 1h; else until it is lifted."),
+        typer.Option("--for", parser=seconds, metavar="TIME", help="30s, 5m, 1h; default: until it is lifted."),
     ] = None,
     reason: Annotated[str, typer.Option(metavar="TEXT")] = "",
 ) -> None:

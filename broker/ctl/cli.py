@@ -43,16 +43,19 @@ app.command("api")(operating.api)
 def ctl(
     context: typer.Context,
     url: Annotated[
-        str, typer.Option(metavar="URL", help="Where it listens for HTTP: http://, https:// or http+unix:///PATH.")
+        str, typer.Option(metavar="URL", help="Its HTTP address: http://, https:// or http+unix:///PATH.")
     ] = "http://127.0.0.1:8080",
     token_file: Annotated[Path | None, typer.Option(metavar="FILE", help="A file whose first line is a token.")] = None,
     user: Annotated[
-        str, typer.Option(metavar="NAME", help="A user name; the password is asked for, or read from standard input.")
+        str,
+        typer.Option(
+            metavar="NAME", help="A user name; the command asks for the password, or reads it from standard input."
+        ),
     ] = "",
     ca: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The authority (PEM) that an https:// broker is held to.")
+        Path | None, typer.Option(metavar="FILE", help="The authority (PEM) of the broker's https:// certificate.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Answers as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Inspect and control a running broker. The broker must listen for HTTP (settings section [http])."""
     context.obj = Options(url, token_file, user, ca, as_json)

@@ -11,12 +11,14 @@ from broker.ctl.lists import Columns, Limit, facts, show
 from broker.ctl.options import asking, options
 
 ClientId = Annotated[str, typer.Argument(metavar="CLIENT", help="A client identifier.", show_default=False)]
-Like = Annotated[str | None, typer.Option(metavar="TEXT", help="Those whose client identifier has this in it.")]
-User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Those of one user.")]
+Like = Annotated[str | None, typer.Option(metavar="TEXT", help="Only client identifiers that contain this text.")]
+User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Only clients of this user.")]
 Lag = Annotated[
-    float | None, typer.Option(min=0, metavar="SECONDS", help="Those whose oldest message has waited so long.")
+    float | None, typer.Option(min=0, metavar="SECONDS", help="Only clients whose oldest message has waited this long.")
 ]
-Dropped = Annotated[int | None, typer.Option(min=0, metavar="N", help="Those that have lost so many messages.")]
+Dropped = Annotated[
+    int | None, typer.Option(min=0, metavar="N", help="Only clients that have lost this many messages.")
+]
 
 CLIENTS: Final[Columns] = {
     "client": lambda of: of["clientid"],
@@ -64,7 +66,9 @@ def clients(
     context: typer.Context,
     like: Like = None,
     user: User = None,
-    address: Annotated[str | None, typer.Option(metavar="NETWORK", help="Those from an IP address or network.")] = None,
+    address: Annotated[
+        str | None, typer.Option(metavar="NETWORK", help="Only clients from this IP address or network.")
+    ] = None,
     min_lag: Lag = None,
     min_dropped: Dropped = None,
     limit: Limit = 100,
@@ -95,7 +99,7 @@ def client(context: typer.Context, client_id: ClientId) -> None:
 
 @asking
 def kick(context: typer.Context, client_id: ClientId) -> None:
-    """End the connection of a client. Its session stays for as long as after any other end, and it may come again."""
+    """End the connection of a client. Its session stays until it expires, and the client may reconnect."""
     options(context).api().call("DELETE", f"/clients/{named(client_id)}")
 
 
@@ -108,9 +112,11 @@ def end(context: typer.Context, client_id: ClientId) -> None:
 @asking
 def subs(
     context: typer.Context,
-    client_id: Annotated[str | None, typer.Argument(metavar="[CLIENT]", help="Those of one client.")] = None,
-    topic: Annotated[str | None, typer.Option(metavar="FILTER", help="Those of one topic filter, spelt so.")] = None,
-    group: Annotated[str | None, typer.Option(metavar="NAME", help="Those of one share group.")] = None,
+    client_id: Annotated[str | None, typer.Argument(metavar="[CLIENT]", help="Only those of this client.")] = None,
+    topic: Annotated[
+        str | None, typer.Option(metavar="FILTER", help="Only those with exactly this topic filter.")
+    ] = None,
+    group: Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this share group.")] = None,
     limit: Limit = 100,
 ) -> None:
     """List subscriptions, by client identifier and topic filter."""

@@ -26,19 +26,22 @@ PAUSE: Final = 0.5
 def explain(
     context: typer.Context,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="A topic name, with its publisher's mount if any.")],
-    client: Annotated[str, typer.Option("--client", metavar="ID", help="The client that is asked about.")] = "",
+    client: Annotated[str, typer.Option("--client", metavar="ID", help="Only this client.")] = "",
     publisher: Annotated[
-        str | None, typer.Option("--publisher", metavar="ID", help="Who would publish it: access and No Local count.")
+        str | None, typer.Option("--publisher", metavar="ID", help="The publisher, for access rules and No Local.")
     ] = None,
-    qos: Annotated[int, typer.Option(min=0, max=2, help="With which QoS.")] = 0,
-    retain: Annotated[bool, typer.Option("--retain", help="A message that is to be retained.")] = False,
-    size: Annotated[int, typer.Option(min=0, max=LARGEST, metavar="BYTES", help="Of its payload.")] = 1,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Receivers that are named.")] = 100,
-    cursor: Annotated[str, typer.Option(metavar="CURSOR", help="Go on where the last answer ended.")] = "",
+    qos: Annotated[int, typer.Option(min=0, max=2, help="The QoS.")] = 0,
+    retain: Annotated[bool, typer.Option("--retain", help="The message has the RETAIN flag.")] = False,
+    size: Annotated[int, typer.Option(min=0, max=LARGEST, metavar="BYTES", help="Size of its payload.")] = 1,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Show at most this many receivers.")] = 100,
+    cursor: Annotated[str, typer.Option(metavar="CURSOR", help="Continue after the previous answer.")] = "",
     follow: Annotated[
         float | None,
         typer.Option(
-            "--follow", parser=seconds, metavar="TIME", help="With --client: tell what it gets and loses, for 30s, 5m."
+            "--follow",
+            parser=seconds,
+            metavar="TIME",
+            help="With --client: show its deliveries and losses for 30s, 5m.",
         ),
     ] = None,
 ) -> None:

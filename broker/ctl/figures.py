@@ -16,7 +16,7 @@ from broker.ctl.options import asking, options
 @asking
 def figures(
     context: typer.Context,
-    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Of names, as messages.*; all of them.")] = "*",
+    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Pattern of names, such as messages.*.")] = "*",
 ) -> None:
     """Show the broker's figures: current values, and totals since its start. docs/sys.md explains them."""
     api = options(context).api()

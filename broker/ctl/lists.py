@@ -25,7 +25,7 @@ PAGE: Final = 1_000
 WIDEST: Final = 1_000_000
 """Characters of a row: more than names of 65,535 bytes each take."""
 
-Limit: TypeAlias = Annotated[int, typer.Option(min=1, metavar="N", help="Show so many at most.")]
+Limit: TypeAlias = Annotated[int, typer.Option(min=1, metavar="N", help="Show at most this many.")]
 
 Columns: TypeAlias = dict[str, Callable[[dict[str, Any]], object]]
 """Headings, and what of an entry stands below each; numbers to the right."""

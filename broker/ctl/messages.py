@@ -31,7 +31,7 @@ Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
 @asking
 def listed(
     context: typer.Context,
-    topic_filter: Annotated[str, typer.Argument(metavar="[FILTER]", help="Those that a topic filter matches.")] = "#",
+    topic_filter: Annotated[str, typer.Argument(metavar="[FILTER]", help="Only topics that match this filter.")] = "#",
     limit: Limit = 100,
 ) -> None:
     """List retained messages, by topic."""
@@ -60,13 +60,15 @@ def clear(context: typer.Context, topic: Topic) -> None:
 def publish(
     context: typer.Context,
     topic: Topic,
-    payload: Annotated[str, typer.Argument(metavar="[PAYLOAD]", help="Text; without it and --file, nothing.")] = "",
+    payload: Annotated[
+        str, typer.Argument(metavar="[PAYLOAD]", help="Text; without it and --file, the payload is empty.")
+    ] = "",
     file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A file that is the payload; - is standard input.")
+        Path | None, typer.Option(metavar="FILE", help="A file with the payload; - for standard input.")
     ] = None,
     qos: Annotated[int, typer.Option(min=0, max=2)] = 0,
-    retain: Annotated[bool, typer.Option("--retain", help="The topic is to retain it.")] = False,
-    expires: Annotated[int | None, typer.Option(min=0, metavar="SECONDS", help="After which it expires.")] = None,
+    retain: Annotated[bool, typer.Option("--retain", help="Publish it as a retained message.")] = False,
+    expires: Annotated[int | None, typer.Option(min=0, metavar="SECONDS", help="Seconds until it expires.")] = None,
     content_type: Annotated[str | None, typer.Option(metavar="TEXT")] = None,
     properties: Annotated[
         list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A user property.")

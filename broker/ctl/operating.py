@@ -66,7 +66,7 @@ class Method(StrEnum):
 
 @asking
 def status(context: typer.Context) -> None:
-    """Show which broker it is, and whether clients should come to it. The exit code is 3 where they should not."""
+    """Show the broker's version and state. The exit code is 3 if clients should not connect to it."""
     told = options(context).api().call("GET", "/status")
     facts(context, told)
     if not told["ready"]:
@@ -79,7 +79,7 @@ upstreams = typer.Typer(name="upstream", rich_markup_mode=None)
 @upstreams.callback(invoke_without_command=True)
 @asking
 def upstream(context: typer.Context) -> None:
-    """Show the links to upstream brokers. The exit code is 3 where one of them is not connected."""
+    """Show the links to upstream brokers. The exit code is 3 if one of them is not connected."""
     if context.invoked_subcommand is not None:
         return
     told = options(context).api().call("GET", "/upstreams")
@@ -96,13 +96,13 @@ def upstream(context: typer.Context) -> None:
 @upstreams.command()
 @asking
 def reset(context: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)]) -> None:
-    """Have a link connect again, at once. What waits for it goes on waiting."""
+    """Make a link connect again at once. Its queued messages stay queued."""
     options(context).api().call("POST", f"/upstreams/{named(name)}/reset")
 
 
 @asking
 def mesh(context: typer.Context) -> None:
-    """Show the other nodes of the broker's mesh. The exit code is 3 where one of them is not connected."""
+    """Show the other nodes of the broker's mesh. The exit code is 3 if one of them is not connected."""
     told = options(context).api().call("GET", "/mesh")
     if options(context).as_json:
         typer.echo(json.dumps(told))
@@ -141,12 +141,12 @@ def log_level(
 def drain(
     context: typer.Context,
     within: Annotated[
-        float, typer.Option("--within", parser=seconds, metavar="TIME", help="In which clients are told to go: 5m.")
+        float, typer.Option("--within", parser=seconds, metavar="TIME", help="Time over which to move clients: 5m.")
     ] = 60.0,
-    for_good: Annotated[bool, typer.Option("--for-good", help="They are to come back no more.")] = False,
-    to: Annotated[str, typer.Option(metavar="SERVERS", help="Where they are to go: 'HOST:PORT HOST:PORT'.")] = "",
-    look: Annotated[bool, typer.Option("--status", help="Show how far it is.")] = False,
-    end: Annotated[bool, typer.Option("--end", help="Let clients in again.")] = False,
+    for_good: Annotated[bool, typer.Option("--for-good", help="Tell clients not to come back.")] = False,
+    to: Annotated[str, typer.Option(metavar="SERVERS", help="Where clients should go: 'HOST:PORT HOST:PORT'.")] = "",
+    look: Annotated[bool, typer.Option("--status", help="Show the progress.")] = False,
+    end: Annotated[bool, typer.Option("--end", help="Accept clients again.")] = False,
 ) -> None:
     """Accept no more clients, and move connected clients to other brokers evenly over a time."""
     api = options(context).api()
@@ -183,7 +183,7 @@ def restart(context: typer.Context) -> None:
 def api(
     context: typer.Context,
     method: Method,
-    path: Annotated[str, typer.Argument(metavar="PATH", help="Below /api/v5, as '/clients?limit=5'.")],
+    path: Annotated[str, typer.Argument(metavar="PATH", help="Path below /api/v5, such as '/clients?limit=5'.")],
     body: Annotated[str, typer.Argument(metavar="[BODY]", help="JSON; - reads it from standard input.")] = "",
 ) -> None:
     """Send a request to the API, and print the response unchanged. /openapi.json describes the API."""

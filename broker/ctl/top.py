@@ -47,16 +47,16 @@ class By(StrEnum):
 @asking
 def top(
     context: typer.Context,
-    of: Annotated[list[Of] | None, typer.Option(help="Which tables; all that there are unless told.")] = None,
-    by: Annotated[By, typer.Option(help="Drops and lag are those of subscribers.")] = By.MESSAGES,
+    of: Annotated[list[Of] | None, typer.Option(help="Which tables; default: all.")] = None,
+    by: Annotated[By, typer.Option(help="Sort by this; drops and lag only for subscribers.")] = By.MESSAGES,
     window: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="One of the broker's top.windows; else the first.")
+        float | None, typer.Option(metavar="SECONDS", help="One of the broker's top.windows; default: the first.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=4_096, help="Places of each table.")] = 8,
-    every: Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="How often they are renewed.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Show them once.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=4_096, help="Rows of each table.")] = 8,
+    every: Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="Time between updates.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Show the tables once and exit.")] = False,
 ) -> None:
-    """What costs most: topics, prefixes, publishers, subscribers."""
+    """Show the most expensive topics, prefixes, publishers and subscribers."""
     api = options(context).api()
     wanted = of or ([Of.SUBSCRIBERS] if by in (By.DROPS, By.LAG) else list(Of))
     if options(context).as_json:

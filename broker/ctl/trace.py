@@ -26,7 +26,10 @@ FORMS: Final = {".pcapng": "pcapng", ".pcap": "pcapng", ".jsonl": "jsonl", ".jso
 """How a file's name ends → the form of what is in it; whatever else is text."""
 
 app = typer.Typer(
-    name="trace", help="Packets of a client, a topic or an address.", no_args_is_help=True, rich_markup_mode=None
+    name="trace",
+    help="Trace the packets of a client, a topic or an address.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
@@ -41,10 +44,10 @@ def seconds(text: str | float) -> float:
 For = Annotated[float, typer.Option("--for", parser=seconds, metavar="TIME", help="For how long: 30s, 5m, 1h.")]
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="A file in place of lines: .pcapng, .jsonl, or text."),
+    typer.Option("--output", "-o", metavar="FILE", help="Write to a file: .pcapng, .jsonl, or text."),
 ]
-MaxBytes = Annotated[int | None, typer.Option(min=1, metavar="BYTES", help="What it may take in the broker.")]
-Keep = Annotated[bool, typer.Option("--keep", help="Have the broker keep it when it has ended.")]
+MaxBytes = Annotated[int | None, typer.Option(min=1, metavar="BYTES", help="Memory that it may use in the broker.")]
+Keep = Annotated[bool, typer.Option("--keep", help="Keep the trace in the broker after it has ended.")]
 
 
 @app.command("client")
@@ -57,7 +60,7 @@ def client(
     max_bytes: MaxBytes = None,
     keep: Keep = False,
 ) -> None:
-    """Everything of one client."""
+    """Trace all packets of one client."""
     _run(context, "clientid", client_id, duration, output, max_bytes, keep)
 
 
@@ -71,7 +74,7 @@ def topic(
     max_bytes: MaxBytes = None,
     keep: Keep = False,
 ) -> None:
-    """Messages of the topics that a filter matches, and who subscribes to them."""
+    """Trace messages whose topics match a filter, and subscriptions to them."""
     _run(context, "topic", topic_filter, duration, output, max_bytes, keep)
 
 
@@ -79,20 +82,20 @@ def topic(
 @asking
 def address(
     context: typer.Context,
-    network: Annotated[str, typer.Argument(metavar="IP", help="An IP address, or a network as 10.0.0.0/8.")],
+    network: Annotated[str, typer.Argument(metavar="IP", help="An IP address, or a network such as 10.0.0.0/8.")],
     duration: For = 60.0,
     output: Output = None,
     max_bytes: MaxBytes = None,
     keep: Keep = False,
 ) -> None:
-    """Everything of the clients of an address or a network."""
+    """Trace all packets of an address or a network."""
     _run(context, "ip_address", network, duration, output, max_bytes, keep)
 
 
 @app.command("list")
 @asking
 def every(context: typer.Context) -> None:
-    """The traces that the broker has."""
+    """List the traces in the broker."""
     found = options(context).api().call("GET", "/trace")
     if options(context).as_json:
         typer.echo(json.dumps(found["data"]))
@@ -109,7 +112,7 @@ def get(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The trace.")],
     output: Output = None,
 ) -> None:
-    """What a trace has by now, as lines or as a file."""
+    """Get the packets of a trace so far, as lines or as a file."""
     api = options(context).api()
     if output is not None:
         _save(api, name, output)
@@ -122,7 +125,7 @@ def get(
 @app.command("stop")
 @asking
 def stop(context: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="The trace.")]) -> None:
-    """End a trace; the broker keeps what it has."""
+    """End a trace; the broker keeps its packets."""
     known = options(context).api().call("PUT", f"/trace/{named(name)}/stop")
     typer.echo(json.dumps(known) if options(context).as_json else f"{name}: {known['packets']} packets")
 
@@ -130,7 +133,7 @@ def stop(context: typer.Context, name: Annotated[str, typer.Argument(metavar="NA
 @app.command("remove")
 @asking
 def remove(context: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="The trace.")]) -> None:
-    """End a trace and have the broker forget it."""
+    """End a trace and delete it."""
     options(context).api().call("DELETE", f"/trace/{named(name)}")
 
 

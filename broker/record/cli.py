@@ -19,7 +19,7 @@ from broker.commands import MISUSED, fail, foreseen
 
 app = typer.Typer(
     name="record",
-    help="Look at what the recorder wrote.",
+    help="Inspect, verify and read a record.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -49,7 +49,7 @@ def told(command: Callable[..., Any]) -> Callable[..., Any]:
 @app.command()
 @told
 def ls(directory: Directory) -> None:
-    """The segments, with their numbers, times and sizes, and the gaps between them."""
+    """List the segments with their numbers, times and sizes, and the gaps."""
     from broker.record.reading import listing
 
     count = events = size = 0
@@ -71,7 +71,7 @@ def ls(directory: Directory) -> None:
 def stats(
     directory: Directory, as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False
 ) -> None:
-    """What is in the record: time, events by kind, messages, bytes, clients, topics, drops by cause, gaps.
+    """Summarize the record: time, events by kind, messages, bytes, clients, topics, drops by cause, gaps.
 
     The exit code is 1 where a segment is missing that a manifest tells of; the others are counted all the same.
     """
@@ -106,7 +106,7 @@ def stats(
 @app.command()
 @told
 def verify(directory: Directory) -> None:
-    """Check every segment against its manifest, and that no number is missing without being named.
+    """Check every segment against its manifest, and that every missing number is in a gap.
 
     The exit code is 0 when all is well, gaps that are named included, and 1 when it is not.
     """
@@ -133,7 +133,7 @@ def verify(directory: Directory) -> None:
 @app.command()
 @told
 def recover(directory: Directory) -> None:
-    """Make segments of what a killed recorder left unfinished. Its next start does that by itself."""
+    """Make segments of the drafts of a killed recorder. The next start of the broker also does this."""
     from broker.record.folder import STATE, Folder, noted
 
     before = noted(directory)
@@ -157,14 +157,14 @@ def recover(directory: Directory) -> None:
 def cat(
     directory: Directory,
     kind: Annotated[
-        list[str] | None, typer.Option("--kind", metavar="KIND", help="Only such events. Repeatable.")
+        list[str] | None, typer.Option("--kind", metavar="KIND", help="Only events of this kind. Repeatable.")
     ] = None,
     topic: Annotated[
         str | None, typer.Option("--topic", metavar="FILTER", help="Only publishes whose topics match this filter.")
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="So many, and no more.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Print at most this many.")] = None,
 ) -> None:
-    """The events, one JSON object on each line."""
+    """Print the events, one JSON object on each line."""
     from broker.core.codec.errors import ProtocolError
     from broker.core.codec.topic_names import matches, validate_filter
     from broker.record.reading import events, plain

@@ -65,7 +65,7 @@ def info(
     directory: Directory,
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
-    """What is in the store, how large it is, the longest queues, and who uses it. A broker may be running."""
+    """Show contents and size of the store, the longest queues, and who uses it. A broker may be running."""
     from broker.store.tools import figures
 
     found = figures.info(directory)
@@ -96,7 +96,7 @@ def info(
 @app.command()
 @_told
 def verify(directory: Directory) -> None:
-    """Check the pages of the file, and that what stands in it can be served. A broker may be running.
+    """Check the pages of the file, and that a broker can use its contents. A broker may be running.
 
     A line for each fault; the exit code is 1 when there is one.
     """
@@ -117,13 +117,13 @@ def export(
     directory: Directory,
     file: Annotated[
         str,
-        typer.Argument(metavar="[FILE]", help="A file, or folder for Parquet, that is not there yet; -: the output."),
+        typer.Argument(metavar="[FILE]", help="A new file, or a new folder for Parquet; - for standard output."),
     ] = "-",
     form: Annotated[
         Format, typer.Option("--format", help="Lines of JSON, or a folder with a Parquet file for each table.")
     ] = Format.JSONL,
 ) -> None:
-    """Write all of the store as lines of JSON, or as Parquet, as of one moment. A broker may be running."""
+    """Write a consistent copy of the store as lines of JSON, or as Parquet. A broker may be running."""
     from broker.store.tools import exporting
     from broker.store.tools.looking import look
 
@@ -193,14 +193,14 @@ def _parquet() -> ModuleType:
 def bring(
     directory: Directory,
     file: Annotated[
-        str, typer.Argument(metavar="[FILE]", help="The file or folder that export wrote; -: the input.")
+        str, typer.Argument(metavar="[FILE]", help="The file or folder that export wrote; - for standard input.")
     ] = "",
     mosquitto: Annotated[
         Path | None,
-        typer.Option("--mosquitto", metavar="FILE", help="In its place: what mosquitto saved."),
+        typer.Option("--mosquitto", metavar="FILE", help="Import mosquitto's file instead."),
     ] = None,
 ) -> None:
-    """Fill an empty or new store with what export or mosquitto wrote: all, or nothing. No broker may be using it."""
+    """Import an export, or a file of mosquitto, into a new or empty store. No broker may be using it."""
     if (file == "") is (mosquitto is None):
         fail("name one file: FILE, or --mosquitto FILE", MISUSED)
     from broker.store.tools import importing
@@ -240,7 +240,7 @@ def _tell(directory: Path, counts: dict[str, int]) -> None:
 @app.command()
 @_told
 def compact(directory: Directory) -> None:
-    """Rewrite the file without empty pages. No broker may be running on it, and the disk needs as much room again."""
+    """Rewrite the file without empty pages. No broker may be using it. Needs free space of the file's size."""
     from broker.store.tools import compacting
 
     before, after = compacting.compact(directory)

@@ -16,23 +16,23 @@ class AlarmQuery(BaseModel):
     """Which alarms."""
 
     activated: bool = True
-    """Those that are raised; else those that were, the last one first."""
+    """true: current alarms; false: past ones, the latest first."""
 
 
 class AlarmInfo(BaseModel):
     """One alarm."""
 
     name: str
-    """Its kind, and behind a `/` which of several."""
+    """Its kind, and after a `/` its instance."""
     message: str
     value: float
-    """The worst that it has been."""
+    """The worst value so far."""
     bound: float
-    """At which it is raised."""
+    """The threshold at which it is raised."""
     unit: str
     activate_at: str
     deactivate_at: str | None = None
-    """Null: it is raised."""
+    """Null: it is still raised."""
     duration: int
     """Milliseconds."""
 
@@ -69,14 +69,14 @@ def _alarms(call: Call) -> Alarms:
 
 
 async def alarms(call: Call) -> AlarmList:
-    """Those that are raised, or were."""
+    """Current or past alarms."""
     known = _alarms(call)
     found = list(known.active.values()) if call.query.activated else list(reversed(known.history))
     return AlarmList(data=[_told(alarm) for alarm in found])
 
 
 async def forget(call: Call) -> None:
-    """Forget those that were."""
+    """Delete the history of alarms."""
     _alarms(call).history.clear()
 
 
@@ -85,10 +85,10 @@ ROUTES = (
         "GET",
         f"{BASE}/alarms",
         alarms,
-        "The alarms that are raised, or were",
+        "Current alarms, or past ones",
         query=AlarmQuery,
         answer=AlarmList,
         tag="alarms",
     ),
-    Route("DELETE", f"{BASE}/alarms", forget, "Forget the alarms that were", role="operator", tag="alarms"),
+    Route("DELETE", f"{BASE}/alarms", forget, "Delete the history of alarms", role="operator", tag="alarms"),
 )

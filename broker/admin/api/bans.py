@@ -33,23 +33,23 @@ TEXT = "banned"
 
 
 class NewBan(BaseModel):
-    """Who is to be kept out."""
+    """A new ban."""
 
     as_: Annotated[Literal["clientid", "username", "peerhost", "peerhost_net"], Field(alias="as")]
     who: Annotated[str, Field(min_length=1, max_length=65_535)]
-    """A client identifier, a user name, an IP address (of IPv6 its /64 counts), or a network."""
+    """A client identifier, a user name, an IP address (for IPv6 its /64 is banned), or a network."""
     reason: Annotated[str, Field(max_length=256)] = ""
     until: datetime | None = None
-    """With its zone; null: until it is lifted."""
+    """The end, with a time zone; null: until the ban is lifted."""
 
 
 class KnownBan(BaseModel):
-    """A ban that holds."""
+    """A current ban."""
 
     as_: Annotated[str, Field(serialization_alias="as")]
     who: str
     by: str
-    """Who made it; `guessing`: the broker itself (`security.ban_after`)."""
+    """Who banned; `guessing`: the broker itself (`security.ban_after`)."""
     reason: str
     at: str | None
     until: str
@@ -83,7 +83,7 @@ def _guessed(broker: Host, key: str, left: float) -> KnownBan:
 
 
 async def bans(call: Call) -> Page[KnownBan]:
-    """The bans that hold, by kind and name."""
+    """Current bans, by kind and name."""
     broker, query = call.broker, call.query
     now = broker.loop.time()
     found: dict[str, Callable[[], KnownBan]] = {}
@@ -101,7 +101,7 @@ async def bans(call: Call) -> Page[KnownBan]:
 
 
 async def ban(call: Call) -> KnownBan:
-    """Keep somebody out, and end what they have open."""
+    """Ban a client, user, address or network, and end its connections."""
     broker, body = call.broker, call.body
     now = broker.loop.time()
     until = 0.0
@@ -130,7 +130,7 @@ async def ban(call: Call) -> KnownBan:
 
 
 async def lift(call: Call) -> None:
-    """End a ban, also one for guessing."""
+    """Lift a ban, also one for guessing."""
     broker = call.broker
     kind, who = call.path["as"], call.path["who"]
     if kind not in KINDS:

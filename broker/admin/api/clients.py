@@ -43,40 +43,40 @@ class Client(BaseModel):
     state: Literal["connected", "disconnected"]
     connected: bool
     ip_address: str
-    """Of the present connection, or of the last one."""
+    """Of the current connection, or of the last one."""
     port: int | None
-    """Of the present connection; null: there is none, or it came by a Unix socket."""
+    """Of the current connection; null: there is none, or it uses a Unix socket."""
     listener: str
     proto_ver: str
     keepalive: int
-    """Seconds; 0: none was asked for, or the client is away."""
+    """Seconds; 0: the client asked for none, or is away."""
     clean_start: bool
     connected_at: str | None
     disconnected_at: str | None
-    """Null: it is connected, or its session never expires, so that this was not written down."""
+    """Null: it is connected, or its session never expires, so that the time is unknown."""
     expiry_interval: int | None
-    """Session expiry interval; null: the session does not expire."""
+    """Session Expiry Interval; null: the session does not expire."""
     subscriptions_cnt: int
     inflight_cnt: int
     """QoS 1 and 2 messages that the client has not acknowledged."""
     mqueue_len: int
-    """Messages that wait for it."""
+    """Messages that are queued for it."""
     mqueue_bytes: int
     mqueue_dropped: int
-    """Messages that it has lost, for as long as its session lives."""
+    """Messages that it has lost during its session."""
     lag: float
-    """Seconds for which the oldest of the messages that wait has waited."""
+    """Seconds for which the oldest queued message has waited."""
     delivered: int
     """Messages that its session has delivered."""
     received: int
-    """Messages that the present connection has published."""
+    """Messages that the current connection has published."""
 
 
 class Details(Client):
-    """One client, with all that is known of it."""
+    """One client, with everything that the broker knows about it."""
 
     dropped: dict[str, int]
-    """What it has lost, by cause."""
+    """Lost messages by cause."""
     authenticator: str
     certificate: str
     """The subject of its certificate."""
@@ -90,9 +90,9 @@ class Details(Client):
     queue_limit_messages: int
     queue_limit_bytes: int
     high_water: int
-    """The most messages that waited for the present connection at a time."""
+    """The most messages that were queued for the current connection at a time."""
     awaiting_rel_cnt: int
-    """QoS 2 messages from it for which a PUBREL is still to come."""
+    """QoS 2 messages from it that wait for a PUBREL."""
     will_topic: str | None
     bridge: bool
 
@@ -102,9 +102,9 @@ class Subscription(BaseModel):
 
     clientid: str
     topic: str
-    """The topic filter, with `$share/name/` before it where it is shared."""
+    """The topic filter, with `$share/name/` if it is shared."""
     qos: int
-    """What was granted."""
+    """The granted QoS."""
     nl: int
     """No Local."""
     rap: int
@@ -127,9 +127,9 @@ class ClientQuery(PageQuery):
     """An IP address or a network."""
     conn_state: Literal["connected", "disconnected"] | None = None
     min_lag: Annotated[float, Field(ge=0)] | None = None
-    """Those alone whose oldest message has waited for so many seconds."""
+    """Only clients whose oldest message has waited for at least so many seconds."""
     min_dropped: Annotated[int, Field(ge=0)] | None = None
-    """Those alone that have lost so many messages."""
+    """Only clients that have lost at least so many messages."""
 
 
 def connection_of(session: Session) -> Connection | None:
@@ -304,7 +304,7 @@ async def client(call: Call) -> Details:
 
 
 async def kick(call: Call) -> None:
-    """End the connection of a client; its session stays for as long as it would after any other end."""
+    """End the connection of a client; its session stays until it expires."""
     session = find(call.broker, call.path["client_id"])
     connection = connection_of(session)
     if connection is None:
@@ -323,7 +323,7 @@ async def client_subscriptions(call: Call) -> Page[Subscription]:
 
 
 async def end_session(call: Call) -> None:
-    """End a session, and the connection that it may have: nothing is kept of it. Its will is published."""
+    """End a session, with its connection if there is one. Its will is published."""
     broker = call.broker
     session = find(broker, call.path["client_id"])
     broker.log.warning("session ended by an operator", client_id=session.client_id, by=call.who.name)

@@ -1,4 +1,4 @@
-"""Why a message does (not) reach somebody: what would happen to one now."""
+"""Why a message does (not) reach a client: what would happen to a message now."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ LONGEST: Final = 65_535
 
 
 class Asked(PageQuery):
-    """A message that nobody has published. A page has 1,000 receivers at most."""
+    """A hypothetical message. A page has at most 1,000 receivers."""
 
     topic: Annotated[str, Field(min_length=1, max_length=LONGEST)]
-    """A topic name, as the broker has it: with the mount of its publisher."""
+    """A topic name as the broker sees it, including the mount of its publisher."""
     client: Annotated[str, Field(max_length=LONGEST)] = ""
-    """The client that is asked about; empty: everybody."""
+    """The client in question; empty: all clients."""
     publisher: Annotated[str, Field(max_length=LONGEST)] | None = None
-    """A client identifier; absent: nobody in particular, and it was accepted."""
+    """The client identifier of the publisher; absent: the message counts as accepted."""
     qos: Annotated[int, Field(ge=0, le=2)] = 0
     retain: bool = False
     size: Annotated[int, Field(ge=0, le=LONGEST_REMAINING)] = 1
@@ -39,24 +39,24 @@ class Asked(PageQuery):
 
 
 class Begin(BaseModel):
-    """A client whose messages are watched from now on."""
+    """The client whose messages are watched."""
 
     client: Annotated[str, Field(min_length=1, max_length=LONGEST)]
     topic_filter: Annotated[str, Field(max_length=LONGEST)] = ""
-    """Of the deliveries that are told, as the client names topics; empty: all. Losses are told whatever their topic."""
+    """For deliveries, in the client's topics; empty: all. Losses are reported whatever their topic."""
     duration: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Seconds; null: as many as `tracing.max_seconds` allows."""
+    """Seconds; null: `tracing.max_seconds`."""
 
 
 class Since(BaseModel):
-    """From where on."""
+    """Where to continue."""
 
     after: Annotated[int, Field(ge=0)] = 0
-    """The number of the last delivery or loss that is known already."""
+    """The number of the last delivery or loss that you already have."""
 
 
 class Delivery(BaseModel):
-    """A message that was written to the client's connection."""
+    """A message that the broker wrote to the client's connection."""
 
     number: int
     at: float
@@ -72,7 +72,7 @@ class Delivery(BaseModel):
     answered_at: float | None
     reason_code: int | None
     complete: bool
-    """Whether it was acknowledged in full; at QoS 0, that it was written."""
+    """Whether the client has acknowledged it completely; at QoS 0, whether it was written."""
 
 
 class Loss(BaseModel):
@@ -85,10 +85,10 @@ class Loss(BaseModel):
 
 
 class Watched(BaseModel):
-    """What a watch has seen: the last deliveries and losses, 1,000 of each at most."""
+    """The last deliveries and losses of a watch, at most 1,000 of each."""
 
     name: str
-    """Also that of its trace (`/api/v5/trace`)."""
+    """Also the name of its trace (`/api/v5/trace`)."""
     client: str
     topic_filter: str
     status: State
@@ -145,7 +145,7 @@ def _named(call: Call) -> Watch:
 
 
 async def watch(call: Call) -> Watched:
-    """Begin to watch a client."""
+    """Start a watch of a client."""
     body: Begin = call.body
     try:
         if body.topic_filter:
@@ -156,7 +156,7 @@ async def watch(call: Call) -> Watched:
 
 
 async def watched(call: Call) -> Watched:
-    """What a watch has seen."""
+    """The deliveries and losses of a watch."""
     asked: Since = call.query
     found = _named(call)
     async with call.broker.watches.one_by_one:
@@ -196,11 +196,11 @@ ROUTES = (
         tag="explain",
     ),
     Route(
-        "POST", f"{BASE}/explain/watch", watch, "Keep the last deliveries and losses of a client for a time",
+        "POST", f"{BASE}/explain/watch", watch, "Start a watch: record a client's deliveries and losses",
         role="operator", body=Begin, answer=Watched, status=201, tag="explain",
     ),
     Route(
-        "GET", f"{BASE}/explain/watch/{{name}}", watched, "What a watch has seen", role="operator", query=Since,
+        "GET", f"{BASE}/explain/watch/{{name}}", watched, "The events of a watch", role="operator", query=Since,
         answer=Watched, tag="explain",
     ),
     Route("DELETE", f"{BASE}/explain/watch/{{name}}", unwatch, "End a watch", role="operator", tag="explain"),

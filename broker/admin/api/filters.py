@@ -19,29 +19,29 @@ TURN: Final = 1_000
 
 
 class FilterLevel(BaseModel):
-    """One level of topic filters: a filter that somebody subscribes to, or on the way to some, or both."""
+    """One level of topic filters: a filter with subscriptions, a parent of such filters, or both."""
 
     level: str
-    """What stands between two slashes, wildcards as they are."""
+    """The text between two slashes, which may be a wildcard."""
     topic_filter: str
     """The filter from the beginning to this level, without `$share/name/`."""
     subscriptions: int
-    """Subscriptions to this very filter."""
+    """Subscriptions to exactly this filter."""
     shared: int
     """Those of them that are shared."""
     below: int
-    """Subscriptions to filters that go on from here."""
+    """Subscriptions to filters below this level."""
 
 
 class FilterQuery(PageQuery):
-    """Which level is opened."""
+    """The level to list."""
 
     prefix: Annotated[str, Field(max_length=65_535)] | None = None
-    """The levels below which to look, without the slash behind them; none: the first levels."""
+    """The parent levels, without a slash at the end; none: the first levels."""
 
 
 async def filters(call: Call) -> Page[FilterLevel]:
-    """The levels right below some others, by name."""
+    """The levels directly below others, by name."""
     query: FilterQuery = call.query
     # The cursor begins with a character of its own: a level may be empty.
     behind = name_of(query.cursor)[1:] if query.cursor else None
@@ -115,7 +115,7 @@ ROUTES = (
         "GET",
         f"{BASE}/filters",
         filters,
-        "The topic filters that are subscribed to, level by level",
+        "The topic filters of subscriptions, level by level",
         query=FilterQuery,
         answer=Page[FilterLevel],
         tag="subscriptions",

@@ -1,4 +1,4 @@
-"""The other nodes of a mesh, as this one sees them."""
+"""The other nodes of a mesh, from this node's view."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from broker.admin.routing import BASE, Call, Route
 
 
 class Node(BaseModel):
-    """Another node: one that is there, or for which something waits."""
+    """Another node that is reachable, or for which messages wait."""
 
     model_config = ConfigDict(from_attributes=True)
 
     name: str
     state: str
-    """`connected`; `joined`: it is there, and takes no messages yet; `gone`: what is for it waits."""
+    """`connected`; `joined`: reachable, but does not accept messages yet; `gone`: messages for it wait."""
     down: float
-    """Seconds for which it has taken nothing; 0: it is connected."""
+    """Seconds for which it has not accepted messages; 0: it is connected."""
     filters: int
-    """Topic filters and share groups that it wants."""
+    """Topic filters and share groups of its clients."""
     behind: bool
-    """Whether it has not confirmed yet all that is wanted here."""
+    """Whether it has not confirmed all of this node's topic filters yet."""
     in_step: bool
-    """Whether retained messages have been compared since it came."""
+    """Whether retained messages have been compared since it joined."""
     waiting: int
     """Messages that wait for it, or that it has not acknowledged."""
     waiting_bytes: int
@@ -41,20 +41,20 @@ class Nodes(BaseModel):
     node: str
     """This node."""
     told: int
-    """Topic filters and share groups that other nodes are told to be wanted here."""
+    """Topic filters and share groups that this node sends to the others."""
     left_out: int
-    """Those that found no room (`mesh.max_filters`, or the other nodes' bounds): wider ones are told in their place."""
+    """Filters above the limits (`mesh.max_filters`, or those of other nodes), which are replaced by wider ones."""
     sessions_in: int
     """Sessions that have come from other nodes since the start."""
     sessions_out: int
     """Sessions that have gone to other nodes."""
     claims_unanswered: int
-    """Answers that clients waited for in vain, for `mesh.confirm_timeout` each."""
+    """Times that a client waited for other nodes in vain, for `mesh.confirm_timeout` each."""
     nodes: list[Node]
 
 
 async def mesh(call: Call) -> Nodes:
-    """The mesh that this broker is a node of."""
+    """The mesh of this broker."""
     found = call.broker.mesh
     if found is None:
         raise ApiError(404, "NOT_FOUND", "this broker is on its own: its settings name no mesh (mesh.name)")

@@ -42,7 +42,7 @@ class Retained(BaseModel):
 
 
 class RetainedMessage(Retained):
-    """A retained message with what is in it."""
+    """A retained message with its payload."""
 
     payload: str
     """In base64."""
@@ -54,11 +54,11 @@ class RetainedQuery(PageQuery):
     """Which retained messages."""
 
     topic: Annotated[str, Field(max_length=65_535)] = "#"
-    """A topic filter. Those below `$SYS` match where it begins with `$SYS`."""
+    """A topic filter. Topics below `$SYS` match only if it begins with `$SYS`."""
 
 
 class Properties(BaseModel):
-    """What a message carries in MQTT 5.0 (section 3.3.2.3)."""
+    """The MQTT 5.0 properties of a message (section 3.3.2.3)."""
 
     payload_format_indicator: Annotated[int, Field(ge=0, le=1)] | None = None
     message_expiry_interval: Annotated[int, Field(ge=0, le=LONGEST_EXPIRY)] | None = None
@@ -81,12 +81,12 @@ class Publish(BaseModel):
 
 
 class Published(BaseModel):
-    """What became of a message."""
+    """The result of a publish."""
 
     matched: int
-    """Sessions and share groups that it was for, links to upstream brokers among them."""
+    """Matching sessions and share groups, including links to upstream brokers."""
     retained: bool
-    """Whether it is the topic's retained message now."""
+    """Whether it is now the topic's retained message."""
 
 
 async def retained(call: Call) -> Page[Retained]:
@@ -148,7 +148,7 @@ async def one_retained(call: Call) -> RetainedMessage:
 
 
 async def clear(call: Call) -> None:
-    """Clear the retained message of a topic. Nobody who has subscribed is sent anything for it."""
+    """Clear the retained message of a topic. Subscribers get no message about it."""
     message = _retained_at(call)
     broker = call.broker
     broker.log.warning("retained message cleared by an operator", topic=call.path["topic"], by=call.who.name)
@@ -218,7 +218,14 @@ ROUTES = (
         answer=RetainedMessage,
         tag="messages",
     ),
-    Route("DELETE", f"{BASE}/mqtt/retainer/message/{{topic}}", clear, "Clear it", role="operator", tag="messages"),
+    Route(
+        "DELETE",
+        f"{BASE}/mqtt/retainer/message/{{topic}}",
+        clear,
+        "Clear a retained message",
+        role="operator",
+        tag="messages",
+    ),
     Route(
         "POST",
         f"{BASE}/publish",

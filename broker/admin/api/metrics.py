@@ -1,4 +1,4 @@
-"""The broker's figures: for Prometheus, and as JSON for whoever asks the API.
+"""The broker's figures: for Prometheus, and as JSON in the API.
 
 What there is to tell is the catalogue's (`broker.observe.figures`). An answer costs what the catalogue has rows, and
 walks over no clients.
@@ -24,7 +24,7 @@ from broker.observe.figures.sources import Reading, Sources
 
 
 class Figures(RootModel[dict[str, int | float]]):
-    """Figures by name: `.` stands between the words, and before the value of a label."""
+    """Figures by name, with `.` between the words and before the value of a label."""
 
 
 class FigureCollector(Collector):
@@ -98,12 +98,12 @@ async def metrics(call: Call) -> web.Response:
 
 
 async def stats(call: Call) -> Figures:
-    """What is now."""
+    """Current values."""
     return _json(call, (Kind.GAUGE,))
 
 
 async def counters(call: Call) -> Figures:
-    """What has been since the start."""
+    """Counts since the start."""
     return _json(call, (Kind.COUNTER, Kind.HISTOGRAM))
 
 

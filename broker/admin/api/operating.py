@@ -1,4 +1,4 @@
-"""What an operator does with a broker that runs: have settings read again, hear more of the log, see the links."""
+"""What operators do with a running broker: reload settings, change the log level, drain it, see and reset links."""
 
 from __future__ import annotations
 
@@ -15,46 +15,46 @@ from broker.upstream.links.status import status
 
 
 class Reloaded(BaseModel):
-    """What became of the settings."""
+    """The result of a reload."""
 
     restart: list[str]
-    """What differs and takes a restart, a line each."""
+    """Changed settings that need a restart, one line each."""
 
 
 class LogLevel(BaseModel):
-    """How much the log tells."""
+    """A log level for a time."""
 
     level: LogLevelName
     seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 600.0
-    """After which the level of the settings holds again."""
+    """Seconds after which the level of the settings applies again."""
 
 
 class Level(BaseModel):
-    """The level that holds now."""
+    """The current log level."""
 
     level: str
 
 
 class Drain(BaseModel):
-    """How clients are moved to other brokers."""
+    """How to move clients to other brokers."""
 
     seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 60.0
-    """In which they are told to go, evenly."""
+    """Seconds over which the broker asks them to leave, evenly."""
     for_good: bool = False
-    """Whether they shall come back no more: 0x9D in place of 0x9C."""
+    """Whether they should not come back: 0x9D instead of 0x9C."""
     server_reference: Annotated[str, Field(max_length=1_024, pattern=r"^[^\x00]*$")] = ""
-    """The servers that 5.0 clients are to use, as section 4.11 has them: `host:port host:port`."""
+    """The servers that 5.0 clients should use, in the format of section 4.11: `host:port host:port`."""
 
 
 class Drained(BaseModel):
-    """How far that is."""
+    """The progress of draining."""
 
     active: bool
-    """Whether nobody may come."""
+    """Whether the broker refuses new clients."""
     moved: int
-    """Clients that were told to go."""
+    """Clients that the broker has asked to leave."""
     left: int
-    """Connections that are here."""
+    """Current connections."""
 
 
 class Upstream(BaseModel):
@@ -63,7 +63,7 @@ class Upstream(BaseModel):
     name: str
     state: str
     trouble: str
-    """Why it is not up."""
+    """Why it is down."""
     figures: dict[str, str]
 
 
@@ -74,7 +74,7 @@ class Upstreams(BaseModel):
 
 
 async def reload(call: Call) -> Reloaded:
-    """Read the settings again, and all files that they name, as on SIGHUP."""
+    """Reload the settings and all files that they name, like SIGHUP."""
     broker = call.broker
     read = broker.process.read
     try:
@@ -85,7 +85,7 @@ async def reload(call: Call) -> Reloaded:
 
 
 async def log_level(call: Call) -> Level:
-    """Have the log tell more, or less, for a time."""
+    """Change the log level for a time."""
     body: LogLevel = call.body
     broker = call.broker
     if not broker.process.logs:
@@ -96,19 +96,19 @@ async def log_level(call: Call) -> Level:
 
 
 async def drain(call: Call) -> Drained:
-    """Let nobody in any more, and move those who are here to other brokers. `/readyz` says no until it ends."""
+    """Accept no new clients, and move connected ones to other brokers. `/readyz` answers 503 until this ends."""
     body: Drain = call.body
     call.broker.draining.start(body.seconds, body.for_good, body.server_reference, call.who.name)
     return _drained(call)
 
 
 async def drained(call: Call) -> Drained:
-    """How far draining is."""
+    """The progress of draining."""
     return _drained(call)
 
 
 async def undrain(call: Call) -> None:
-    """Let clients in again."""
+    """End draining: accept clients again."""
     call.broker.draining.stop()
 
 
@@ -135,7 +135,7 @@ async def upstreams(call: Call) -> Upstreams:
 
 
 async def reset(call: Call) -> None:
-    """Have a link connect again, at once."""
+    """Make a link connect again at once."""
     name = call.path["name"]
     links = call.broker.links
     link = None if links is None else links.links.get(name)
@@ -151,13 +151,13 @@ ROUTES = (
         "PUT",
         f"{BASE}/log-level",
         log_level,
-        "Change the log's level for a time",
+        "Change the log level for a time",
         role="operator",
         body=LogLevel,
         answer=Level,
         tag="operating",
     ),
-    Route("GET", f"{BASE}/drain", drained, "How far draining is", answer=Drained, tag="operating"),
+    Route("GET", f"{BASE}/drain", drained, "The progress of draining", answer=Drained, tag="operating"),
     Route(
         "POST",
         f"{BASE}/drain",
@@ -168,13 +168,13 @@ ROUTES = (
         answer=Drained,
         tag="operating",
     ),
-    Route("DELETE", f"{BASE}/drain", undrain, "Let clients in again", role="operator", tag="operating"),
+    Route("DELETE", f"{BASE}/drain", undrain, "End draining", role="operator", tag="operating"),
     Route("GET", f"{BASE}/upstreams", upstreams, "Links to upstream brokers", answer=Upstreams, tag="operating"),
     Route(
         "POST",
         f"{BASE}/upstreams/{{name}}/reset",
         reset,
-        "Have a link connect again",
+        "Make a link connect again",
         role="operator",
         status=204,
         tag="operating",

@@ -1,4 +1,4 @@
-"""Whether the broker is there, and fit to serve."""
+"""Whether the broker runs, and whether clients should connect to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker.version import __version__
 
 
 class Status(BaseModel):
-    """The broker in a few words."""
+    """Name, version and state of the broker."""
 
     name: str
     version: str
@@ -23,20 +23,20 @@ class Status(BaseModel):
     uptime: int
     """Seconds."""
     listening: list[str]
-    """URLs, with their real ports."""
+    """URLs, with the actual ports."""
     ready: bool
     reasons: list[str]
-    """Why it is not fit to serve."""
+    """Why clients should not connect now."""
 
 
 async def healthz(call: Call) -> web.Response:
-    """200 as long as the event loop goes round: for a supervisor that starts again what does not answer."""
+    """200 while the event loop runs: for a supervisor that restarts a broker that hangs."""
     del call
     return web.Response(text="ok\n")
 
 
 async def readyz(call: Call) -> web.Response:
-    """200 where clients should come here, else 503 and why: for a load balancer."""
+    """200 while clients should connect here, otherwise 503 and the reason: for a load balancer."""
     reasons = call.broker.not_ready()
     return web.Response(text="".join(f"{line}\n" for line in reasons) or "ok\n", status=503 if reasons else 200)
 
@@ -48,7 +48,7 @@ def _core() -> str:
 
 
 async def status(call: Call) -> Status:
-    """The broker in a few words."""
+    """Name, version and state of the broker."""
     broker = call.broker
     reasons = broker.not_ready()
     return Status(
@@ -64,6 +64,6 @@ async def status(call: Call) -> Status:
 
 ROUTES = (
     Route("GET", "/healthz", healthz, "200 while the broker runs", role="anyone"),
-    Route("GET", "/readyz", readyz, "200 while clients should come here, else 503 and why", role="anyone"),
-    Route("GET", f"{BASE}/status", status, "The broker in a few words", answer=Status, tag="status"),
+    Route("GET", "/readyz", readyz, "200 while clients should connect here, otherwise 503 and why", role="anyone"),
+    Route("GET", f"{BASE}/status", status, "Name, version and state of the broker", answer=Status, tag="status"),
 )

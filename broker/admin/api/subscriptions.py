@@ -26,7 +26,7 @@ class SubscriptionQuery(PageQuery):
 
     clientid: Annotated[str, Field(max_length=65_535)] | None = None
     topic: Annotated[str, Field(max_length=65_535)] | None = None
-    """The topic filter itself, with `$share/name/` where it is shared."""
+    """The exact topic filter, with `$share/name/` if it is shared."""
     share_group: Annotated[str, Field(max_length=65_535)] | None = None
     qos: Annotated[int, Field(ge=0, le=2)] | None = None
 

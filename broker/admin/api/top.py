@@ -1,4 +1,4 @@
-"""What costs most: topics, prefixes, publishers, subscribers."""
+"""The most expensive topics, prefixes, publishers and subscribers."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ class Wanted(BaseModel):
 
     of: Of = "topics"
     by: By = "messages"
-    """`drops` and `lag`: of subscribers alone."""
+    """`drops` and `lag` only for subscribers."""
     window: float | None = None
-    """Seconds, one of `top.windows`; null: the first of them. Subscribers have none."""
+    """Seconds, one of `top.windows`; null: the first of them. Not for subscribers."""
     limit: Annotated[int, Field(ge=1, le=4_096)] = 10
 
 
 class Placed(BaseModel):
-    """One place of the list."""
+    """One entry of the list."""
 
     name: str
-    """A topic, a prefix as a filter, or a client identifier; longer ones than 256 bytes are cut."""
+    """A topic, a prefix as a filter, or a client identifier; names longer than 256 bytes are cut."""
     value: float
-    """A second; lag in seconds."""
+    """A rate per second; lag in seconds."""
     error: float
-    """By what the value may be too high."""
+    """The value is at most this much too high."""
     deviation: float
-    """Standard deviation that comes of the sampling; 0: nothing was sampled."""
+    """The standard deviation due to sampling; 0: every message was counted."""
 
 
 class Places(BaseModel):
-    """A list, the heaviest first."""
+    """A list, the most expensive first."""
 
     of: Of
     by: By
     seconds: float
-    """What the values are about: the window, which fades, or the time between two walks over the subscribers."""
+    """The period of the values: the fading window, or the time between two passes over the subscribers."""
     total: float
-    """Of all, those that are not in the list among them; of lag, the longest."""
+    """The total, including names that are not in the list; for lag, the longest."""
     absent: float
-    """What one that is not counted has at most."""
+    """The highest possible value of a name that is not in the list."""
     gap: int
-    """Bytes, and 256 for each message, for one that is looked at; 1: all is counted."""
+    """One message is sampled in so many bytes, with 256 added for each message; 1: every message is counted."""
     data: list[Placed]
 
 
 async def top(call: Call) -> Places:
-    """The list that is asked for."""
+    """The requested list."""
     wanted: Wanted = call.query
     try:
         found = call.broker.top.list(wanted.of, wanted.by, wanted.window, wanted.limit)
@@ -77,4 +77,6 @@ async def top(call: Call) -> Places:
     )
 
 
-ROUTES = (Route("GET", f"{BASE}/top", top, "What costs most", query=Wanted, answer=Places, tag="top"),)
+ROUTES = (
+    Route("GET", f"{BASE}/top", top, "The most expensive topics and clients", query=Wanted, answer=Places, tag="top"),
+)

@@ -18,29 +18,29 @@ SEARCHED: Final = 2_000
 
 
 class Level(BaseModel):
-    """One level of a topic name: a topic with a retained message, or on the way to some, or both."""
+    """One level of topic names: a topic with a retained message, a parent of such topics, or both."""
 
     level: str
-    """What stands between two slashes."""
+    """The text between two slashes."""
     topic: str
     """The name from the beginning to this level."""
     retained: bool
-    """Whether there is a retained message for this very topic."""
+    """Whether there is a retained message for exactly this topic."""
     size: int
     """Bytes of its payload."""
     below: int
-    """How many levels are right below."""
+    """The number of levels directly below."""
 
 
 class TopicQuery(PageQuery):
-    """Which level is opened."""
+    """The level to list."""
 
     prefix: Annotated[str, Field(max_length=65_535)] | None = None
-    """The topic below which to look, without the slash behind it; none: the first levels."""
+    """The parent topic, without a slash at the end; none: the first levels."""
 
 
 async def topics(call: Call) -> Page[Level]:
-    """The levels right below a topic, by name."""
+    """The levels directly below a topic, by name."""
     query: TopicQuery = call.query
     # The cursor begins with a character of its own: a level may be empty.
     behind = name_of(query.cursor)[1:] if query.cursor else None

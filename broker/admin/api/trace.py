@@ -40,17 +40,17 @@ LOOK: Final = 1.0
 
 
 class Begin(BaseModel):
-    """What is to be traced."""
+    """A new trace."""
 
     type: Kind
     value: Annotated[str, Field(min_length=1, max_length=65_535)]
     """A client identifier; a topic filter; an IP address or network."""
     name: Annotated[str, Field(max_length=64)] = ""
-    """How it is called; empty: something is made up."""
+    """Its name; empty: the broker chooses one."""
     duration: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Seconds; null: as many as the settings allow."""
+    """Seconds; null: the maximum of the settings."""
     max_bytes: Annotated[int, Field(ge=1)] | None = None
-    """Bytes that it may take; null: as many as the settings allow."""
+    """Bytes that it may take; null: the maximum of the settings."""
 
 
 class Known(BaseModel):
@@ -71,13 +71,13 @@ class Known(BaseModel):
 
 
 class Wanted(BaseModel):
-    """In which form a trace is read."""
+    """The format of a trace."""
 
     format: Form = "text"
 
 
 class WantedLive(BaseModel):
-    """In which form a trace is read along."""
+    """The format of a trace that is followed."""
 
     format: Literal["text", "jsonl"] = "text"
 
@@ -109,7 +109,7 @@ def _named(call: Call) -> Trace:
 
 
 async def begin(call: Call) -> Known:
-    """Begin a trace."""
+    """Start a trace."""
     body: Begin = call.body
     try:
         return _known(call.broker.traces.start(body.type, body.value, body.name, body.duration, body.max_bytes))
@@ -120,7 +120,7 @@ async def begin(call: Call) -> Known:
 
 
 async def every(call: Call) -> Page[Known]:
-    """The traces that run, and those that are kept."""
+    """Running traces, and ended ones that are kept."""
     found = [_known(trace) for trace in call.broker.traces.all.values()]
     return Page[Known](data=found, meta=Meta(limit=len(found), hasnext=False))
 
@@ -131,17 +131,17 @@ async def one(call: Call) -> Known:
 
 
 async def stop(call: Call) -> Known:
-    """End a trace, and keep what it has."""
+    """End a trace and keep its packets."""
     return _known(call.broker.traces.stop(_named(call).name))
 
 
 async def remove(call: Call) -> None:
-    """End a trace, and forget what it has."""
+    """End a trace and delete its packets."""
     call.broker.traces.remove(_named(call).name)
 
 
 async def download(call: Call) -> web.StreamResponse:
-    """What a trace has by now."""
+    """The packets of a trace so far."""
     trace = _named(call)
     form: Form = call.query.format
     ending = "txt" if form == "text" else form
@@ -155,7 +155,7 @@ async def download(call: Call) -> web.StreamResponse:
 
 
 async def follow(call: Call) -> web.StreamResponse:
-    """What a trace has, and what comes, until it ends or nobody reads along."""
+    """The packets of a trace and new ones, until it ends or the client closes the connection."""
     trace = _named(call)
     form: Form = call.query.format
     response = _response(form)
@@ -219,10 +219,10 @@ FILE: Final = f"{ONE}/download"
 
 ROUTES = (
     Route("GET", ALL, every, "The traces", "operator", answer=Page[Known], tag="trace"),
-    Route("POST", ALL, begin, "Begin a trace", "operator", body=Begin, answer=Known, status=201, tag="trace"),
+    Route("POST", ALL, begin, "Start a trace", "operator", body=Begin, answer=Known, status=201, tag="trace"),
     Route("GET", ONE, one, "A trace", "operator", answer=Known, tag="trace"),
-    Route("PUT", f"{ONE}/stop", stop, "End a trace and keep it", "operator", answer=Known, tag="trace"),
-    Route("DELETE", ONE, remove, "End a trace and forget it", "operator", status=204, tag="trace"),
-    Route("GET", FILE, download, "What a trace has", "operator", query=Wanted, tag="trace", streams=True),
-    Route("GET", LIVE, follow, "Read a trace along", "operator", query=WantedLive, tag="trace", streams=True),
+    Route("PUT", f"{ONE}/stop", stop, "End a trace and keep its packets", "operator", answer=Known, tag="trace"),
+    Route("DELETE", ONE, remove, "End a trace and delete its packets", "operator", status=204, tag="trace"),
+    Route("GET", FILE, download, "The packets of a trace", "operator", query=Wanted, tag="trace", streams=True),
+    Route("GET", LIVE, follow, "Follow a trace", "operator", query=WantedLive, tag="trace", streams=True),
 )
