@@ -119,7 +119,7 @@ class AdminServer:
     async def _open(self, endpoint: Endpoint, runner: web.AppRunner) -> None:
         loop = asyncio.get_running_loop()
         assert runner.server is not None
-        factory = self.doors.factory(runner.server)
+        factory = self.doors.factory(runner.server, self._tls if endpoint.scheme == "https" else None)
         if endpoint.path:
             try:
                 sock, file = await asyncio.to_thread(
@@ -130,11 +130,8 @@ class AdminServer:
             self._files.append(file)
             server = await loop.create_unix_server(factory, sock=sock)
         else:
-            secured: dict[str, Any] = {}
-            if endpoint.scheme == "https":
-                secured = {"ssl": self._tls, "ssl_handshake_timeout": self._settings.timeout}
             try:
-                server = await loop.create_server(factory, endpoint.host, endpoint.port, reuse_address=True, **secured)
+                server = await loop.create_server(factory, endpoint.host, endpoint.port, reuse_address=True)
             except OSError as error:
                 raise StartupError(sockets.why_not_listening(endpoint.url(), endpoint.host, error)) from error
             endpoint = endpoint._replace(port=server.sockets[0].getsockname()[1])
@@ -185,6 +182,7 @@ class AdminServer:
         runners, self._runners = self._runners, []
         for runner in runners:
             await runner.cleanup()
+        await self.doors.close()
         files, self._files = self._files, []
         for file in files:
             await asyncio.to_thread(file.remove)

@@ -12,10 +12,11 @@ from typing import Any, Final
 import aiohttp
 import pytest
 import trustme
+from aiohttp import web
 
 from broker.admin.gate import Gate
 from broker.admin.routes import all_routes
-from broker.admin.routing import AT_ONCE
+from broker.admin.routing import AT_ONCE, Call, Route
 from broker.draining import Draining
 from broker.net.listening.listeners import StartupError
 from canopy import Broker, Settings
@@ -82,13 +83,106 @@ async def test_a_broker_that_stops_is_not_ready(serve: Serve) -> None:
     assert broker.http == []
 
 
-async def test_one_connection_too_many_is_closed(serve: Serve) -> None:
-    broker = await serve({"max_connections": 2})
-    kept = [await raw(broker) for _ in range(2)]
-    reader, writer = await raw(broker)
+def https(folder: Path) -> tuple[dict[str, Any], ssl.SSLContext]:
+    """Settings with a certificate for localhost, and who trusts it."""
+    authority = trustme.CA()
+    made = authority.issue_cert("localhost")
+    made.private_key_pem.write_to_path(str(folder / "key.pem"))
+    made.cert_chain_pems[0].write_to_path(str(folder / "cert.pem"))
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return {
+        "listen": ("https://127.0.0.1:0",),
+        "certificate": str(folder / "cert.pem"),
+        "key": str(folder / "key.pem"),
+    }, context
+
+
+def held(entered: asyncio.Event, release: asyncio.Event) -> list[Route]:
+    """A route that answers when it is told to."""
+
+    async def hold(_: Call) -> web.StreamResponse:
+        entered.set()
+        await release.wait()
+        return web.Response(text="held")
+
+    return [Route("GET", "/hold", hold, "", role="anyone")]
+
+
+async def test_one_connection_too_many_is_closed_where_all_others_are_being_answered(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, release = asyncio.Event(), asyncio.Event()
+    monkeypatch.setattr("broker.admin.server.all_routes", lambda: held(entered, release))
+    broker = await serve({"max_connections": 1})
+    answered, one = await raw(broker)
+    one.write(b"GET /hold HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    await entered.wait()
+    reader, other = await raw(broker)
     assert await rest(reader) == b""
-    for each in (writer, *(one for _, one in kept)):
-        each.close()
+    release.set()
+    assert (await rest(answered)).endswith(b"held")
+    assert broker.admin is not None
+    assert (broker.admin.doors.refused, broker.admin.doors.evicted) == (1, 0)
+    for writer in (one, other):
+        writer.close()
+
+
+@pytest.mark.parametrize("secured", [False, True])
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHo"])
+async def test_connections_that_ask_for_nothing_keep_nobody_out(
+    serve: Serve, tmp_path: Path, secured: bool, sent: bytes
+) -> None:
+    """Whoever reaches the port could otherwise make every probe fail, and the broker be restarted."""
+    http: dict[str, Any] = {"max_connections": 4, "timeout": 20.0}
+    more, trusted = https(tmp_path)
+    if secured:
+        http |= more
+    broker = await serve(http)
+    assert broker.admin is not None
+    silent = []
+    for _ in range(12):
+        reader, writer = await raw(broker)
+        # With TLS: nothing, or the beginning of a record that never ends.
+        writer.write(b"\x16\x03\x01\x3f\xff" + sent if secured and sent else sent)
+        silent.append((reader, writer))
+    await until(lambda: broker.admin is not None and broker.admin.doors.evicted == 8)
+    assert len(broker.admin.doors.open) == 4
+    for reader, _ in silent[:8]:
+        assert await rest(reader) == b""
+    url = f"{broker.http[0].replace('127.0.0.1', 'localhost')}/healthz"
+    connector = aiohttp.TCPConnector(ssl=trusted, family=socket.AF_INET)
+    async with aiohttp.ClientSession(connector=connector) as session, session.get(url) as answer:
+        assert answer.status == 200
+    for _, writer in silent:
+        writer.close()
+
+
+async def test_who_has_asked_before_makes_room_last(serve: Serve) -> None:
+    broker = await serve({"max_connections": 2})
+    asked, keeps = await raw(broker)
+    keeps.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert (await asked.readuntil(b"ok\n")).startswith(b"HTTP/1.1 200")
+    silent, one = await raw(broker)
+    _, other = await raw(broker)
+    assert await rest(silent) == b""
+    keeps.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert (await asked.readuntil(b"ok\n")).startswith(b"HTTP/1.1 200")
+    for writer in (keeps, one, other):
+        writer.close()
+
+
+async def test_a_broker_stops_while_handshakes_are_under_way(serve: Serve, tmp_path: Path) -> None:
+    broker = await serve(https(tmp_path)[0])
+    kept = [await raw(broker) for _ in range(3)]
+    assert broker.admin is not None
+    doors = broker.admin.doors
+    await until(lambda: len(doors.open) == 3)
+    await broker.stop()
+    assert not doors.open
+    for reader, writer in kept:
+        assert await rest(reader) == b""
+        writer.close()
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHo", b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nGET"])
@@ -131,19 +225,8 @@ async def test_a_body_that_is_too_large_is_not_read(serve: Serve, ask: aiohttp.C
 
 
 async def test_https(serve: Serve, tmp_path: Path) -> None:
-    authority = trustme.CA()
-    made = authority.issue_cert("localhost")
-    made.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
-    made.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
-    broker = await serve(
-        {
-            "listen": ("https://127.0.0.1:0",),
-            "certificate": str(tmp_path / "cert.pem"),
-            "key": str(tmp_path / "key.pem"),
-        }
-    )
-    context = ssl.create_default_context()
-    authority.configure_trust(context)
+    http, context = https(tmp_path)
+    broker = await serve(http)
     assert broker.admin is not None
     url = f"https://localhost:{broker.admin.open[0].port}/healthz"
     connector = aiohttp.TCPConnector(ssl=context, family=socket.AF_INET)
