@@ -311,7 +311,9 @@ def _nearest(name: str, known: Mapping[str, Any]) -> str | None:
     last = name.rpartition(".")[2]
     ends = {full.rpartition(".")[2]: full for full in known}
     if last in ends:
-        return ends[last]
+        # Several sections may have it.
+        same = [full for full in known if full.rpartition(".")[2] == last]
+        return max(same, key=lambda full: difflib.SequenceMatcher(None, name, full).ratio())
     for whole in difflib.get_close_matches(name, list(known), n=1, cutoff=0.75):
         return whole
     for end in difflib.get_close_matches(last, list(ends), n=1, cutoff=0.6):

@@ -265,6 +265,12 @@ class TestMessages:
             f"{toml}: limit.max_packet_size: no such setting; the nearest is limits.max_packet_size"
         ]
 
+    def test_a_misspelt_section_of_a_name_that_several_have(self, toml: Path) -> None:
+        toml.write_text("[limts]\nmax_connections = 5\n")
+        assert problems(toml) == [
+            f"{toml}: limts.max_connections: no such setting; the nearest is limits.max_connections"
+        ]
+
     def test_a_forgotten_section(self, toml: Path) -> None:
         toml.write_text("max_qos = 1\n")
         assert problems(toml) == [f"{toml}: max_qos: no such setting; the nearest is mqtt.max_qos"]

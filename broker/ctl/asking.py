@@ -27,6 +27,10 @@ class CtlError(Exception):
     """The broker cannot be asked, or does not do what it was asked."""
 
 
+class NoSuchPath(CtlError):
+    """The broker has no such part of the API."""
+
+
 class _UnixConnection(http.client.HTTPConnection):
     """HTTP over a Unix socket."""
 
@@ -112,7 +116,7 @@ class Api:
         connection.request(method, target, sent, headers)
         answer = connection.getresponse()
         if answer.status >= 400:
-            raise CtlError(_refusal(answer))
+            raise _refusal(answer)
         if "follow" in path and connection.sock is not None:
             # Nothing may happen for as long as it likes.
             connection.sock.settimeout(None)
@@ -141,10 +145,10 @@ def named(part: str) -> str:
     return quote(part, safe="")
 
 
-def _refusal(answer: http.client.HTTPResponse) -> str:
+def _refusal(answer: http.client.HTTPResponse) -> CtlError:
     """Why the broker does not do it, in its own words."""
     try:
         known = json.loads(answer.read(PIECE))
-        return str(known["message"])
+        return (NoSuchPath if known["code"] == "NOT_FOUND" else CtlError)(str(known["message"]))
     except (ValueError, KeyError, TypeError):
-        return f"HTTP {answer.status} {answer.reason}"
+        return CtlError(f"HTTP {answer.status} {answer.reason}")

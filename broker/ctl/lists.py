@@ -22,6 +22,9 @@ from broker.ctl.top import printable
 PAGE: Final = 1_000
 """Entries that are asked for at a time."""
 
+NAMING: Final = frozenset({"pid", "port"})
+"""Numbers that name something, and are not counted: they have no separators."""
+
 WIDEST: Final = 1_000_000
 """Characters of a row: more than names of 65,535 bytes each take."""
 
@@ -62,7 +65,7 @@ def table(columns: Columns, rows: Sequence[dict[str, Any]]) -> None:
         numbers = bool(cells) and all(isinstance(row[number], int | float) for row in cells)
         made.add_column(heading, justify="right" if numbers else "left", no_wrap=True)
     for row in cells:
-        made.add_row(*(Text(_text(cell)) for cell in row))
+        made.add_row(*(Text(_cell(heading, cell)) for heading, cell in zip(columns, row, strict=True)))
     # As wide as the longest names: a terminal's width would cut them, and what is cut names nothing.
     wide = Console(width=WIDEST).measure(made).maximum
     Console(highlight=False, width=max(wide, 1), soft_wrap=True).print(made)
@@ -75,7 +78,11 @@ def facts(context: typer.Context, found: dict[str, Any]) -> None:
         return
     wide = max((len(name) for name in found), default=0)
     for name, value in found.items():
-        typer.echo(f"{name:<{wide}}  {_text(value)}".rstrip())
+        typer.echo(f"{name:<{wide}}  {_cell(name, value)}".rstrip())
+
+
+def _cell(name: str, value: object) -> str:
+    return str(value) if name in NAMING and isinstance(value, int) else _text(value)
 
 
 def _text(value: object) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
 
-from broker.ctl.asking import CtlError, named
+from broker.ctl.asking import CtlError, NoSuchPath, named
 from broker.ctl.lists import Columns, facts, table, write
 from broker.ctl.options import asking, options
 from broker.ctl.trace import seconds
@@ -164,7 +164,7 @@ def drain(
 @asking
 def workers(context: typer.Context) -> None:
     """Show the processes of a broker with workers. The exit code is 3 where one of them is not there."""
-    told = options(context).api().call("GET", "/workers")
+    told = _of_workers(context, "GET", "/workers")
     if options(context).as_json:
         typer.echo(json.dumps(told))
     else:
@@ -176,7 +176,14 @@ def workers(context: typer.Context) -> None:
 @asking
 def restart(context: typer.Context) -> None:
     """Restart the workers of a broker, one after the other, as SIGUSR2 does: no client is refused meanwhile."""
-    options(context).api().call("POST", "/restart")
+    _of_workers(context, "POST", "/restart")
+
+
+def _of_workers(context: typer.Context, method: str, path: str) -> Any:
+    try:
+        return options(context).api().call(method, path)
+    except NoSuchPath:
+        raise CtlError("this broker is one process: it runs without workers (workers.count)") from None
 
 
 @asking

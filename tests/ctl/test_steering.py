@@ -65,6 +65,7 @@ async def test_clients_are_listed_and_shown(join: Join, ctl: Ctl) -> None:
     assert [each["clientid"] for each in found["data"]] == ["[red]b"]
     shown = dict(line.split(None, 1) for line in (await told(ctl, "client", "a")).splitlines() if " " in line)
     assert (shown["clientid"], shown["connected"], shown["ip_address"]) == ("a", "yes", "127.0.0.1")
+    assert shown["port"].isdecimal()
 
 
 async def test_what_a_limit_leaves_out_is_told(join: Join, ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,6 +157,12 @@ async def test_the_level_of_a_host_program_is_its_own(ctl: Ctl) -> None:
         1,
         "canopy: the log is that of the program that the broker is embedded in\n",
     )
+
+
+@pytest.mark.parametrize("command", ["workers", "restart"])
+async def test_a_broker_without_workers_says_so(ctl: Ctl, command: str) -> None:
+    done = await ctl(command)
+    assert (done.exit_code, "workers.count" in done.stderr) == (1, True)
 
 
 async def test_links_that_there_are_not(ctl: Ctl) -> None:
