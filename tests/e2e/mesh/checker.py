@@ -2,19 +2,25 @@
 
 It excuses what the page excuses, and nothing else:
 
-- a client that came to another node while its own was disturbed has, or may have, two sessions that become one: what
-  was published meanwhile may be in both, and what may have been sent in one is not sent again (QoS 2);
+- a client that came to another node while that could not reach its own has, or may have, two sessions that become
+  one: what was on its way meanwhile may be in both, and what may have been sent in one is not sent again (QoS 2);
 - a message that waits in the memory of a node for one that cannot be reached ends with that node's process;
-- a session that moves while a third node cannot be reached misses what is published there until that is over;
-- nodes that cannot reach each other do not know of each other's clients.
+- a session that moves while a third node cannot be reached misses what is published there until that is over, or gets
+  it again;
+- a process that starts while a node cannot be reached does not know what that one's clients want;
+- a message of QoS 2 that a process has when it ends, before it has acknowledged it, may not get to other nodes;
+- what a publisher publishes at another node may overtake what waits for a node that cannot be reached;
+- nodes that cannot reach each other do not know of each other's clients; one that does not answer in time is not
+  waited for.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 from tests.e2e.mesh.history import (
@@ -33,6 +39,9 @@ from tests.e2e.mesh.history import (
 
 SETTLES: Final = 3.0
 """Seconds after a fault in which nodes may not know of each other again."""
+
+SLOW: Final = 1.0
+"""Seconds for a CONNACK from which on some node may not have been waited for: half of the test's `confirm_timeout`."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,7 @@ def check(history: History, settles: float = SETTLES) -> Verdict:
     """Hold a history against every promise."""
     verdict = Verdict()
     whole = _Whole(history, settles)
-    for promise in (_at_least_once, _nothing_made_up, _exactly_once, _order, _retained, _one_connection):
+    for promise in (_at_least_once, _nothing_made_up, _exactly_once, _order, _retained, _session_kept, _one_connection):
         promise(whole, verdict)
     return verdict
 
@@ -77,8 +86,12 @@ class _Whole:
 
     def __init__(self, history: History, settles: float) -> None:
         self.sent = history.of(Sent)
+        self.messages = {(event.topic, event.number): event for event in self.sent}
         self.acknowledged = {(event.topic, event.number): event for event in history.of(Acknowledged)}
         self.received = history.of(Received)
+        self.came: dict[tuple[str, str], list[Received]] = defaultdict(list)
+        for received in self.received:
+            self.came[received.client, received.topic].append(received)
         self.opened = history.of(Opened)
         self.ended = {event.connection: event for event in history.of(Ended)}
         self.answered = history.of(Answered)
@@ -91,55 +104,99 @@ class _Whole:
             self.homes[event.client].append(event)
         self.torn = self._torn()
 
-    def disturbed(self, nodes: Iterable[str], begin: float, end: float) -> bool:
-        """Whether something was wrong with, or between, any of these nodes then, or had been a little before."""
-        wanted = set(nodes)
-        return any(
-            fault.at <= end and begin <= fault.until + self.settles and wanted & set(fault.nodes)
-            for fault in self.faults
-        )
+    def apart(
+        self, one: str, other: str, begin: float, end: float, but: Fault | None = None
+    ) -> tuple[float, float] | None:
+        """When two nodes may have been unable to reach each other, around and within a time: from the first fault on,
+        to a little after the last of those that follow each other so soon. None: they could.
 
-    def apart(self, one: str, other: str, begin: float, end: float, but: Fault) -> bool:
-        """Whether two nodes may have been unable to reach each other then, or had been a little before; not counting
-        one fault."""
-        return any(
-            fault is not but
-            and fault.at <= end
-            and begin <= fault.until + self.settles
-            and (set(fault.nodes) >= {one, other} or (len(fault.nodes) == 1 and fault.nodes[0] in (one, other)))
-            for fault in self.faults
-        )
-
-    def moved_without(self, node: str, client: str, at: float) -> bool:
-        """Whether a client came to another node in the course of a fault of a node, which was there at this time."""
-        moves = [event for before, event in itertools.pairwise(self.homes[client]) if before.node != event.node]
-        return any(
-            node in fault.nodes
-            and fault.at - self.settles <= at <= fault.until + self.settles
-            and any(fault.at <= move.at and move.began <= fault.until + self.settles for move in moves)
-            for fault in self.faults
-        )
-
-    def _torn(self) -> dict[str, float]:
-        """From when on a client may have two sessions, or parts of one at two nodes.
-
-        It came to another node while that node, or the one where its session was, was disturbed, or became so before
-        the move was over; or it was told that it has no session, having had one.
+        Of one node with itself: when it stood still, or had no process. `but`: a fault that does not count.
         """
-        torn: dict[str, float] = {}
+        between = [
+            fault
+            for fault in self.faults
+            if fault is not but
+            and (
+                (len(fault.nodes) == 1 and fault.nodes[0] in (one, other))
+                or (one != other and set(fault.nodes) >= {one, other})
+            )
+        ]
+        first, last = end, begin
+        for fault in between:
+            if fault.at <= end and begin <= fault.until + self.settles:
+                first, last = min(first, fault.at), max(last, fault.until + self.settles)
+        if last == begin:
+            return None
+        # In order of their beginnings: what follows, and then what was before.
+        for fault in between:
+            if first <= fault.at <= last:
+                last = max(last, fault.until + self.settles)
+        for fault in sorted(between, key=lambda each: each.until, reverse=True):
+            if fault.at < first <= fault.until + self.settles:
+                first = fault.at
+        return first, last
+
+    def moves(self, client: str) -> Iterator[tuple[Opened, Opened]]:
+        """The connections of a client at two nodes one after the other."""
+        for before, event in itertools.pairwise(self.homes[client]):
+            if before.node != event.node:
+                yield before, event
+
+    def lost_for_a_reason(self, client: str, before: Opened, event: Opened) -> bool:
+        """Whether the session that a client does not find may be at a node that could not be reached."""
+        if any(first < event.began <= last for first, last in self.torn.get(client, ())):
+            return True
+        if before.node == event.node:
+            return False
+        apart = self.apart(before.node, event.node, event.began, event.at)
+        return apart is not None or event.at - event.began >= SLOW
+
+    def homes_between(self, client: str, begin: float, end: float) -> set[str]:
+        """The nodes at which a client's session was from one time to another."""
+        homes = self.homes[client]
+        at = sum(1 for each in homes if each.at < begin)
+        return {each.node for each in homes[max(at - 1, 0) :] if each.began <= end}
+
+    def _torn(self) -> dict[str, list[tuple[float, float]]]:
+        """From when until when a client may have two sessions, or parts of one at several nodes.
+
+        It came to another node while that node could not reach the one where its session was, or lost it before the
+        move was over, or any node was lost in the course of the move, or it was told that it has no session, having had
+        one: until all of them have met again.
+        """
+        torn: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for client, homes in self.homes.items():
+            parts: set[str] = set()
             for before, event in itertools.pairwise(homes):
-                moved = before.node != event.node
-                lost = not event.present
-                nodes = (before.node, event.node)
-                if lost or (moved and self.disturbed(nodes, event.began, event.at + self.settles)):
-                    torn[client] = event.began
-                    break
+                spans = torn[client]
+                if spans and event.began > spans[-1][1]:
+                    parts.clear()
+                if not parts and event.present:
+                    if before.node == event.node:
+                        continue
+                    apart = self.apart(before.node, event.node, event.began, event.at + self.settles)
+                    begun = any(event.began <= fault.at <= event.at for fault in self.faults)
+                    if apart is None and not begun and event.at - event.began < SLOW:
+                        continue
+                if not parts:
+                    spans.append((event.began, event.at + self.settles))
+                parts |= {before.node, event.node}
+                ends = spans[-1][1]
+                for one, other in itertools.combinations(sorted(parts), 2):
+                    found = self.apart(one, other, event.began, ends)
+                    ends = ends if found is None else max(ends, found[1])
+                spans[-1] = (spans[-1][0], ends)
         return torn
 
-    def whole(self, client: str, at: float) -> bool:
-        """Whether a client has had one session until then."""
-        return at < self.torn.get(client, at + 1.0)
+    def one_of_two(self, client: str, topic: str, numbers: Iterable[int], end: float) -> bool:
+        """Whether the subscriber or the publisher may have had two sessions while some messages were on their way."""
+        sent = [self.messages[topic, number] for number in numbers if (topic, number) in self.messages]
+        begin = min((each.at for each in sent), default=end)
+        return self.split(client, begin, end) or any(self.split(each.client, begin, end) for each in sent)
+
+    def split(self, client: str, begin: float, end: float) -> bool:
+        """Whether a client may have had two sessions at some time from one to another."""
+        return any(first <= end and begin <= last for first, last in self.torn.get(client, ()))
 
 
 def matches(topic_filter: str, topic: str) -> bool:
@@ -170,18 +227,74 @@ def _at_least_once(whole: _Whole, verdict: Verdict) -> None:
 
 
 def _may_be_lost(whole: _Whole, sent: Sent, acknowledged: Acknowledged, client: str) -> bool:
-    """It was waiting in the memory of a node for another one, and that process ended, or the session moved from there.
-    Or it was of QoS 2, and sent in a session of two that became one."""
-    if sent.qos == 2 and client in whole.torn:
-        return True
-    if any(whole.moved_without(node, client, sent.at) for node in (sent.node, acknowledged.node)):
-        return True
-    homes = {event.node for event in whole.homes[client]}
-    for fault in whole.faults:
-        if fault.kind != "kill" or fault.until < sent.at or fault.nodes[0] not in (sent.node, acknowledged.node):
+    """It was of QoS 2, and sent in a session of two that became one; or a third node had it when the session moved
+    without that; or it waited in the memory of a node that could not reach the client's, and that process ended."""
+    return (
+        (sent.qos == 2 and _ended_with_a_session(whole, sent, client))
+        or any(_moved_without(whole, node, client, sent.at) for node in {sent.node, acknowledged.node})
+        or any(_ended_with(whole, node, client, sent.at) for node in {sent.node, acknowledged.node})
+        or (sent.qos == 2 and _died_in_between(whole, sent, acknowledged, client))
+        or _began_without(whole, sent.node, client, sent.at)
+        or _began_without(whole, acknowledged.node, client, acknowledged.at)
+    )
+
+
+def _ended_with_a_session(whole: _Whole, sent: Sent, client: str) -> bool:
+    later = (each.at for each in whole.came[client, sent.topic] if each.number > sent.number)
+    passed = min(later, default=inf)
+    return any(sent.at <= last and first <= passed for first, last in whole.torn.get(client, ()))
+
+
+def _moved_without(whole: _Whole, node: str, client: str, at: float) -> bool:
+    """Whether a client moved between two other nodes while one of these could not reach the node, which had the message
+    at this time, before it could again."""
+    for before, event in whole.moves(client):
+        if node in (before.node, event.node):
             continue
-        if any(whole.apart(fault.nodes[0], home, sent.at, fault.at, fault) for home in homes - set(fault.nodes)):
+        if event.at - event.began >= SLOW and event.began - whole.settles <= at <= event.at + whole.settles:
             return True
+        for other in (before.node, event.node):
+            found = whole.apart(node, other, event.began, event.at)
+            if found is not None and found[0] <= at <= found[1]:
+                return True
+    return False
+
+
+def _ended_with(whole: _Whole, node: str, client: str, at: float) -> bool:
+    """Whether the process of a node, which had the message at this time, ended while the client's could not be
+    reached."""
+    for fault in whole.faults:
+        if fault.kind != "kill" or fault.nodes[0] != node or fault.at < at:
+            continue
+        for home in whole.homes_between(client, at, fault.at) - {node}:
+            found = whole.apart(node, home, at, fault.at, fault)
+            if found is not None and found[0] <= at and fault.at <= found[1]:
+                return True
+    return False
+
+
+def _died_in_between(whole: _Whole, sent: Sent, acknowledged: Acknowledged, client: str) -> bool:
+    """Whether the process to which it was sent ended before it was acknowledged, and the subscriber was elsewhere."""
+    return any(
+        fault.kind == "kill"
+        and fault.nodes[0] == sent.node
+        and sent.at <= fault.until
+        and fault.at <= acknowledged.at
+        and whole.homes_between(client, sent.at, fault.until) != {sent.node}
+        for fault in whole.faults
+    )
+
+
+def _began_without(whole: _Whole, node: str, client: str, at: float) -> bool:
+    """Whether the process of a node, which had the message at this time, had begun when the client's node could not be
+    reached, and had not reached it since."""
+    for fault in whole.faults:
+        if fault.kind != "kill" or fault.nodes[0] != node or fault.until > at:
+            continue
+        for home in whole.homes_between(client, at, at) - {node}:
+            found = whole.apart(node, home, fault.until, fault.until, fault)
+            if found is not None and at <= found[1]:
+                return True
     return False
 
 
@@ -205,37 +318,63 @@ def _exactly_once(whole: _Whole, verdict: Verdict) -> None:
     for event in whole.received:
         if event.qos == 2:
             times[event.client, event.topic, event.number].append(event)
-    publishers = {event.topic: event.client for event in whole.sent}
     for (client, topic, number), events in times.items():
-        # A publisher whose session was torn may have sent it to both.
+        kept = len(events) == 1
         verdict.judge(
             "exactly once",
-            len(events) == 1,
-            (
-                not (
-                    whole.whole(events[0].client, events[-1].at)
-                    and whole.whole(publishers.get(topic, ""), events[-1].at)
-                )
+            kept,
+            not kept
+            and (
+                whole.one_of_two(client, topic, (number,), events[-1].at)
+                or _came_late(whole, client, whole.messages.get((topic, number)))
             ),
             client,
             f"{topic} {number} came {len(events)} times: {[(event.node, round(event.at, 3)) for event in events]}",
         )
 
 
+def _came_late(whole: _Whole, client: str, sent: Sent | None) -> bool:
+    """Whether the node where it was published had it for the session when that moved without the node."""
+    if sent is None:
+        return False
+    acknowledged = whole.acknowledged.get((sent.topic, sent.number))
+    nodes = {sent.node} if acknowledged is None else {sent.node, acknowledged.node}
+    return any(_moved_without(whole, node, client, sent.at) for node in nodes)
+
+
+def _was_overtaken(whole: _Whole, event: Received, before: Received) -> bool:
+    """Whether it waited for the client's node, which could not be reached, while its publisher went to another one."""
+    sent, later = whole.messages.get((event.topic, event.number)), whole.messages.get((before.topic, before.number))
+    if sent is None or later is None or not any(True for _ in whole.moves(sent.client)):
+        return False
+    nodes = {each.node for each in whole.homes[sent.client] if sent.at - whole.settles <= each.at <= later.at}
+    nodes = nodes | {sent.node}
+    for home in whole.homes_between(event.client, sent.at, event.at):
+        if any(whole.apart(node, home, sent.at, event.at) is not None for node in nodes - {home}) and len(nodes) > 1:
+            return True
+    return False
+
+
 def _order(whole: _Whole, verdict: Verdict) -> None:
     """[MQTT-4.6.0-6] The first deliveries of a topic come in the order in which its publisher sent them."""
     highest: dict[tuple[str, str], Received] = {}
     known: set[tuple[str, str, int]] = set()
-    publishers = {event.topic: event.client for event in whole.sent}
     for event in whole.received:
         if (event.client, event.topic, event.number) in known:
             continue
         known.add((event.client, event.topic, event.number))
         before = highest.get((event.client, event.topic))
+        kept = before is None or before.number < event.number
         verdict.judge(
             "order",
-            before is None or before.number < event.number,
-            (not (whole.whole(event.client, event.at) and whole.whole(publishers.get(event.topic, ""), event.at))),
+            kept,
+            before is not None
+            and not kept
+            and (
+                whole.one_of_two(event.client, event.topic, (before.number, event.number), event.at)
+                or _came_late(whole, event.client, whole.messages.get((event.topic, event.number)))
+                or _was_overtaken(whole, event, before)
+            ),
             event.client,
             f"{event.topic} {event.number} came behind {before and before.number}",
         )
@@ -271,6 +410,19 @@ def _retained(whole: _Whole, verdict: Verdict) -> None:
         )
 
 
+def _session_kept(whole: _Whole, verdict: Verdict) -> None:
+    """[MQTT-3.2.2-2] A client that had a session finds it, on whatever node."""
+    for client, homes in whole.homes.items():
+        for before, event in itertools.pairwise(homes):
+            verdict.judge(
+                "session kept",
+                event.present,
+                whole.lost_for_a_reason(client, before, event),
+                client,
+                f"{event.node} has no session at {event.at:.3f}; it was at {before.node}",
+            )
+
+
 def _one_connection(whole: _Whole, verdict: Verdict) -> None:
     """[MQTT-3.1.4-3] When a client identifier has a new connection, the one before it is over, with 0x8E."""
     for homes in whole.homes.values():
@@ -281,15 +433,17 @@ def _one_connection(whole: _Whole, verdict: Verdict) -> None:
 
 def _replaced(whole: _Whole, verdict: Verdict, before: Opened, event: Opened) -> None:
     ended = whole.ended.get(before.connection)
-    nodes = (before.node, event.node)
     if ended is not None and ended.at < event.began:
         return
+    # Its claim was over soon after it had the client.
+    apart = whole.apart(before.node, event.node, event.began, event.at + whole.settles)
+    until = event.began if apart is None else apart[1]
     answered = [each for each in whole.answered if each.connection == before.connection and each.asked > event.at]
     for each in answered:
         verdict.judge(
             "one connection",
             False,
-            whole.disturbed(nodes, before.began, each.at),
+            each.asked <= until,
             event.client,
             f"{before.node} answers at {each.at:.3f}, and {event.node} has had the client since {event.at:.3f}",
         )
@@ -299,7 +453,7 @@ def _replaced(whole: _Whole, verdict: Verdict, before: Opened, event: Opened) ->
         verdict.judge(
             "told 0x8E",
             ended.code == REPLACED,
-            whole.disturbed(nodes, before.began, ended.at),
+            whole.apart(before.node, event.node, event.began, ended.at) is not None,
             event.client,
             f"{before.node} ended the connection with {ended.code} when it came to {event.node}",
         )

@@ -72,7 +72,7 @@ class Node:
                     self.daemon = await starting
                     raise
                 break
-            except AssertionError:
+            except (AssertionError, json.JSONDecodeError):  # it ended, with a line for people
                 if attempt == STARTS - 1:
                     raise
         assert self.daemon is not None
