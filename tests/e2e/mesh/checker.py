@@ -3,7 +3,8 @@
 It excuses what the page excuses, and nothing else:
 
 - a client that came to another node while that could not reach its own has, or may have, two sessions that become
-  one: what was on its way meanwhile may be in both, and what may have been sent in one is not sent again (QoS 2);
+  one: what was on its way meanwhile may be in both, and what may have been sent in one is not sent again (QoS 2); what
+  it publishes with a packet identifier that one of them knows is taken for a repetition (QoS 2);
 - a message that waits in the memory of a node for one that cannot be reached ends with that node's process;
 - a session that moves while a third node cannot be reached misses what is published there until that is over, or gets
   it again;
@@ -233,6 +234,7 @@ def _may_be_lost(whole: _Whole, sent: Sent, acknowledged: Acknowledged, client: 
         (sent.qos == 2 and _ended_with_a_session(whole, sent, client))
         or any(_moved_without(whole, node, client, sent.at) for node in {sent.node, acknowledged.node})
         or any(_ended_with(whole, node, client, sent.at) for node in {sent.node, acknowledged.node})
+        or (sent.qos == 2 and whole.split(sent.client, sent.at, acknowledged.at))
         or (sent.qos == 2 and _died_in_between(whole, sent, acknowledged, client))
         or _began_without(whole, sent.node, client, sent.at)
         or _began_without(whole, acknowledged.node, client, acknowledged.at)

@@ -201,6 +201,15 @@ def test_a_process_that_ended_before_it_had_acknowledged_a_message() -> None:
     assert broken(*without(GOOD, got(3.1, 3, 2)), Fault(3.05, 3.1, "kill", ("c",))) == ["at least once"]
 
 
+def test_a_publisher_with_two_sessions() -> None:
+    """One of them may know a packet identifier that the other has released."""
+    moved: list[Event] = [Fault(2.5, 5, "cut", ("a", "d")), opened(2.8, "p", "d", 9)]
+    assert broken(*without(GOOD, got(3.1, 3, 2)), *moved) == []
+    assert broken(*without(GOOD, got(3.1, 3, 1)), *moved) == ["at least once"]
+    assert broken(*without(GOOD, got(3.1, 3, 2)), *moved[1:]) == ["at least once"]
+    assert broken(*without(GOOD, got(1.1, 1, 2)), *moved) == ["at least once"]
+
+
 def test_a_process_that_began_without_the_node_of_the_subscriber() -> None:
     lost = without(GOOD, got(3.1, 3, 1))
     begun = Fault(1.5, 2.8, "kill", ("a",))
