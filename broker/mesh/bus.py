@@ -18,6 +18,7 @@ RETAINED: Final = 2
 OWNERSHIP: Final = 3
 PIPES: Final = 4
 LINKS: Final = 5
+WILLS: Final = 6
 """Kinds of messages, each for one room. 0 and what is above 15 are the bus's own."""
 
 
@@ -55,6 +56,11 @@ class Bus(ABC):
     @abstractmethod
     def nodes(self) -> list[str]:
         """The nodes that are there, without this one."""
+
+    def version(self, node: str) -> int:
+        """The version that is spoken with a node that is there: rooms that are younger say nothing to an older one."""
+        del node
+        return 1
 
     @abstractmethod
     def send(self, node: str, kind: int, data: bytes) -> None:

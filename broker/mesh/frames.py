@@ -16,8 +16,8 @@ from typing import Final
 from broker.mesh.bus import ProtocolFault
 
 LOWEST: Final = 1
-HIGHEST: Final = 1
-"""The versions of frames and of what all rooms say that this program understands."""
+HIGHEST: Final = 2
+"""The versions of frames and of what all rooms say that this program understands. 2: nodes tell each other of wills."""
 
 GREETING: Final = 1
 FRAME: Final = 2

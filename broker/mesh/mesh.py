@@ -16,7 +16,7 @@ from broker.core.hooks import Confirmed, Confirmer, NodeListener
 from broker.core.routing.loop_detection import NODES
 from broker.core.session.session import Session
 from broker.core.topics.subscription import SharedGroup
-from broker.mesh.bus import LINKS, OWNERSHIP, Bus, ProtocolFault, Room
+from broker.mesh.bus import LINKS, OWNERSHIP, WILLS, Bus, ProtocolFault, Room
 from broker.mesh.groups import LocalGroups
 from broker.mesh.interest.confirmations import Waiter
 from broker.mesh.interest.hearing import Sink
@@ -27,6 +27,7 @@ from broker.mesh.ownership.room import Ownership, Shell
 from broker.mesh.pipes import Pipes, PipeTransport
 from broker.mesh.presence import NodesPresence, Told
 from broker.mesh.retained.replicas import Replicas, ReplicaTerms
+from broker.mesh.wills.room import Wills, WillTerms
 from broker.net.connection import Connection
 from broker.net.listening.terms import ListenerTerms
 from broker.settings import Mesh as MeshSettings
@@ -69,9 +70,16 @@ class Mesh(NodeListener):
         )
         store = server.router.retained_store
         self.retained = Replicas(bus, store, terms, server.loop.time, time.time, self.turn_soon)
-        self.ownership = Ownership(
-            server.router, bus, _Shell(self), server.log, settings.confirm_timeout, Principals(rules)
+        principals = Principals(rules)
+        wills = WillTerms(settings.dead_after, settings.max_node_will_bytes, settings.tombstone_time)
+        self.wills = Wills(
+            server.router, bus, principals, wills, time.time_ns(), server.loop.time, server.log, self.turn_soon
         )
+        # Before the sessions: which wills are over is heard before a session is asked for.
+        bus.attach(WILLS, self.wills)
+        server.router.wills.listener = self.wills
+        self.ownership = Ownership(server.router, bus, _Shell(self), server.log, settings.confirm_timeout, principals)
+        self.ownership.claimed = self._claimed
         bus.attach(OWNERSHIP, self.ownership)
         server.router.owner = self.ownership
         # Last: a pipe can be opened by then.
@@ -111,6 +119,8 @@ class Mesh(NodeListener):
         router.nodes.confirmer = None
         router.retained_store.listener = None
         router.owner = None
+        router.wills.listener = None
+        self.wills.stop()
         ends = [link.stop(flush) for link in self.links.values()]
         for error in await asyncio.gather(*ends, return_exceptions=True):
             if isinstance(error, Exception):
@@ -194,6 +204,12 @@ class Mesh(NodeListener):
         self.groups.moved(share, topic_filter)
         self.turn_soon()
 
+    def _claimed(self, client_id: str, user_name: str | None, clean_start: bool) -> None:
+        try:
+            self.wills.claimed(client_id, user_name, clean_start)
+        except Exception as error:
+            self.server.faults.broke("mesh", error)
+
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def _link(self, node: str) -> NodeSink:
@@ -257,7 +273,7 @@ class Mesh(NodeListener):
     def _next_due(self, now: float) -> float:
         """When a room has something to do by time; 0.0: never, as things stand."""
         retained = self.retained.due()
-        times = [self.interest.due, self.ownership.due, max(retained, now) if retained >= 0.0 else 0.0]
+        times = [self.interest.due, self.ownership.due, self.wills.due, max(retained, now) if retained >= 0.0 else 0.0]
         return min((each for each in times if each > 0.0), default=0.0)
 
     def turn_soon(self) -> None:
@@ -271,7 +287,7 @@ class Mesh(NodeListener):
         self._turning = False
         if self._stopped:
             return
-        for turn in (self._look_at_groups, self.interest.turn, self.retained.turn, self._tick):
+        for turn in (self._look_at_groups, self.interest.turn, self.retained.turn, self.wills.turn, self._tick):
             try:
                 turn(now)
             except Exception as error:

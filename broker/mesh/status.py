@@ -56,6 +56,14 @@ class MeshStatus:
     sessions_out: int
     claims_unanswered: int
     """Answers of nodes that clients waited for in vain (`mesh.confirm_timeout`)."""
+    wills_kept: int
+    """Wills of other nodes' clients that are published if their node dies."""
+    will_bytes: int
+    """Bytes that these take, and those of which it is known that they are over."""
+    wills_left_out: int
+    """Those that found no room here (`mesh.max_node_will_bytes`)."""
+    wills_published: int
+    """Wills that this node has published for nodes that died."""
     retained: ReplicaCounts
     nodes: list[NodeStatus]
 
@@ -95,6 +103,10 @@ def status(mesh: Mesh) -> MeshStatus:
         sessions_in=ownership.taker.moved,
         sessions_out=ownership.giver.moved,
         claims_unanswered=ownership.claims.timed_out,
+        wills_kept=mesh.wills.kept,
+        will_bytes=mesh.wills.kept_bytes,
+        wills_left_out=mesh.wills.left_out,
+        wills_published=mesh.wills.published,
         retained=mesh.retained.counts,
         nodes=nodes,
     )

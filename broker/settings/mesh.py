@@ -57,7 +57,8 @@ class Mesh(Section):
     node_expiry: Annotated[float, Field(ge=1, le=86_400, allow_inf_nan=False)] = 300.0
     """Seconds that what is published waits for a node that is gone."""
     dead_after: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 30.0
-    """Seconds after which a node that is gone counts as dead: its clients are told to be offline (`presence.topic`)."""
+    """Seconds after which a node that is gone counts as dead: the wills of its clients are published, and they are told
+    to be offline (`presence.topic`)."""
     queue_bytes: Annotated[int, Field(ge=65_536, le=MOST_BYTES)] = 67_108_864
     """Bytes that wait for another node at most; with more it counts as gone, and begins anew."""
     pipe_bytes: Annotated[int, Field(ge=65_536, le=MOST_BYTES)] = 1_048_576
@@ -66,6 +67,8 @@ class Mesh(Section):
     """Topic filters that are taken from one other node at most; it tells wider ones where it has more."""
     max_node_filter_bytes: Annotated[int, Field(ge=65_536, le=MOST_BYTES)] = 268_435_456
     """Bytes of them at most."""
+    max_node_will_bytes: Annotated[int, Field(ge=65_536, le=MOST_BYTES)] = 67_108_864
+    """Bytes of the wills of one other node's clients that are kept at most, to be published when it dies."""
     max_filters: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """Topic filters that other nodes are told at most: beyond, filters are folded. 0: each filter as it is."""
     max_clock_ahead: Annotated[float, Field(ge=1, le=86_400, allow_inf_nan=False)] = 60.0

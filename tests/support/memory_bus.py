@@ -13,6 +13,7 @@ from collections import deque
 from types import TracebackType
 from typing import Final
 
+from broker.mesh import frames
 from broker.mesh.bus import Bus, ProtocolFault, Room
 
 QUIET: Final = 5
@@ -29,6 +30,7 @@ class MemoryBus(Bus):
         self.node = node
         self.rooms: dict[int, Room] = {}
         self.there: list[str] = []
+        self.speaks = frames.HIGHEST
         self._mesh = mesh
 
     def attach(self, kind: int, room: Room) -> None:
@@ -39,6 +41,10 @@ class MemoryBus(Bus):
     def nodes(self) -> list[str]:
         """The nodes that are there."""
         return list(self.there)
+
+    def version(self, node: str) -> int:
+        """What both understand."""
+        return min(self.speaks, self._mesh[node].speaks)
 
     def send(self, node: str, kind: int, data: bytes) -> None:
         """Have a message arrive in a later turn, if the node is there by then."""

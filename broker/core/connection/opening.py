@@ -162,4 +162,6 @@ def open_session(
         router.session_table.count(session)
     if router.journal is not None:
         keep(session, router.journal)
+    if will is not None:
+        router.wills.tell(session)
     return session, present

@@ -256,6 +256,7 @@ def _will(router: Router, session: Session, record: WillRecord, now: float) -> N
         session.will_due = now + min(will.delay, session.expiry_interval)
         if session.journal is not None:
             session.journal.will_set(session.client_id, will, session.will_due)
+    router.wills.tell(session)
 
 
 def _subscribe(router: Router, session: Session, record: SessionRecord) -> None:

@@ -395,6 +395,8 @@ class Router(PeerListener):
         if session.ended:
             return
         self.wills.forget(session)
+        # Also where it went before.
+        self.wills.tell(session)
         session.let_go()
         self._forget(session, now)
 

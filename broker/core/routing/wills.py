@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from broker.core.codec.packets import Will
 from broker.core.counters import Counters
 from broker.core.hooks import MessageHook
@@ -25,13 +27,21 @@ BROADCAST_PAUSE: Final = 0.005
 """Seconds that a will waits again while another message is on its way to very many."""
 
 
-class DueWill:
-    """A will that waits for its turn; its session may be gone, or another client's by then."""
+@mypyc_attr(allow_interpreted_subclasses=True)
+class WillListener:
+    """Who is told of the wills of clients here: a mesh, for its other nodes. Must not raise."""
 
-    def __init__(self, message: Message, session: Session) -> None:
+    def will_changed(self, session: Session) -> None:
+        """A session has got a will, has it no more, or is to publish it at a time that is known now."""
+
+
+class DueWill:
+    """A will that waits for its turn; its session may be gone, or another client's by then. None: it was elsewhere."""
+
+    def __init__(self, message: Message, session: Session | None, principal: Principal) -> None:
         self.message = message
         self.session = session
-        self.principal = session.principal
+        self.principal = principal
 
 
 class WillQueue:
@@ -49,6 +59,8 @@ class WillQueue:
         self.permissions: Permissions | None = None
         # Who is asked about messages, if anybody is. See `Router.message_hook`.
         self.hook: MessageHook | None = None
+        # Who is told of wills, if anybody is.
+        self.listener: WillListener | None = None
         # Whether the last will has half filled a queue, or is on its way to very many: the next ones wait.
         self._pressed = False
         # How many wait.
@@ -70,6 +82,12 @@ class WillQueue:
             session.will_due = now + delay
             if session.journal is not None:
                 session.journal.will_set(session.client_id, will, session.will_due)
+            self.tell(session)
+
+    def tell(self, session: Session) -> None:
+        """A session has got a will, or it is over: have that be known to whoever is told."""
+        if self.listener is not None:
+            self.listener.will_changed(session)
 
     def forget(self, session: Session) -> None:
         """A session's will is not to be published any more."""
@@ -79,6 +97,7 @@ class WillQueue:
                 session.journal.will_cleared(session.client_id)
             session.will = None
             self._table.count(session)
+            self.tell(session)
 
     def publish(self, session: Session, now: float) -> None:
         """Publish a session's will, if it has one; in a turn to come where those before it have half filled a queue."""
@@ -86,12 +105,18 @@ class WillQueue:
         self.forget(session)
         if will is None:
             return
-        message = will_message(will, session.client_id, now)
+        self._publish(will_message(will, session.client_id, now), session, session.principal, now)
+
+    def publish_for(self, will: Will, client_id: str, principal: Principal, now: float) -> None:
+        """Publish the will of a client whose broker is gone."""
+        self._publish(will_message(will, client_id, now), None, principal, now)
+
+    def _publish(self, message: Message, session: Session | None, principal: Principal, now: float) -> None:
         if self._pressed or self._fanout.broadcasting:
             self.waiting += 1
-            self._deadlines.set(DueWill(message, session), now)
+            self._deadlines.set(DueWill(message, session, principal), now)
         else:
-            self._send(message, session, session.principal)
+            self._send(message, session, principal)
 
     def due(self, waiting: DueWill, now: float) -> None:
         """It is the turn of one that waited."""
@@ -101,7 +126,7 @@ class WillQueue:
         self.waiting -= 1
         self._send(waiting.message, waiting.session, waiting.principal)
 
-    def _send(self, message: Message, session: Session, principal: Principal) -> None:
+    def _send(self, message: Message, session: Session | None, principal: Principal) -> None:
         """Publish it, unless its client, who is `principal`, may do that no more: it could when it connected."""
         permissions = self.permissions
         if permissions is not None and not permissions.asked.may_publish(

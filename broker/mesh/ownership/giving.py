@@ -309,6 +309,7 @@ class Giver:
             giving.fetch.over = True
         if giving.will is not None and not session.ended:
             session.will, session.will_due = giving.will, giving.will_due
+            self._router.wills.tell(session)
             self._router.session_table.count(session)
             self._router.schedule(session)
         self._end(giving)

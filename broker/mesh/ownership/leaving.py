@@ -72,5 +72,10 @@ class Leaving:
 
 def chosen(client_id: str, nodes: list[str]) -> str:
     """The node of these that has the say for a client identifier: the one with the highest hash of both."""
+    return max(nodes, key=lambda node: weight(client_id, node))
+
+
+def weight(client_id: str, node: str) -> bytes:
+    """By which a node comes before others for a client identifier."""
     name = client_id.encode("utf-8", "surrogatepass")
-    return max(nodes, key=lambda node: blake2b(name, digest_size=8, key=node.encode()[:64]).digest())
+    return blake2b(name, digest_size=8, key=node.encode()[:64]).digest()

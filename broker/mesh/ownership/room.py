@@ -120,6 +120,9 @@ class Ownership(Room, Owner):
             shell.now,
             log,
         )
+        self.claimed: Callable[[str, str | None, bool], None] | None = None
+        """Who is told of each client that has come to a node, here and before others hear that it may have its session:
+        its identifier, its user, and whether its session begins anew."""
         self.leaving: Leaving | None = None
         """This node is about to go: what it offers to others."""
         # What is still to be said to each node in this turn.
@@ -135,6 +138,8 @@ class Ownership(Room, Owner):
         self, client_id: str, user_name: str | None, clean_start: bool, told: Callable[[int], None]
     ) -> OwnerClaim | None:
         """See `Owner.claim`."""
+        if self.claimed is not None:
+            self.claimed(client_id, user_name, clean_start)
         return self.claims.claim(client_id, user_name, clean_start, told)
 
     def hand_over(self) -> int:
@@ -195,6 +200,8 @@ class Ownership(Room, Owner):
     def _hear(self, node: str, message: Message) -> None:
         match message:
             case Ask():
+                if self.claimed is not None and not message.merges:
+                    self.claimed(message.client_id, message.user, message.clean)
                 self.claims.asked(node, message)
             case Answer():
                 self.claims.answered(node, message)

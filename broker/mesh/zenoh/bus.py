@@ -132,6 +132,11 @@ class ZenohBus(Bus):
         """The nodes that are there, without this one."""
         return [node for node, entry in self._entries.items() if entry.told]
 
+    def version(self, node: str) -> int:
+        """The version that is spoken with a node that is there."""
+        entry = self._entries.get(node)
+        return entry.member.version if entry is not None else 0
+
     def seen(self) -> list[str]:
         """The nodes that were there when this one came."""
         return self._session.seen

@@ -99,6 +99,28 @@ MESH: Final = (
         lambda mesh: mesh.claims_unanswered,
     ),
     _mesh(
+        "wills_kept",
+        GAUGE,
+        "wills/kept",
+        "Wills of other nodes' clients, to be published if their node dies",
+        lambda mesh: mesh.wills_kept,
+    ),
+    _mesh("will_bytes", GAUGE, "wills/bytes", "Bytes that these take", lambda mesh: mesh.will_bytes),
+    _mesh(
+        "wills_left_out",
+        COUNTER,
+        "wills/left out",
+        "Wills of other nodes' clients that found no room here (mesh.max_node_will_bytes)",
+        lambda mesh: mesh.wills_left_out,
+    ),
+    _mesh(
+        "wills_published",
+        COUNTER,
+        "wills/published",
+        "Wills that this node has published for nodes that died",
+        lambda mesh: mesh.wills_published,
+    ),
+    _mesh(
         "retained_sent",
         COUNTER,
         "retained/sent",

@@ -1,0 +1,171 @@
+"""What other nodes have told of their wills.
+
+Owns the wills of each process of another node, and how many bytes they take: beyond a bound they are not kept. A
+process that is there again tells all anew: what is known from before stands until that is whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from broker.mesh.wills.messages import MILLISECONDS, Told
+
+ENTRY: Final = 384
+"""What a will takes besides its data and its client's name (bytes): two objects, a place in a table and in a heap."""
+
+
+class KeptWill:
+    """The will of a client of another node."""
+
+    __slots__ = ("client_id", "data", "delay", "due", "losses", "moved", "over", "process", "running", "serial")
+
+    def __init__(self, process: Process, told: Told, now: float) -> None:
+        self.process = process
+        self.client_id = told.client_id
+        self.serial = told.serial
+        self.data = told.data
+        self.delay = told.delay / MILLISECONDS
+        self.running = told.running
+        """Its connection had ended before the node was lost."""
+        self.due = now + self.delay if told.running else 0.0
+        """When it is to be published, as far as that is known."""
+        self.over = False
+        """It is not to be published any more."""
+        self.moved = False
+        """That is so since its client has come to another node."""
+        self.losses = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that it counts for."""
+        return ENTRY + len(self.data) + len(self.client_id)
+
+
+class Process:
+    """One process of another node, and the wills that it has told."""
+
+    def __init__(self, node: str, number: int) -> None:
+        self.node = node
+        self.number = number
+        self.wills: dict[str, KeptWill] = {}
+        self.bytes = 0
+        self.open = 0
+        """Wills that are not over."""
+        self.there = True
+        self.lost_at = 0.0
+        """When the last of the nodes that are there has lost it, as far as is known."""
+        self.losses = 0
+        """How often it was lost: what was planned before it was there again counts no more."""
+        self.dead = False
+        """Its wills are published as they fall due."""
+        self.published = 0
+        self.left_out = 0
+        """Wills that found no room."""
+        # What was told before it was there again, and was not named since; `whole`: it is no will any more.
+        self._stale: dict[str, KeptWill] = {}
+        self._whole = True
+        # The wills that are still to be looked at since it was lost, or is dead.
+        self.walk: Iterator[KeptWill] = iter(())
+        self.walking = False
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing of it is known."""
+        return not self.wills and not self._stale
+
+    @property
+    def stale(self) -> bool:
+        """Whether `forget_stale` has something to do."""
+        return self._whole and bool(self._stale)
+
+    def find(self, client_id: str) -> KeptWill | None:
+        """The will of a client."""
+        kept = self.wills.get(client_id)
+        return kept if kept is not None or self._whole else self._stale.get(client_id)
+
+    def back(self) -> None:
+        """It is there again, and tells all anew."""
+        self.there = True
+        self._settle()
+        self.dead = self._whole = self.walking = False
+        self.wills, self._stale = {}, self.wills
+
+    def told(self, told: Told, now: float, room: int) -> None:
+        """It tells of a will; `room`: bytes that there are for it."""
+        before = self.wills.pop(told.client_id, None) or self._stale.pop(told.client_id, None)
+        if before is not None:
+            self._count(before, -1)
+            room += before.size
+        if not told.data:
+            return
+        kept = KeptWill(self, told, now)
+        if before is not None and before.serial == told.serial and (before.moved or told.running):
+            # It has not heard yet what has become of it.
+            kept.over, kept.moved = before.over, before.moved
+        if kept.size > room:
+            self.left_out += 1
+            return
+        self.wills[told.client_id] = kept
+        self._count(kept, 1)
+
+    def whole(self) -> None:
+        """It has told all."""
+        self._whole = True
+
+    def stops(self) -> None:
+        """It has published its wills, but for those whose delay runs."""
+        self._settle()
+        self._stale = {client_id: kept for client_id, kept in self.wills.items() if not kept.running}
+        self.wills = {client_id: kept for client_id, kept in self.wills.items() if kept.running}
+
+    def lost(self, now: float) -> None:
+        """It is gone, perhaps for a moment."""
+        self.there = False
+        self.losses += 1
+        self.lost_at = now
+        self._settle()
+        self.look()
+
+    def look(self) -> None:
+        """Have all wills be looked at by `some`."""
+        self.walk = iter(list(self.wills.values()))
+        self.walking = True
+
+    def some(self, count: int) -> list[KeptWill]:
+        """The next of those that are looked at."""
+        found = list(islice(self.walk, count))
+        self.walking = len(found) == count
+        return [kept for kept in found if not kept.over and self.wills.get(kept.client_id) is kept]
+
+    def end(self, kept: KeptWill, moved: bool) -> None:
+        """A will is not to be published any more."""
+        if not kept.over:
+            kept.over = True
+            self.open -= 1
+        kept.moved = kept.moved or moved
+
+    def forget_stale(self, count: int) -> None:
+        """Forget some of what is no will any more."""
+        for _ in range(min(count, len(self._stale))):
+            self._count(self._stale.popitem()[1], -1)
+
+    def forget(self) -> None:
+        """Nothing of it is to be known any more, from the next `forget_stale` on."""
+        self._settle()
+        self.wills, self._stale = {}, self.wills
+
+    def _settle(self) -> None:
+        """What was told before, and not taken back, stands."""
+        if self._whole:
+            self.forget_stale(len(self._stale))
+        else:
+            self._stale.update(self.wills)
+            self.wills, self._stale = self._stale, {}
+            self._whole = True
+
+    def _count(self, kept: KeptWill, sign: int) -> None:
+        self.bytes += sign * kept.size
+        if not kept.over:
+            self.open += sign
