@@ -245,6 +245,7 @@ async def test_a_node_of_another_version_is_refused_and_the_log_says_so_once(tmp
             await until(lambda node=node: node.log.named("node refused"), f"{node.name} refuses {other}")  # type: ignore[misc]
         assert "it speaks versions 3 to 4 of the mesh, this node 1 to 2" in a.log.named("node refused")[0]["why"]
         assert a.log.named("node joined") == [{"node": "b", "version": 2}]
+        assert (a.bus.version("b"), a.bus.version("c")) == (2, 0)
         # Longer than until the next greeting.
         await asyncio.sleep(0.3)
         assert len(a.log.named("node refused")) == len(c.log.named("node refused")) == 1
