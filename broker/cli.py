@@ -11,6 +11,7 @@ signal, 128 and the signal's number.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import sys
@@ -190,7 +191,7 @@ def _maker(
 ) -> Callable[[Settings], daemon.Service]:
     """What makes the broker: one in this process, or workers."""
     workers = plan.count(settings)
-    if workers == 1:
+    if workers == 1 and not _left_over(settings):
         return lambda given: daemon.real_broker(given, read)
     if lines := plan.unusable(settings):
         fail("\n".join(lines), MISUSED)
@@ -200,6 +201,20 @@ def _maker(
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     people = logs.for_people(settings.log.format, writer)
     return lambda given: Supervisor(given, workers, people, writer.write, read)
+
+
+def _left_over(settings: Settings) -> bool:
+    """Whether workers have left stores, which a single process does not see to."""
+    if not settings.store.kept:
+        return False
+    from broker.app import StartupError
+    from broker.workers.supervisor import left_over
+
+    try:
+        return bool(asyncio.run(left_over(settings, 1)))
+    except StartupError:
+        # The broker's start says what is wrong.
+        return False
 
 
 @app.command()

@@ -35,5 +35,7 @@ async def join(server: Server, settings: MeshSettings, rules: RuleTexts, failed:
     except MeshError as error:
         mesh.let_go()
         raise StartupError(str(error)) from None
+    if server.companions is not None:
+        server.companions.meets()
     await mesh.meet(bus.seen())
     return mesh

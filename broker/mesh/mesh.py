@@ -111,6 +111,13 @@ class Mesh(NodeListener):
 
     async def stop(self, flush: float) -> None:
         """Give what waits for other nodes so many seconds to get there, and let go of them."""
+        companions = self.server.companions
+        if companions is not None and await companions.emptied():
+            # All end: what the others' clients have published is in the store here first.
+            arrived = asyncio.Event()
+            self.ownership.barrier(arrived.set)
+            await arrived.wait()
+            await companions.settled()
         self._stopped = True
         if self.presence is not None:
             self.presence.stop()
@@ -148,7 +155,11 @@ class Mesh(NodeListener):
         """Until nothing that is published here misses a node: those that were seen, and those that a store knows from
         before. One that does not come within `node_timeout` counts as gone."""
         before = f"{NODES}from/"
-        known = [each.removeprefix(before) for each in self.server.router.sessions if each.startswith(before)]
+        if self.server.companions is None:
+            known = [each.removeprefix(before) for each in self.server.router.sessions if each.startswith(before)]
+        else:
+            # There may have been more of them before, whose sessions the others have.
+            known = list(self.server.companions.nodes)
         expected = {*seen, *known}
         self._meeting = turned = asyncio.Event()
         with suppress(TimeoutError):

@@ -70,8 +70,9 @@ class ConnectionTable:
         self.reporting = True
         # While a trace runs.
         self.onlooker: Onlooker | None = None
-        # Nobody may join any more; and who is told when the last one has left.
+        # Nobody may join any more; how many of other nodes stay then; and who is told when no other is left.
         self.closed = False
+        self.staying = 0
         self.emptied: Callable[[], None] | None = None
         # Connections that have not been accepted yet, the oldest first; where connections are limited.
         self._half_open: dict[Client, None] = {}
@@ -204,5 +205,7 @@ class ConnectionTable:
             self._closing.pop(connection, None)
             if connection.protocol.refused:
                 admission.refused_gone()
-        if not self.connections and self.emptied is not None:
+        if self.staying and connection.terms.node:
+            self.staying -= 1
+        if len(self.connections) <= self.staying and self.emptied is not None:
             self.emptied()

@@ -16,7 +16,7 @@ import gc
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 from broker.core import guards
@@ -29,6 +29,7 @@ from broker.core.routing.router import Router
 from broker.net import sockets
 from broker.net.admission import admission
 from broker.net.client import Client
+from broker.net.companions import Companions
 from broker.net.connection_log import ConnectionLog
 from broker.net.connection_table import ConnectionTable
 from broker.net.hub import FlushScheduler
@@ -40,7 +41,7 @@ from broker.net.log import Faults, Log
 from broker.net.monitor import LagMonitor, Monitor
 from broker.net.stream import LINGER
 from broker.settings import Settings
-from broker.store.base import Store, StoreError
+from broker.store.base import Part, Store, StoreError
 
 STOP_TURN: Final = 128
 """Connections that are ended in one turn when the broker stops: some milliseconds."""
@@ -67,6 +68,8 @@ class Server:
 
     handed: HandedSockets | None = None
     """The sockets of its listeners, where another process has made them; to be set before `start`."""
+    companions: Companions | None = None
+    """The other workers, where it is one of several; to be set before `start`."""
 
     def __init__(
         self,
@@ -191,6 +194,8 @@ class Server:
         if store is None:
             return []
         try:
+            if self.companions is None and (parts := await store.parts()):
+                raise StoreError(left_over(parts))
             await store.open(self.loop.time)
             return [] if self._restored else await self._restore(store)
         except StoreError as error:
@@ -239,6 +244,9 @@ class Server:
         while self.router.delivery.broadcasting:  # noqa: ASYNC110 (each round of the event loop works some of it off)
             await asyncio.sleep(0)
         deadline = self.loop.time() + self.settings.shutdown.flush_timeout
+        if self.companions is not None:
+            # They have something for this one until their own clients have gone.
+            self.connection_table.staying = sum(1 for each in self.connections if each.terms.node)
         async for connection in self._in_turns():
             while self._has_to_drain(connection) and self.loop.time() < deadline:  # noqa: ASYNC110 (they tell nobody)
                 await asyncio.sleep(0.01)
@@ -247,21 +255,16 @@ class Server:
                 connection.close(SHUTDOWN, reasons.SERVER_SHUTTING_DOWN, "the broker is stopping")
             except Exception as error:
                 connection.broke(error)
-        if self.connections:
-            self._all_gone = self.loop.create_future()
-            self.connection_table.emptied = self._last_left
-            await asyncio.wait([self._all_gone], timeout=LINGER)
-        async for connection in self._in_turns():
-            connection.stream.abort()
-        if self.connections:
-            self._all_gone = self.loop.create_future()
-            self.connection_table.emptied = self._last_left
-            await asyncio.wait([self._all_gone], timeout=LINGER)
+        await self._gone()
+        await self._abort()
         try:
             await self.emptied()
         except Exception as error:
             # What is left has to end in order all the same.
             self.faults.broke("stop", error)
+        if self.connections:
+            self.connection_table.staying = 0
+            await self._abort()
         self.lag_monitor.close()
         self.monitor.finish(self.loop.time())
         self.connection_log.finish()
@@ -275,10 +278,22 @@ class Server:
                 self.faults.broke("store", error)
         self.log.info("stopped")
 
+    async def _abort(self) -> None:
+        async for connection in self._in_turns():
+            connection.stream.abort()
+        await self._gone()
+
+    async def _gone(self) -> None:
+        """Wait until the connections have gone, but not for long."""
+        if len(self.connections) > self.connection_table.staying:
+            self._all_gone = self.loop.create_future()
+            self.connection_table.emptied = self._last_left
+            await asyncio.wait([self._all_gone], timeout=LINGER)
+
     async def _in_turns(self) -> AsyncIterator[Client]:
         """All connections, of which some go meanwhile; the event loop has a turn now and then."""
         for number, connection in enumerate(list(self.connections), 1):
-            if connection in self.connections:
+            if connection in self.connections and not (self.connection_table.staying and connection.terms.node):
                 yield connection
             if number % STOP_TURN == 0:
                 await asyncio.sleep(0)
@@ -380,6 +395,15 @@ class Server:
     def report_end(self, connection: Client) -> None:
         """A connection's protocol is over, for the cause that it names."""
         self.connection_log.ended(connection, connection.stream.closing_at)
+
+
+def left_over(parts: Sequence[Part]) -> str:
+    """Why a broker that is a single process does not start beside stores of workers."""
+    places = ", ".join(part.place for part in parts)
+    return (
+        f"sessions of workers are kept in {places}: start `canopy serve` once on this store, with as many workers as "
+        "you like, which moves them to those that there are"
+    )
 
 
 def _drained(connection: Client) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.core.histogram import Histogram
 from broker.core.persistence.journal import Journal, Saved
@@ -19,6 +19,13 @@ from broker.core.persistence.journal import Journal, Saved
 
 class StoreError(Exception):
     """Why a store cannot be opened, read or written, in one line for the operator."""
+
+
+class Part(NamedTuple):
+    """A store of a worker beside that of the first one: the worker's number, and where it is, for people."""
+
+    worker: int
+    place: str
 
 
 class StoreListener(ABC):
@@ -78,6 +85,26 @@ class Store(ABC):
         Raises:
             StoreError: what is there cannot be read.
         """
+
+    async def parts(self) -> list[Part]:
+        """The stores of workers beside this one, which is not open, in their order.
+
+        Raises:
+            StoreError: that cannot be seen.
+        """
+        return []
+
+    async def remove(self) -> None:
+        """Have nothing left of this store, which is closed, and which no client's session is in.
+
+        Raises:
+            StoreError: there are sessions in it, or it cannot be removed.
+        """
+        raise StoreError("this store cannot be removed")
+
+    def owned_by(self, name: str) -> None:
+        """Say whose it is, before it is opened. An owner of the same name before it has ended: it is not waited for."""
+        del name
 
     @abstractmethod
     async def flush(self) -> None:

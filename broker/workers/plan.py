@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from broker.configuration import SettingsError
-from broker.settings import Http, Log, Mesh, Settings, Workers
+from broker.settings import Http, Log, Mesh, Recorder, Settings, Workers
+from broker.store.parts import LONGEST_SCHEMA, folder_of, schema_of
 
 LINKS: Final = 0
 """The worker that has the links to upstream brokers, for all of them."""
@@ -34,9 +37,10 @@ def unusable(settings: Settings) -> list[str]:
         lines.append("workers.count: several workers need the extra mesh: in a clone of Canopy, pip install '.[mesh]'")
     if settings.mesh.name:
         lines.append("mesh.name: workers are a mesh of their own, which cannot be part of another one; leave one out")
-    if settings.store.kept:
-        name = "store.path" if settings.store.path else "store.url"
-        lines.append(f"{name}: a store is one process's alone; leave it out, or set workers.count to 1")
+    if settings.store.url and len(schema_of(settings.store.name, count(settings) - 1)) > LONGEST_SCHEMA:
+        lines.append(
+            f"store.name: workers have schemas beside {settings.store.name}, whose names are too long; shorten it"
+        )
     if settings.recorder.directory:
         lines.append(
             "recorder.directory: each worker would record what it hands on to others, too; leave it out, or set "
@@ -48,8 +52,11 @@ def unusable(settings: Settings) -> list[str]:
 class Plan:
     """The workers of one supervisor. `folder`: private, and made already."""
 
-    def __init__(self, folder: Path, workers: int, people: bool, joined: bool = True) -> None:
-        """`people`: they read the log. `joined`: the workers are one broker, and not each by itself.
+    def __init__(
+        self, folder: Path, workers: int, people: bool, joined: bool = True, leavers: Sequence[int] = ()
+    ) -> None:
+        """`people`: they read the log. `joined`: the workers are one broker, and not each by itself. `leavers`: the
+        numbers of those that are there for what is left in their stores.
 
         Raises:
             SettingsError: sockets in this folder would have too long a path.
@@ -58,8 +65,9 @@ class Plan:
         self.workers = workers
         self._people = people
         self._joined = joined
+        self._numbers = (*range(workers), *leavers)
         self._name = secrets.token_hex(8)
-        if len(os.fsencode(self._mesh(workers))) > LONGEST_PATH:
+        if len(os.fsencode(self._mesh(max(self._numbers)))) > LONGEST_PATH:
             raise SettingsError(
                 [f"workers.directory: {folder} has too long a name for Unix sockets ({LONGEST_PATH} bytes with theirs)"]
             )
@@ -83,11 +91,21 @@ class Plan:
                 update={"broker_id": settings.federation.broker_id or self._name}
             ),
         }
+        if settings.store.kept and worker:
+            update["store"] = settings.store.model_copy(
+                update={"path": folder_of(settings.store.path, worker)}
+                if settings.store.path
+                else {"name": schema_of(settings.store.name, worker)}
+            )
         if worker != LINKS:
             update["upstream"] = ()
+        if worker >= self.workers:
+            update |= {"http": Http(), "recorder": Recorder()}
         if self._joined:
             update["mesh"] = settings.mesh.model_copy(
-                update=self._node(worker, generation).model_dump(include={"name", "node", "listen", "connect"})
+                update=self._node(worker, generation, settings.store.kept).model_dump(
+                    include={"name", "node", "listen", "connect"}
+                )
             )
         made = settings.model_copy(update=update)
         if "listen" not in settings.model_fields_set:
@@ -95,13 +113,23 @@ class Plan:
             made.model_fields_set.discard("listen")
         return made
 
-    def _node(self, worker: int, generation: int) -> Mesh:
-        others = [other for other in range(self.workers) if other != worker]
+    def node(self, worker: int, generation: int, kept: bool) -> str:
+        """What a worker is called in the mesh. `kept`: it has a store.
+
+        A node that comes back without one is another one: what the others knew of it has ended with it. But what they
+        have for its links waits until it is back.
+        """
+        return f"w{worker}" if kept or worker == LINKS else f"w{worker}-{generation}"
+
+    def owner(self, worker: int) -> str:
+        """Whose a worker's store is, where that is noted: the same however often the worker is started."""
+        return f"{socket.gethostname()} worker w{worker} of {self._name}"
+
+    def _node(self, worker: int, generation: int, kept: bool) -> Mesh:
+        others = [other for other in self._numbers if other != worker]
         return Mesh(
             name=self._name,
-            # A node that comes back is another one: what the others knew of it has ended with it. But what they have
-            # for its links waits until it is back.
-            node=f"w{worker}" if worker == LINKS else f"w{worker}-{generation}",
+            node=self.node(worker, generation, kept),
             listen=(f"unixsock-stream/{self._mesh(worker)}",),
             connect=tuple(f"unixsock-stream/{self._mesh(other)}" for other in others),
         )

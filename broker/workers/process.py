@@ -54,7 +54,11 @@ class WorkerProcess:
         self._log = log
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = loop.create_future()
-        self._why = ""
+        self._meets: Callable[[], None] | None = None
+        # How far it has come with ending.
+        self._stages: dict[str, asyncio.Event] = {}
+        self.why = ""
+        """What it said why it could not start, or end as it was to."""
         self._asked: dict[int, asyncio.Future[Message]] = {}
         self._last = 0
         self._channel = Channel(sock, self._told, lambda: None)
@@ -84,23 +88,36 @@ class WorkerProcess:
         return cls(name, process, mine, log)
 
     async def serve(
-        self, settings: Settings, listeners: Sequence[SharedListener], worker: int, first: bool, folder: Path
+        self,
+        settings: Settings,
+        listeners: Sequence[SharedListener],
+        worker: int,
+        folder: Path,
+        nodes: Sequence[str],
+        owner: str,
+        meets: Callable[[], None],
     ) -> None:
         """Have it serve with these settings; returns when it does.
+
+        `nodes`: those that it is to have met before; `owner`: whose its store is; `meets` is called when it waits for
+        the nodes.
 
         Raises:
             WorkerGoneError: it has ended in place of that.
         """
         start = {
             "name": self.name,
-            "first": first,
+            "first": worker == 0,
             "folder": str(folder),
+            "nodes": list(nodes),
+            "owner": owner,
             "settings": settings.model_dump_json(exclude_unset=True),
         }
+        self._meets = meets
         self._send(start, listeners, worker)
         await asyncio.wait((self._ready, self.ended), return_when=asyncio.FIRST_COMPLETED)
         if not self._ready.done():
-            raise WorkerGoneError(self._why or how_it_ended(self.ended.result()), told=bool(self._why))
+            raise WorkerGoneError(self.why or how_it_ended(self.ended.result()), told=bool(self.why))
 
     async def reload(self, settings: Settings, listeners: Sequence[SharedListener], worker: int) -> Message:
         """Have it take up other settings, with these listeners that are new. Raises WorkerGoneError."""
@@ -125,9 +142,28 @@ class WorkerProcess:
         """Have it accept nobody any more, and move its clients within so many seconds. Raises WorkerGoneError."""
         return await self._ask({"do": "leave", "seconds": seconds})
 
-    def stop(self) -> None:
-        """Have it end in order."""
-        self._channel.send({"do": "stop"})
+    async def caught_up(self, seconds: float) -> bool:
+        """Whether it has all that the others retain, at the latest after so many seconds. Raises WorkerGoneError."""
+        return not (await self._ask({"do": "catch up", "seconds": seconds})).get("missing", True)
+
+    def stop(self, together: bool = False, remove: bool = False) -> None:
+        """Have it end in order. `together`: stage by stage (`has_come_to`, `go`). `remove`: its store, too, then."""
+        self._channel.send({"do": "stop", "together": together, "remove": remove})
+
+    async def has_come_to(self, stage: str) -> None:
+        """Returns when it has come so far with ending, or has ended."""
+        come = asyncio.ensure_future(self._stage(stage).wait())
+        try:
+            await asyncio.wait((come, self.ended), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            come.cancel()
+
+    def go(self, stage: str) -> None:
+        """All have come so far: it may go on."""
+        self._channel.send({"do": "go", "stage": stage})
+
+    def _stage(self, name: str) -> asyncio.Event:
+        return self._stages.setdefault(name, asyncio.Event())
 
     async def _ask(self, message: Message, listeners: Sequence[SharedListener] = (), worker: int = 0) -> Message:
         self._last += 1
@@ -162,8 +198,12 @@ class WorkerProcess:
         del sockets
         if message["say"] == "ready" and not self._ready.done():
             self._ready.set_result(None)
+        elif message["say"] == "meets" and self._meets is not None:
+            self._meets()
+        elif message["say"] == "come to":
+            self._stage(message["stage"]).set()
         elif message["say"] == "failed":
-            self._why = message["why"]
+            self.why = message["why"]
         elif message["say"] == "answer":
             asked = self._asked.get(message["to"])
             if asked is not None and not asked.done():

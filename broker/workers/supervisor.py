@@ -26,10 +26,15 @@ from broker.net.listening.tls import TlsError
 from broker.net.log import Faults
 from broker.security.errors import SecurityError
 from broker.settings import Settings, flatten
+from broker.store import StoreError
+from broker.storing import make
 from broker.wording import show
+from broker.workers.emptying import empty
+from broker.workers.ending import end_together
 from broker.workers.listening import SharedListener, SharedListeners
 from broker.workers.plan import Plan, unusable
 from broker.workers.process import WorkerGoneError, WorkerProcess, how_it_ended
+from broker.workers.slots import Slot
 
 if TYPE_CHECKING:
     from broker.admin.host import Host
@@ -49,31 +54,6 @@ PINGS: Final = 3
 """Questions within `workers.hang_timeout`, whether a worker still answers."""
 
 
-class Slot:
-    """The place of one worker: its process, or the next one, and how its starts went."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.name = f"w{number}"
-        self.process: WorkerProcess | None = None
-        """The process that serves; None: there is none, or one that starts."""
-        self.generation = 0
-        """How often it has been started."""
-        self.failures = 0
-        """Failed starts, and ends soon after one, in a row."""
-        self.failed_starts = 0
-        """Failed starts in a row."""
-        self.restarts = 0
-        """How often it was started again after it had ended by itself."""
-        self.turn = asyncio.Lock()
-        """Held by whoever starts or ends it."""
-
-    @property
-    def pid(self) -> int:
-        """Its process; 0: there is none that serves."""
-        return 0 if self.process is None else self.process.pid
-
-
 class Supervisor:
     """All workers, as a daemon runs them (`broker.daemon.Service`)."""
 
@@ -91,6 +71,8 @@ class Supervisor:
         self.settings = settings
         self.workers = workers
         self.slots: list[Slot] = []
+        self.leavers: list[Slot] = []
+        """Those that are there for what is left in their stores (`emptying`)."""
         self.log: Any = structlog.get_logger("canopy")
         self.faults = Faults(lambda: self.log)
         self.read = read
@@ -107,6 +89,7 @@ class Supervisor:
         self._broken: asyncio.Future[str]
         self._keepers: list[asyncio.Task[None]] = []
         self._rolling: asyncio.Task[None] | None = None
+        self._emptying: asyncio.Task[None] | None = None
         # Reloads and rolling restarts come one after the other.
         self._turn = asyncio.Lock()
 
@@ -137,18 +120,16 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         self._broken = loop.create_future()
         self.slots = [Slot(number) for number in range(self.workers)]
+        self.leavers = [Slot(number) for number in await left_over(self.settings, self.workers)]
         folder = await asyncio.to_thread(_run_folder, self.settings.workers.directory)
         try:
-            self._plan = Plan(folder, self.workers, self._people, self._joined)
+            leavers = [slot.number for slot in self.leavers]
+            self._plan = Plan(folder, self.workers, self._people, self._joined, leavers)
             self._listeners.adopt(await self._listeners.prepare(self.settings))
-            # What is wrong with the settings, the first one tells.
-            await self._first_start(self.slots[0])
-            async with asyncio.TaskGroup() as group:
-                for slot in self.slots[1:]:
-                    group.create_task(self._first_start(slot))
-            for slot in self.slots:
+            await self._start_all()
+            for slot in self._all:
                 if slot.process is not None:
-                    await self._join(slot.process, self.workers - 1)
+                    await self._join(slot.process, len(self._all) - 1)
             self._since = loop.time()
             if self.settings.http.listen:
                 await self._answer()
@@ -160,10 +141,40 @@ class Supervisor:
                 raise StartupError(str(error)) from error
             raise
         self._steer()
-        self._keepers = [loop.create_task(self._keep(slot)) for slot in self.slots]
+        self._keepers = [loop.create_task(self._keep(slot)) for slot in self._all]
+        if self.leavers:
+            left = [slot.name for slot in self.leavers]
+            self.log.warning("stores of former workers are emptied", workers=left)
+            self._emptying = loop.create_task(empty(self))
         loop.add_signal_handler(signal.SIGUSR2, self.restart)
         pids = {slot.name: slot.process.pid for slot in self.slots if slot.process is not None}
         self.log.info("workers serve", pids=pids, folder=str(folder))
+
+    @property
+    def _all(self) -> list[Slot]:
+        return [*self.slots, *self.leavers]
+
+    async def _start_all(self) -> None:
+        """Start all workers. Raises StartupError, alone or in a group."""
+        first, *others = self._all
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as group:
+            # What is wrong with the settings, the first one tells.
+            started = group.create_task(self._first_start(first))
+            # With a store it serves when it has met the others: clients must not miss sessions that are kept there.
+            met = loop.create_task(first.meets.wait())
+            try:
+                await asyncio.wait((started, met) if self._meets else (started,), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                met.cancel()
+            if not started.done() or started.exception() is None:
+                for slot in others:
+                    group.create_task(self._first_start(slot))
+
+    @property
+    def _meets(self) -> bool:
+        """Whether workers wait for each other before they take clients: each may have sessions in its store."""
+        return self._joined and self.settings.store.kept
 
     async def _answer(self) -> None:
         """Answer over HTTP, for all. Raises StartupError."""
@@ -203,9 +214,13 @@ class Supervisor:
         settings = self._plan.settings(self._with_listeners(), slot.number, slot.generation)
         slot.generation += 1
         try:
-            listeners = self._listeners.open
-            await process.serve(settings, listeners, slot.number, slot.number == 0, self._plan.folder)
-            await self._join(process, sum(1 for each in self.slots if each.process is not None))
+            kept = settings.store.kept
+            nodes = [self._plan.node(each.number, 0, kept) for each in self._all if each is not slot]
+            listeners = [] if slot in self.leavers else self._listeners.open
+            folder, owner = self._plan.folder, self._plan.owner(slot.number)
+            met = nodes if self._meets else ()
+            await process.serve(settings, listeners, slot.number, folder, met, owner, slot.meets.set)
+            await self._join(process, sum(1 for each in self._all if each.process is not None))
         except BaseException:
             process.signal(signal.SIGKILL)
             await asyncio.wait((process.ended,))
@@ -241,11 +256,11 @@ class Supervisor:
         """Start a worker again whenever it has ended."""
         loop = asyncio.get_running_loop()
         since = loop.time()
-        while True:
+        while not slot.over:
             process = slot.process
             if process is None:
                 async with slot.turn:
-                    if slot.process is None:
+                    if slot.process is None and not slot.over:
                         await self._again(slot)
                 since = loop.time()
             else:
@@ -307,12 +322,15 @@ class Supervisor:
         """End all workers in order, all at the same time."""
         self.stopping = True
         asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR2)
-        tasks = [*self._keepers, *([] if self._rolling is None else [self._rolling])]
+        tasks = [*self._keepers, *(each for each in (self._rolling, self._emptying) if each is not None)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._listeners.close()
-        await asyncio.gather(*(self._end(slot) for slot in self.slots))
+        if self._joined:
+            processes = [slot.process for slot in self._all if slot.process is not None]
+            await end_together(processes, self.settings.shutdown.flush_timeout + PATIENCE)
+        await asyncio.gather(*(self.end(slot) for slot in self._all))
         admin, self._admin = self._admin, None
         if admin is not None:
             # Last: until then it says that the broker is not ready.
@@ -322,12 +340,12 @@ class Supervisor:
         if hasattr(self, "_plan"):
             await asyncio.to_thread(shutil.rmtree, self._plan.folder, ignore_errors=True)
 
-    async def _end(self, slot: Slot) -> int:
-        """End a worker in order, or by force where it takes too long; its exit code."""
+    async def end(self, slot: Slot, remove: bool = False) -> int:
+        """End a worker in order, or by force where it takes too long; its exit code. `remove`: its store, too."""
         process, slot.process = slot.process, None
         if process is None:
             return 0
-        process.stop()
+        process.stop(remove=remove)
         patience = self.settings.shutdown.flush_timeout + PATIENCE
         await asyncio.wait((process.ended,), timeout=patience)
         if not process.ended.done():
@@ -358,8 +376,10 @@ class Supervisor:
                 except (SecurityError, TlsError) as error:
                     raise SettingsError([str(error)]) from error
                 http = admitted.settings
-            # The bounds of the supervisor, and how many there are, stay.
-            applied = new.model_copy(update={"workers": self.settings.workers, "http": http})
+            # The bounds of the supervisor, how many there are, and where their stores are, stay.
+            has = self.settings.store
+            store = new.store.model_copy(update={"path": has.path, "url": has.url, "name": has.name})
+            applied = new.model_copy(update={"workers": self.settings.workers, "http": http, "store": store})
             if "listen" not in new.model_fields_set:
                 applied.model_fields_set.discard("listen")
             try:
@@ -384,7 +404,8 @@ class Supervisor:
         return [
             f"{name}: {show(has[name])} stays in force; {show(wanted[name])} takes a restart"
             for name in has
-            if name.startswith(("http.", "workers.")) and has[name] != wanted[name]
+            if name.startswith(("http.", "workers.", "store.path", "store.url", "store.name"))
+            and has[name] != wanted[name]
         ]
 
     async def _reload_all(self, applied: Settings, added: list[SharedListener]) -> list[str]:
@@ -441,10 +462,20 @@ class Supervisor:
         # One that has ended by itself has gone the sooner.
         with contextlib.suppress(WorkerGoneError):
             left = await process.leave(self.settings.workers.drain_timeout)
-        await self._end(slot)
+        await self.end(slot)
         sessions, messages = left.get("sessions", 0), left.get("messages", 0)
         self.log.warning("worker leaves", worker=slot.name, pid=process.pid, sessions=sessions, messages=messages)
         return await self._again(slot)
+
+
+async def left_over(settings: Settings, workers: int) -> list[int]:
+    """The numbers of workers that have stores, beyond so many. Raises StartupError."""
+    store = make(settings)
+    try:
+        found = [] if store is None else await store.parts()
+    except StoreError as error:
+        raise StartupError(str(error)) from error
+    return [part.worker for part in found if part.worker >= workers]
 
 
 def _run_folder(directory: str) -> Path:

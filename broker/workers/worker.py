@@ -23,9 +23,11 @@ from broker.absent_files import to_be_made
 from broker.app import Broker, StartupError
 from broker.configuration import SettingsError
 from broker.logwriter import BackgroundWriter
+from broker.net.companions import Companions
 from broker.net.listening.handed import HandedSockets
 from broker.process import Process
 from broker.settings import Settings
+from broker.store import StoreError
 from broker.workers.wire import Channel, Message, frame, receive
 
 TOLD_ONCE: Final = frozenset({"suspicious setting", "setting takes a restart", "certificate"})
@@ -41,12 +43,58 @@ ABORTED: Final = 128 + signal.SIGTERM
 """The exit code of a worker whose supervisor ended while it was stopping."""
 
 
+class Others(Companions):
+    """The other workers, by what the supervisor says of them."""
+
+    def __init__(self, nodes: tuple[str, ...], say: Callable[[Message], None]) -> None:
+        self.nodes = nodes
+        self.together = False
+        """All end at the same time, stage by stage."""
+        self._say = say
+        self._stages: dict[str, asyncio.Event] = {}
+
+    def meets(self) -> None:
+        """See `Companions.meets`."""
+        self._say({"say": "meets"})
+
+    async def emptied(self) -> bool:
+        """See `Companions.emptied`."""
+        await self._come_to("emptied")
+        return self.together
+
+    async def settled(self) -> None:
+        """See `Companions.settled`."""
+        await self._come_to("settled")
+
+    def go(self, stage: str) -> None:
+        """All have come so far."""
+        self._stages.setdefault(stage, asyncio.Event()).set()
+
+    def end_alone(self) -> None:
+        """Nobody says any more how far the others are."""
+        self.together = False
+        for stage in self._stages.values():
+            stage.set()
+
+    async def _come_to(self, stage: str) -> None:
+        if self.together:
+            self._say({"say": "come to", "stage": stage})
+            await self._stages.setdefault(stage, asyncio.Event()).wait()
+
+
 class Worker:
     """The broker of this process, as a daemon runs it, and its conversation with the supervisor."""
 
-    def __init__(self, settings: Settings, sock: socket.socket, folder: Path) -> None:
+    def __init__(self, settings: Settings, sock: socket.socket, folder: Path, start: Message) -> None:
+        """`start`: what the supervisor said."""
         self.broker = Broker(settings)
         self.broker.handed = HandedSockets()
+        self.broker.companions = self._companions = Others(tuple(start["nodes"]), self._say)
+        if not start["listeners"]:
+            # It is there for its store alone.
+            self.broker.listeners.all = []
+        if self.broker.store is not None:
+            self.broker.store.owned_by(start["owner"])
         # Its settings come from the supervisor.
         self.broker.process = Process(None, logs.set_level)
         self.broker.process.changed = self.broker.log_changed
@@ -54,7 +102,7 @@ class Worker:
         self._folder = folder
         self._channel: Channel | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stopping = False
+        self._stopping = self._removes = False
         # Its result is why it ends by itself; cancelled, it was told to end.
         self._ending: asyncio.Future[str]
 
@@ -89,6 +137,15 @@ class Worker:
         for task in self._tasks:
             task.cancel()
         await self.broker.stop()
+        if self._removes and self.broker.store is not None:
+            try:
+                await self.broker.store.remove()
+            except StoreError as error:
+                raise daemon.DaemonError(str(error)) from error
+
+    def _say(self, message: Message) -> None:
+        if self._channel is not None:
+            self._channel.send(message)
 
     async def broken(self) -> str:
         """Why it stops by itself. Cancelled when the supervisor has it stop."""
@@ -106,6 +163,7 @@ class Worker:
 
     def _lost(self) -> None:
         """The supervisor has gone, killed perhaps: nobody is left who would end this process."""
+        self._companions.end_alone()
         shutil.rmtree(self._folder, ignore_errors=True)
         if self._stopping:
             # It was told to make haste.
@@ -116,12 +174,18 @@ class Worker:
 
     def _told(self, message: Message, sockets: list[socket.socket]) -> None:
         if message["do"] == "stop":
+            self._companions.together = message["together"]
+            self._removes = message["remove"]
             # No signal: systemd sends one to all processes of a service, and a second one would end it at once.
             self._ending.cancel()
+            return
+        if message["do"] == "go":
+            self._companions.go(message["stage"])
             return
         work: dict[str, Callable[[Message, list[socket.socket]], Any]] = {
             "ping": self._ping,
             "join": self._join,
+            "catch up": self._catch_up,
             "reload": self._reload,
             "leave": self._leave,
         }
@@ -157,6 +221,16 @@ class Worker:
         while len(mesh.bus.nodes()) < others and loop.time() < end:  # noqa: ASYNC110 (the mesh tells nobody)
             await asyncio.sleep(LOOK)
         return {"missing": max(others - len(mesh.bus.nodes()), 0)}
+
+    async def _catch_up(self, message: Message, sockets: list[socket.socket]) -> Message:
+        """It has all that the others retain; or the time is up."""
+        del sockets
+        mesh, loop = self.broker.mesh, asyncio.get_running_loop()
+        assert mesh is not None
+        end = loop.time() + message["seconds"]
+        while mesh.not_ready() and loop.time() < end:  # noqa: ASYNC110 (the mesh tells nobody)
+            await asyncio.sleep(LOOK)
+        return {"missing": bool(mesh.not_ready())}
 
     async def _reload(self, message: Message, sockets: list[socket.socket]) -> Message:
         """Take up other settings: what takes a restart, and which listeners are open now."""
@@ -204,7 +278,7 @@ def main() -> int:
     logs.configure(settings.log.level, settings.log.format, logs_to, message["name"], left_out)
 
     def make(settings: Settings) -> Worker:
-        worker = Worker(settings, sock, Path(message["folder"]))
+        worker = Worker(settings, sock, Path(message["folder"]), message)
         worker.hand(message["listeners"], sockets)
         return worker
 

@@ -80,7 +80,6 @@ def test_one_worker_has_the_links_for_all_and_is_the_same_node_when_it_is_starte
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"store": {"path": "/var/lib/canopy"}}, "store.path"),
         ({"recorder": {"directory": "/var/lib/canopy"}}, "recorder.directory"),
         ({"mesh": {"name": "site"}}, "mesh.name"),
     ],
@@ -89,6 +88,30 @@ def test_what_workers_cannot_share_is_named_with_a_remedy(settings: dict[str, An
     (line,) = unusable(Settings.model_validate(settings))
     assert line.startswith(f"{named}: ")
     assert "leave" in line
+
+
+def test_each_worker_has_a_store_of_its_own_beside_the_first_ones() -> None:
+    plan = Plan(Path("/run/x"), 2, people=False, leavers=[3])
+    in_files = Settings.model_validate({"store": {"path": "/var/lib/canopy", "synchronous": "off"}})
+    made = [plan.settings(in_files, worker, 0).store for worker in (0, 1, 3)]
+    assert [each.path for each in made] == ["/var/lib/canopy", "/var/lib/canopy/w1", "/var/lib/canopy/w3"]
+    assert {each.synchronous for each in made} == {"off"}
+    in_database = Settings.model_validate({"store": {"url": "postgresql://db/x", "name": "site"}})
+    assert [plan.settings(in_database, worker, 0).store.name for worker in (0, 1)] == ["site", "site_w1"]
+
+
+def test_a_worker_with_a_store_is_the_same_node_when_it_is_started_again() -> None:
+    """What waits for it elsewhere is for the sessions that it has kept."""
+    plan = Plan(Path("/run/x"), 2, people=False)
+    settings = Settings.model_validate({"store": {"path": "/var/lib/canopy"}})
+    first, second = (plan.settings(settings, 1, generation).mesh.node for generation in (0, 1))
+    assert first == second == plan.node(1, 7, kept=True)
+
+
+def test_a_schema_whose_name_leaves_no_room() -> None:
+    settings = {"store": {"url": "postgresql://db/x", "name": "x" * 61}, "workers": {"count": 2}}
+    (line,) = unusable(Settings.model_validate(settings))
+    assert line.startswith("store.name: ")
 
 
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

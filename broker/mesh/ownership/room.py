@@ -107,7 +107,7 @@ class Ownership(Room, Owner):
         self.claims = Claims(bus.node, self._hall, shell.wall, timeout)
         # Two of them have to fit into the time that a claim has.
         self.barriers = Barriers(self.say, shell.now, timeout / 2)
-        self.giver = Giver(bus.node, router, known, self.say, self._given, self._barrier, shell.now, log, most_read)
+        self.giver = Giver(bus.node, router, known, self.say, self._given, self.barrier, shell.now, log, most_read)
         self.taker = Taker(
             router,
             known,
@@ -115,7 +115,7 @@ class Ownership(Room, Owner):
             self.say,
             self._hall.giving,
             shell.settle,
-            self._barrier,
+            self.barrier,
             self._name,
             shell.now,
             log,
@@ -167,6 +167,10 @@ class Ownership(Room, Owner):
         self.barriers.tick()
         self.claims.tick()
         self._shell.wake()
+
+    def barrier(self, call: Callable[[], None]) -> None:
+        """Call something when all has arrived that the nodes had published for this one."""
+        self.barriers.begin(self._told, call)
 
     # -- the bus's -----------------------------------------------------------------------------------------------------
 
@@ -231,10 +235,6 @@ class Ownership(Room, Owner):
     def _pass(self, node: str, number: int) -> None:
         if node in self._told:
             self.say(node, Passed(number))
-
-    def _barrier(self, call: Callable[[], None]) -> None:
-        """Call something when all has arrived that the nodes had published for this one."""
-        self.barriers.begin(self._told, call)
 
     # -- saying --------------------------------------------------------------------------------------------------------
 

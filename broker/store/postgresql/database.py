@@ -29,7 +29,7 @@ SYNCHRONOUS: Final = {"full": "on", "normal": "local", "off": "off"}
 
 TAKE: Final = (
     "UPDATE owner SET epoch = epoch + 1, node = $1, lease_until = clock_timestamp() + $2 * interval '1 second'"
-    " WHERE lease_until < clock_timestamp() RETURNING epoch, groups, wall, ahead"
+    " WHERE lease_until < clock_timestamp() OR ($3 AND node = $1) RETURNING epoch, groups, wall, ahead"
 )
 TAKEN: Final = "SELECT node, lease_until, extract(epoch FROM lease_until - clock_timestamp())::float8 FROM owner"
 CLAIM: Final = (
@@ -72,8 +72,14 @@ class Database:
         self.renewed = 0.0
         """When the lease was renewed last, by the clock of the event loop."""
         self._node = node
+        # One of this name before has ended: its lease is not waited for.
+        self._takes_again = False
         self._synchronous = synchronous
         self._connection: Any = None
+
+    def owned_by(self, node: str) -> None:
+        """See `Store.owned_by`."""
+        self._node, self._takes_again = node, True
 
     @property
     def place(self) -> str:
@@ -144,7 +150,9 @@ class Database:
         seen: Any = None
         while True:
             try:
-                row = await connection.fetchrow(TAKE, self._node, self.lease_timeout, timeout=self.timeout)
+                row = await connection.fetchrow(
+                    TAKE, self._node, self.lease_timeout, self._takes_again, timeout=self.timeout
+                )
             except asyncpg.LockNotAvailableError as error:
                 raise StoreError(f"{self.place} is in use: a broker is writing there, stop that one") from error
             if row is not None:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from broker.core.histogram import Histogram
 from broker.core.persistence.journal import DeliveryRecord, Fetch, Saved
 from broker.core.persistence.pages import Pages
-from broker.store.base import Store, StoreError, Times
+from broker.store.base import Part, Store, StoreError, Times
 from broker.store.groups.committing import GROUP_BYTES, STALL_TIMEOUT, WINDOW, Groups
 from broker.store.groups.group import Batch
 from broker.store.groups.medium import Medium
@@ -27,6 +27,7 @@ from broker.store.groups.records import Damaged, Loaded
 from broker.store.postgresql.database import BEATS, FAILURES, SYNCHRONOUS, Behind, Database, Replaced
 from broker.store.postgresql.opening import begin
 from broker.store.postgresql.reading import read, read_alone
+from broker.store.postgresql.removing import parts, remove
 from broker.store.postgresql.sweeping import Sweep
 from broker.store.postgresql.writing import write
 
@@ -195,6 +196,21 @@ class PostgresStore(Store):
             await self._database.give_up()
             await self._database.disconnect()
             self._task = self._loop = None
+
+    async def parts(self) -> list[Part]:
+        """See `Store.parts`."""
+        try:
+            return await parts(self._database)
+        finally:
+            await self._database.disconnect()
+
+    async def remove(self) -> None:
+        """See `Store.remove`."""
+        await remove(self._database)
+
+    def owned_by(self, name: str) -> None:
+        """See `Store.owned_by`."""
+        self._database.owned_by(name)
 
     def figures(self) -> Iterator[tuple[str, object]]:
         """See `Store.figures`."""

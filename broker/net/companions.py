@@ -1,0 +1,29 @@
+"""The other workers of a broker that is one of several: what it is told of them, and what it tells.
+
+Whoever runs the workers implements it (`broker.workers`). A broker on its own has none.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+
+class Companions(ABC):
+    """`nodes`: the nodes of the mesh that this one meets before it takes clients."""
+
+    nodes: tuple[str, ...] = ()
+
+    @abstractmethod
+    def meets(self) -> None:
+        """The store is open and the mesh is joined: from here on this one waits for the others."""
+
+    @abstractmethod
+    async def emptied(self) -> bool:
+        """The clients have gone here. Returns when they have gone from the others, too, where all end together.
+
+        False: the others go on.
+        """
+
+    @abstractmethod
+    async def settled(self) -> None:
+        """All has come that the others had sent. Returns when each of them can say that."""

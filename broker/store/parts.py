@@ -1,0 +1,31 @@
+"""The stores of several workers: the first has the one that the settings name, each other one its own beside it.
+
+Owns their names: `w1`, `w2` … in the folder of `store.path`, `NAME_w1`, `NAME_w2` … beside the schema of `store.name`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from broker.core.routing.loop_detection import NODES
+
+FOLDER: Final = re.compile(r"w([1-9][0-9]?)")
+"""What the folder of a worker's store is called; the group: the worker's number."""
+
+CLIENTS: Final = f"SELECT count(*) FROM session WHERE substr(client_id, 1, {len(NODES)}) <> '{NODES}'"
+BROADCASTS: Final = "SELECT count(*) FROM broadcast"
+"""What is to be 0 before a store may go: sessions, but for those of other nodes, and messages on their way to many."""
+
+LONGEST_SCHEMA: Final = 63
+"""Bytes of a name in PostgreSQL."""
+
+
+def folder_of(path: str, worker: int) -> str:
+    """The folder of a worker's store, where that of all is `path`."""
+    return f"{path}/w{worker}" if worker else path
+
+
+def schema_of(name: str, worker: int) -> str:
+    """The schema of a worker's store, where that of all is `name`."""
+    return f"{name}_w{worker}" if worker else name
