@@ -78,13 +78,18 @@ def draft_of(segment: Path) -> Path:
     return segment.with_name(f".{segment.stem}{SUFFIX}")
 
 
+def left_drafts(root: Path) -> list[Path]:
+    """The drafts that there are: the one of a recorder at work, or those that killed ones left."""
+    return sorted(root.glob(f"date=*/hour=*/.seg-*{SUFFIX}"))
+
+
 def recover(root: Path) -> list[Recovered]:
     """Make segments of the drafts that a killed recorder left. Only for who holds the folder's lock.
 
     Raises OSError, ArrowException: one cannot be written; its draft stays.
     """
     found = []
-    for path in sorted(root.glob(f"date=*/hour=*/.seg-*{SUFFIX}")):
+    for path in left_drafts(root):
         segment = path.with_name(f"{path.name.removesuffix(SUFFIX)[1:]}.parquet")
         # Where it was finished in its last moment, all is in it.
         if not segment.exists():

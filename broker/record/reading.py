@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from broker.record.drafts import left_drafts
 from broker.record.folder import (
     ENDED,
     RUNNING,
@@ -69,6 +70,10 @@ def check_folder(root: Path) -> None:
     if not root.is_dir():
         raise RecorderError(f"{root}: no such folder")
     if not segments(root):
+        if left_drafts(root) and not at_work(root):
+            raise RecorderError(
+                f"{root}: no segment in it, but what a killed recorder left unfinished: canopy record recover {root}"
+            )
         raise RecorderError(f"{root}: no segment in it (the recorder finishes one every minute, or when it stops)")
 
 

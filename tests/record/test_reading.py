@@ -315,6 +315,12 @@ class TestFailures:
     def test_nothing_in_it(self, tmp_path: Path, command: str) -> None:
         assert "no segment in it" in self.one_line(record(command, tmp_path))
 
+    def test_a_draft_that_a_killed_recorder_left(self, tmp_path: Path, command: str) -> None:
+        draft = tmp_path / "date=2026-01-01" / "hour=00" / ".seg-1-000000000000001.arrows"
+        draft.parent.mkdir(parents=True)
+        draft.touch()
+        assert f"canopy record recover {tmp_path}" in self.one_line(record(command, tmp_path))
+
     def test_a_merged_manifest_that_is_none(self, tmp_path: Path, command: str, story: Story) -> None:
         paths = story.write(tmp_path, 2)
         place = merge(tmp_path, [path.relative_to(tmp_path).as_posix() for path in paths])
