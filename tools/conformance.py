@@ -316,10 +316,10 @@ _INTRO = """\
      run `python tools/conformance.py --write`. -->
 # Conformance
 
-Every normative statement of the two MQTT specifications, the code that implements it, and the test that proves it. Code and
-tests name statements by tags: `[MQTT-3.1.2-1]` is a number of MQTT 5.0, `[MQTT3-3.1.2-1]` one of MQTT 3.1.1, whose
-document numbers its statements apart. What a statement asks is said here in our words; the linked document is the
-authority. A 3.1.1 statement of the same content as 5.0 statements names them, and their tags count for it.
+Every normative statement of the two MQTT specifications, the code that implements it, and the test that proves it.
+Code and tests name statements by tags: `[MQTT-3.1.2-1]` is a number of MQTT 5.0, `[MQTT3-3.1.2-1]` one of MQTT 3.1.1,
+which numbers its statements separately. The texts here are summaries in our words; the linked documents are the
+authority. A 3.1.1 statement with the same content as 5.0 statements names them, and their tags count for it.
 """
 
 

@@ -157,9 +157,13 @@ def _show(answer: dict[str, Any]) -> None:
     if answer["retained"] is not None:
         say("kept", "green" if answer["retained"]["stored"] else "yellow", answer["retained"]["sentence"])
     if answer["in_turns"]:
-        say("note", "yellow", "so many listen that it goes to them in turns: what each does is as it is by then")
+        say(
+            "note",
+            "yellow",
+            "it has so many receivers that the broker serves them in turns; each may have changed by then",
+        )
     if answer["cursor"] is not None:
-        say("more", "yellow", f"others follow: --cursor {answer['cursor']}")
+        say("more", "yellow", f"there are more: --cursor {answer['cursor']}")
 
 
 def _counted(number: int, what: str) -> str:

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from broker.observe.figures.sources import Sources
 
 KINDS: Final = {
-    "loop-lag": "the event loop is late: every client waits",
-    "queue-memory": "messages that wait for clients take most of the memory that they may have",
+    "loop-lag": "the event loop is late: all clients wait",
+    "queue-memory": "queued messages use most of their memory limit",
     "disk-space": "a disk is nearly full",
-    "certificate": "a certificate has expired, or soon will",
-    "upstream-down": "an upstream broker cannot be reached",
-    "node-down": "another node of the mesh cannot be reached",
+    "certificate": "a certificate has expired or will expire soon",
+    "upstream-down": "an upstream broker is unreachable",
+    "node-down": "another node of the mesh is unreachable",
     "drop-rate": "messages are dropped",
-    "authentication-failures": "clients come with wrong credentials",
+    "authentication-failures": "clients send wrong credentials",
     "store-failing": "the store cannot be written",
 }
 """The names of alarms, and what each says."""

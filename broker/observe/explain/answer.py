@@ -14,9 +14,9 @@ MOST_SHOWN: Final = 100
 """Filters, and share groups, that one answer names."""
 
 UNKNOWN: Final = (
-    "what happened to single messages of the past: without a watch nobody keeps that, but for each client's ledger",
-    "publish rates: a publisher that is over its rate is read from later, and loses nothing",
-    "what a hook of an embedding program would answer the next time",
+    "past messages: without a watch the broker keeps only each client's ledger of deliveries and losses",
+    "publish rates: the broker reads later from a publisher above its rate, which loses nothing",
+    "what a hook of an embedding program would answer",
 )
 """What no answer can say."""
 

@@ -154,7 +154,7 @@ class Explainer:
                 return (
                     reasons.NOT_AUTHORIZED,
                     False,
-                    f"its mount is {principal.mount}: it has no such topic",
+                    f"its mount is {principal.mount}: it cannot publish to this topic",
                 )
             made.topic = inner.decode()
             topic = inner
@@ -170,7 +170,7 @@ class Explainer:
         if limits.max_topic_levels > 0 and message.topic.count(b"/") >= limits.max_topic_levels:
             reason, why = reasons.TOPIC_NAME_INVALID, "limits.max_topic_levels"
         elif not limits.control_characters and has_control(question.topic):
-            reason, ends, why = reasons.MALFORMED_PACKET, True, "the topic holds a control character"
+            reason, ends, why = reasons.MALFORMED_PACKET, True, "the topic contains a control character"
         elif is_reserved(message.topic, origin.link, router):
             reason, why = reasons.NOT_AUTHORIZED, "the topic is the broker's own"
         elif router.access_control is not None:

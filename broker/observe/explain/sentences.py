@@ -18,29 +18,31 @@ FILTERS_SHOWN: Final = 3
 CAUSES: Final = {
     "full-messages": "its queue is full of messages",
     "full-bytes": "its queue is full of bytes",
-    "too-large": "the packet is larger than it takes (Maximum Packet Size)",
-    "disconnected": "its client is away, and QoS 0 is not kept (queue.qos0)",
+    "too-large": "the packet is larger than its Maximum Packet Size",
+    "disconnected": "its client is away, and QoS 0 messages do not wait (session.queue_qos0)",
     "global": "all queues of the broker together are full",
-    "no-quota": "its queue is full, and it acknowledges nothing of what it was sent",
-    "not-authorized": "it has no name for the topic below its mount",
+    "no-quota": "its queue is full, and it does not acknowledge earlier messages",
+    "not-authorized": "the topic has no name below its mount",
 }
 
 
 def unknown_publisher(client_id: str) -> str:
     """Nobody of that name has a session here."""
-    return f"{client_id} has no session here: what it may publish depends on who it is, and was not looked at"
+    return f"{client_id} has no session here, so its access rules were not checked"
 
 
 def nobodys() -> str:
     """Nobody was named."""
-    return "nobody in particular: taken as accepted, so that neither access rules of a publisher nor No Local count"
+    return (
+        "no publisher was given: the message counts as accepted; access rules of publishers and No Local do not apply"
+    )
 
 
 def publisher(client_id: str, made: Publisher, why: str) -> str:
     """What the broker makes of the PUBLISH."""
     if made.accepted:
         return f"{client_id} may publish it" + (f": {made.rule}" if made.rule else "")
-    end = "and its connection ends" if made.disconnected else "and it goes to nobody"
+    end = "and its connection ends" if made.disconnected else "and nobody gets it"
     return f"{client_id} is refused with 0x{made.reason_code:02X} ({why}), {end}"
 
 
@@ -77,11 +79,11 @@ def receiver(made: Receiver, message: Message) -> str:
     name = made.client_id
     through = _through(made.subscriptions, made.more_subscriptions)
     if made.outcome == "denied":
-        return f"{name} does not ({through}): {made.rule or 'access control'} denies it to be sent this topic"
+        return f"{name} does not ({through}): {made.rule or 'access control'} does not allow it to receive this topic"
     if made.outcome == "own":
-        return f"{name} does not: it published it, and {through.removeprefix('through ')} says No Local"
+        return f"{name} does not: it published it, and {through.removeprefix('through ')} has No Local"
     if made.outcome == "link":
-        return f"{name} is the link to another broker ({through}): whether it goes up is decided by the link as well"
+        return f"{name} is the link to another broker ({through}): the link also applies its own filters"
     if made.outcome == "gone":
         return f"{name} does not: its session is over"
     if made.outcome == "dropped":
@@ -90,16 +92,16 @@ def receiver(made: Receiver, message: Message) -> str:
     how = f"at QoS {made.qos}" + (" with RETAIN" if made.retain else "")
     parts = [f"{name} gets it {how} {through}"]
     if made.qos < message.qos:
-        parts.append(f"published at QoS {message.qos}, granted less")
+        parts.append(f"published at QoS {message.qos}, but granted a lower one")
     if made.outcome == "waits":
         where = "it waits on disk" if made.on_disk else "it waits"
-        parts.append(f"{where} {'behind what is there' if made.connected else 'until its client is back'}")
+        parts.append(f"{where} {'behind its queued messages' if made.connected else 'until its client is back'}")
     elif made.outcome == "replaces":
-        parts.append("in place of the one of its topic that waits")
+        parts.append("replacing the queued message of its topic")
     if made.sheds and made.outcome != "replaces":
-        parts.append(f"at least {made.sheds} older of its messages make room")
+        parts.append(f"at least {made.sheds} older messages are dropped to make room")
     if not made.certain:
-        parts.append("unless it finds no room by then: all queues together are full, or it gets this message twice")
+        parts.append("uncertain: all queues together are full, or it gets this message in another way first")
     return "; ".join(parts)
 
 
@@ -107,8 +109,8 @@ def group(made: Group, present: bool) -> str:
     """Whose turn it is in a share group."""
     name = f"$share/{made.name}/{made.topic_filter}"
     if made.next is None:
-        return f"{name}: nobody gets it: no member is there that may have it"
-    why = "it is next of those who are connected and have room" if present else "it is next; no member is connected"
+        return f"{name}: nobody gets it: no member may receive it"
+    why = "it is the next connected member with room" if present else "it is next; no member is connected"
     return f"{name}: {made.next.client_id} is chosen, since {why}"
 
 
@@ -117,6 +119,6 @@ def retained(made: Retained) -> str:
     if made.clears:
         return "the topic's retained message is cleared" if made.present else "there is no retained message to clear"
     if made.refused_by:
-        gone = "; the present one goes, since the topic does not say that any more" if made.present else ""
+        gone = "; the current one is removed, because it is out of date" if made.present else ""
         return f"it is not retained: {made.refused_by} leaves no room{gone}"
-    return "it is retained" + (" in place of the present one" if made.present else "")
+    return "it is retained" + (" and replaces the current one" if made.present else "")

@@ -19,7 +19,7 @@ async def test_those_that_are_raised_and_those_that_were(serve: Serve, ask: aioh
     async with ask.get(url) as answer:
         (found,) = (await answer.json())["data"]
     assert (found["name"], found["deactivate_at"]) == ("upstream-down/cloud", None)
-    assert found["message"] == "an upstream broker cannot be reached: refused"
+    assert found["message"] == "an upstream broker is unreachable: refused"
     assert found["activate_at"] == "1970-01-01T00:16:40.000+00:00"
     async with ask.get(url, params={"activated": "false"}) as answer:
         assert [(each["name"], each["duration"]) for each in (await answer.json())["data"]] == [

@@ -220,7 +220,7 @@ async def test_another_node_of_the_mesh_is_away(looks: Looks, broker: Broker) ->
     assert looks.look() == []
     down["c"] = 30.0
     assert looks.look() == ["node-down/c"]
-    assert looks.told.told[0]["message"] == "another node of the mesh cannot be reached"
+    assert looks.told.told[0]["message"] == "another node of the mesh is unreachable"
     # It is given up.
     del down["c"]
     assert looks.look() == []

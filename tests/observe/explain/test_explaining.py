@@ -31,7 +31,7 @@ def test_who_gets_it_by_which_filters_and_how() -> None:
     assert (receiver.client_id, receiver.gets, receiver.outcome, receiver.qos) == ("sensor-7", True, "sent", 1)
     assert sorted(each.topic_filter for each in receiver.subscriptions) == ["plant/#", "plant/+/temp"]
     assert "sensor-7 gets it at QoS 1 through " in receiver.sentence
-    assert "published at QoS 2, granted less" in receiver.sentence
+    assert "published at QoS 2, but granted a lower one" in receiver.sentence
     assert sorted(each.topic_filter for each in answer.filters) == ["plant/#", "plant/+/temp"]
     assert answer.cursor is None
     assert answer.unknown
@@ -87,7 +87,7 @@ def test_the_rule_that_denies_is_named() -> None:
     denied, capped = answer.receivers
     assert denied.outcome == "denied"
     assert denied.sentence == (
-        "logger does not (through t): rule[12] for logger to receive t denies it to be sent this topic"
+        "logger does not (through t): rule[12] for logger to receive t does not allow it to receive this topic"
     )
     assert (capped.client_id, capped.qos) == ("other", 1)
     answer, _ = run(explainer.answer(Question("t", publisher="silent", qos=1), network.now))
@@ -264,5 +264,5 @@ def test_what_is_looked_at_in_a_queue_counts_too() -> None:
     answer, turns = run(explainer.answer(Question("t", qos=1, size=190_000), network.now))
     [receiver] = answer.receivers
     assert receiver.sheds > 300
-    assert f"at least {receiver.sheds} older of its messages make room" in receiver.sentence
+    assert f"at least {receiver.sheds} older messages are dropped to make room" in receiver.sentence
     assert turns >= 1
