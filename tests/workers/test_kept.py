@@ -19,7 +19,7 @@ from tests.e2e.test_store_live import KINDS, House, Publisher, Qos, Receiver, se
 from tests.support.daemon import Daemon
 from tests.workers.test_serving import LONG, as_json, is_there
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 WORKERS: Final = 3
 CLIENTS: Final = 8
