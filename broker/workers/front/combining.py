@@ -36,6 +36,21 @@ def page(pages: Sequence[Mapping[str, Any]], limit: int, key: Key, separator: st
     return {"data": data, "meta": {"limit": limit, "hasnext": cursor is not None, "cursor": cursor}}
 
 
+def levels(pages: Sequence[Mapping[str, Any]], limit: int) -> dict[str, Any]:
+    """The page of levels of topic filters that begins all of these: what workers count at the same level adds up."""
+    # With all that is there: of a level, what each worker counts is on its page, or behind all of this one.
+    whole = page(pages, sum(len(each["data"]) for each in pages), lambda each: (f"/{each['level']}",), "")
+    found: dict[str, dict[str, Any]] = {}
+    for entry in whole["data"]:
+        level = found.setdefault(entry["level"], {**entry, "subscriptions": 0, "shared": 0, "below": 0})
+        for name in ("subscriptions", "shared", "below"):
+            level[name] += entry[name]
+    data = list(found.values())[:limit]
+    more = len(data) < len(found) or whole["meta"]["hasnext"]
+    cursor = cursor_of(f"/{data[-1]['level']}") if more and data else None
+    return {"data": data, "meta": {"limit": limit, "hasnext": cursor is not None, "cursor": cursor}}
+
+
 def figures(all_figures: Iterable[Mapping[str, int | float]]) -> dict[str, int | float]:
     """Figures by name, added up."""
     found: dict[str, int | float] = {}

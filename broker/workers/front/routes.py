@@ -26,7 +26,7 @@ from broker.admin.routing import BASE, Call, Route, secured
 from broker.configuration import SettingsError
 from broker.settings import Settings
 from broker.workers.front.asking import WORKER, Question, Workers
-from broker.workers.front.combining import WorkersCollector, figures, page
+from broker.workers.front.combining import WorkersCollector, figures, levels, page
 from broker.workers.plan import LINKS
 
 Made: TypeAlias = BaseModel | web.StreamResponse | None
@@ -111,6 +111,7 @@ class Front:
         ways: dict[tuple[str, str], Way] = {
             ("GET", f"{BASE}/clients"): self._clients,
             ("GET", f"{BASE}/subscriptions"): self._subscriptions,
+            ("GET", f"{BASE}/filters"): self._filters,
             ("GET", f"{BASE}/stats"): self._figures,
             ("GET", f"{BASE}/metrics"): self._figures,
             ("GET", f"{BASE}/alarms"): self._alarms,
@@ -286,6 +287,15 @@ class Front:
 
     async def _subscriptions(self, call: Call, question: Question) -> Made:
         return await self._page(call, question, lambda each: (each["clientid"], each["topic"]))
+
+    async def _filters(self, call: Call, question: Question) -> Made:
+        """Levels of topic filters, with the subscriptions of all."""
+        answers = await self._workers.ask_all(self._there(), question)
+        for answer in answers:
+            if answer.status != 200:
+                return answer.response()
+        limit = int(call.request.query.get("limit", PageQuery().limit))
+        return secured(web.json_response(levels([each.json() for each in answers], limit)))
 
     async def _page(self, call: Call, question: Question, key: Callable[[Mapping[str, Any]], tuple[str, ...]]) -> Made:
         answers = await self._workers.ask_all(self._there(), question)

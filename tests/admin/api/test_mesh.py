@@ -49,6 +49,15 @@ async def test_a_broker_on_its_own_says_so(api: Api) -> None:
     assert "mesh.name" in found["message"]
 
 
+async def test_other_nodes_are_no_clients(api: Api, broker: Broker, joined: tuple[Broker, MemoryMesh]) -> None:
+    """Though what they want stands as subscriptions of theirs."""
+    peer = await Peer.join(joined[0].ports[0], "c", "x")
+    await until(lambda: "x" in link(broker).session.subscriptions)
+    for path in ("/clients", "/subscriptions", "/filters"):
+        assert (await api.get(path))["data"] == [], path
+    await peer.disconnect()
+
+
 async def test_the_other_nodes_are_shown(api: Api, broker: Broker, joined: tuple[Broker, MemoryMesh]) -> None:
     peer = await Peer.join(joined[0].ports[0], "c", "x", "$share/g/y")
     found = await api.get("/mesh")

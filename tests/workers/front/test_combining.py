@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
 from broker.admin.paging import cursor_of, name_of
-from broker.workers.front.combining import WorkersCollector, figures, page
+from broker.workers.front.combining import WorkersCollector, figures, levels, page
 
 SEPARATOR = "\0"
 
@@ -57,6 +57,34 @@ def test_pages_of_all_workers_have_each_entry_once_and_in_order(
             break
         after = tuple(name_of(made["meta"]["cursor"]).split(SEPARATOR))
     assert found == sorted((client, topic) for client, topic, _ in entries)
+
+
+@given(
+    counts=st.dictionaries(names, st.tuples(*[st.integers(0, 3)] * 3), max_size=12),
+    limit=st.integers(1, 5),
+    most=st.tuples(*[st.integers(1, 5)] * 3),
+)
+def test_levels_of_all_workers_come_once_with_what_each_counts(
+    counts: dict[str, tuple[int, int, int]], limit: int, most: tuple[int, int, int]
+) -> None:
+    """A worker has a level where it counts something."""
+    found: list[tuple[str, int, int]] = []
+    after: str | None = None
+    while True:
+        pages = []
+        for worker in range(3):
+            mine = sorted(name for name, each in counts.items() if each[worker] and (after is None or name > after))
+            data = [{"level": name, "topic_filter": name, "subscriptions": counts[name][worker]} for name in mine]
+            shown = [{**each, "shared": 0, "below": 1} for each in data[: min(limit, most[worker])]]
+            pages.append({"data": shown, "meta": {"hasnext": len(shown) < len(mine)}})
+        made = levels(pages, limit)
+        assert len(made["data"]) <= limit
+        found += [(each["level"], each["subscriptions"], each["below"]) for each in made["data"]]
+        if not made["meta"]["hasnext"]:
+            break
+        after = name_of(made["meta"]["cursor"])[1:]
+    expected = [(name, sum(each), sum(1 for one in each if one)) for name, each in sorted(counts.items()) if any(each)]
+    assert found == expected
 
 
 def test_figures_add_up_but_for_what_all_have_alike() -> None:

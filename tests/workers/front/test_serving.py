@@ -140,6 +140,15 @@ def test_status_readiness_and_the_workers(running: Running) -> None:
     assert [(each["name"], each["restarts"]) for each in api.get("/workers")["data"]] == [("w0", 0), ("w1", 0)]
 
 
+def test_topic_filters_of_all_workers_add_up(running: Running) -> None:
+    _, api, _ = running
+    found = [(each["level"], each["subscriptions"]) for each in api.get("/filters")["data"]]
+    # Some clients have gone.
+    there = sum(1 for each in api.get("/subscriptions?limit=1000")["data"] if each["topic"] == "a")
+    assert there > 1
+    assert found == [("a", there), ("b", there)]
+
+
 def test_who_may_do_what_is_asked_by_the_supervisor(running: Running) -> None:
     _, api, _ = running
     assert api.call("GET", "/api/v5/clients", token="wrong")[0] == 401
