@@ -65,6 +65,11 @@ class Barriers:
             return barrier.due
         return 0.0
 
+    def postpone(self, seconds: float) -> None:
+        """All nodes have so many seconds more."""
+        for barrier in self._pending.values():
+            barrier.due += seconds
+
     def tick(self) -> None:
         """Go on without the nodes whose time is over."""
         now = self._now()

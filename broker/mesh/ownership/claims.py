@@ -400,6 +400,11 @@ class Claims:
         """When `tick` is to be called; 0.0: not before something happens."""
         return self._line[0].due if self._line else 0.0
 
+    def postpone(self, seconds: float) -> None:
+        """All nodes have so many seconds more."""
+        for claim in self._line:
+            claim.due += seconds
+
     def tick(self) -> None:
         """Go on without the nodes whose time is over."""
         now = self._hall.now()

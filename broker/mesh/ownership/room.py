@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import Any, Final
 
 from broker.core.connection.handshake import RESERVED
@@ -51,6 +52,10 @@ BATCH: Final = 1_024
 
 MOST_READ: Final = 268_435_456
 """Bytes of messages that are read from disk to go along with one session, if nothing else is said."""
+
+
+HELD_UP: Final = 0.5
+"""Seconds by which `tick` is late where this node has stood still, and seconds for what came meanwhile to be heard."""
 
 
 class Shell(ABC):
@@ -125,6 +130,8 @@ class Ownership(Room, Owner):
         its identifier, its user, and whether its session begins anew."""
         self.leaving: Leaving | None = None
         """This node is about to go: what it offers to others."""
+        # When this node was last found to have stood still.
+        self._held_up = -inf
         # What is still to be said to each node in this turn.
         self._to_say: dict[str, list[Message]] = {}
         # The nodes that are there: how many sessions they were told to be here.
@@ -163,7 +170,15 @@ class Ownership(Room, Owner):
         return min(claims, barriers) if claims and barriers else claims or barriers
 
     def tick(self) -> None:
-        """Go on without nodes that do not answer."""
+        """Go on without nodes that do not answer. Where this one stood still, their answers are heard first."""
+        now = self._shell.now()
+        late = now - self.due
+        if late > HELD_UP and now - self._held_up > self.claims.timeout:
+            self._held_up = now
+            self.barriers.postpone(late + HELD_UP)
+            self.claims.postpone(late + HELD_UP)
+            self._shell.wake()
+            return
         self.barriers.tick()
         self.claims.tick()
         self._shell.wake()

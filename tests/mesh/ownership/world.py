@@ -229,12 +229,17 @@ class World:
                 moved = self.flow(source, target, 1_000) or moved
 
     def advance(self, seconds: float) -> None:
-        """Let time pass for all."""
-        for node in self.nodes.values():
-            node.network.advance(seconds)
-            if 0.0 < node.room.due <= node.network.now:
-                node.room.tick()
-        self.settle()
+        """Let time pass for all: each room has its turn when it is due."""
+        left = seconds
+        while left > 0.0:
+            dues = [node.room.due - node.network.now for node in self.nodes.values() if node.room.due > 0.0]
+            step = min([left, *(max(due, 0.001) for due in dues)])
+            left -= step
+            for node in self.nodes.values():
+                node.network.advance(step)
+                if 0.0 < node.room.due <= node.network.now:
+                    node.room.tick()
+            self.settle()
 
     # -- clients -------------------------------------------------------------------------------------------------------
 
