@@ -9,7 +9,8 @@ It excuses what the page excuses, and nothing else:
 - a session that moves while a third node cannot be reached misses what is published there until that is over, or gets
   it again;
 - a process that starts while a node cannot be reached does not know what that one's clients want;
-- a message of QoS 2 that a process has when it ends, before it has acknowledged it, may not get to other nodes;
+- a message of QoS 2 that a process has when it ends, before it has acknowledged it, may not get to other nodes,
+  or twice;
 - what a publisher publishes at another node may overtake what waits for a node that cannot be reached;
 - nodes that cannot reach each other do not know of each other's clients; one that does not answer in time is not
   waited for.
@@ -336,10 +337,13 @@ def _exactly_once(whole: _Whole, verdict: Verdict) -> None:
 
 
 def _came_late(whole: _Whole, client: str, sent: Sent | None) -> bool:
-    """Whether the node where it was published had it for the session when that moved without the node."""
+    """Whether the node where it was published had it for the session when that moved without the node, or ended before
+    it had acknowledged it."""
     if sent is None:
         return False
     acknowledged = whole.acknowledged.get((sent.topic, sent.number))
+    if acknowledged is not None and _died_in_between(whole, sent, acknowledged, client):
+        return True
     nodes = {sent.node} if acknowledged is None else {sent.node, acknowledged.node}
     return any(_moved_without(whole, node, client, sent.at) for node in nodes)
 

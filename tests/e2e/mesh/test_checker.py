@@ -197,6 +197,8 @@ def test_a_process_that_ended_before_it_had_acknowledged_a_message() -> None:
     killed = Fault(3.05, 3.1, "kill", ("a",))
     assert broken(*without(GOOD, got(3.1, 3, 2)), killed) == []
     assert broken(*without(GOOD, got(3.1, 3, 1)), killed) == ["at least once"]
+    assert broken(*GOOD, killed, got(5, 3, 2)) == []
+    assert broken(*GOOD, killed, got(5, 1, 2)) == ["exactly once"]
     assert broken(*without(GOOD, got(3.1, 3, 2)), Fault(3.3, 4, "kill", ("a",))) == ["at least once"]
     assert broken(*without(GOOD, got(3.1, 3, 2)), Fault(3.05, 3.1, "kill", ("c",))) == ["at least once"]
 
