@@ -118,7 +118,10 @@ class Cluster:
                     places.append(f"tcp/127.0.0.1:{proxy.port}")
                 self.nodes[name] = node = Node(name, self._folder / name, places)
                 self._stack.push_async_callback(node.kill)
-            await asyncio.gather(*(node.start() for node in self.nodes.values()))
+            # Where one does not start, none of the others goes on to.
+            async with asyncio.TaskGroup() as group:
+                for node in self.nodes.values():
+                    group.create_task(node.start())
             await self.whole()
             self._began = time.time()
         except BaseException:
