@@ -27,7 +27,7 @@ from broker.mesh.ownership.room import Ownership, Shell
 from broker.mesh.pipes import Pipes, PipeTransport
 from broker.mesh.presence import NodesPresence, Told
 from broker.mesh.retained.replicas import Replicas, ReplicaTerms
-from broker.mesh.wills.room import Wills, WillTerms
+from broker.mesh.wills.room import LARGEST_WILL, Wills, WillTerms
 from broker.net.connection import Connection
 from broker.net.listening.terms import ListenerTerms
 from broker.settings import Mesh as MeshSettings
@@ -71,7 +71,9 @@ class Mesh(NodeListener):
         store = server.router.retained_store
         self.retained = Replicas(bus, store, terms, server.loop.time, time.time, self.turn_soon)
         principals = Principals(rules)
-        wills = WillTerms(settings.dead_after, settings.max_node_will_bytes, settings.tombstone_time)
+        # One must not be more than may wait for a node.
+        largest = min(LARGEST_WILL, settings.queue_bytes // 4)
+        wills = WillTerms(settings.dead_after, settings.max_node_will_bytes, settings.tombstone_time, largest)
         self.wills = Wills(
             server.router, bus, principals, wills, time.time_ns(), server.loop.time, server.log, self.turn_soon
         )

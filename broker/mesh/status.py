@@ -61,7 +61,7 @@ class MeshStatus:
     will_bytes: int
     """Bytes that these take, and those of which it is known that they are over."""
     wills_left_out: int
-    """Those that found no room here (`mesh.max_node_will_bytes`)."""
+    """Those that found no room here (`mesh.max_node_will_bytes`), and wills of clients here that are too large."""
     wills_published: int
     """Wills that this node has published for nodes that died."""
     retained: ReplicaCounts
@@ -105,7 +105,7 @@ def status(mesh: Mesh) -> MeshStatus:
         claims_unanswered=ownership.claims.timed_out,
         wills_kept=mesh.wills.kept,
         will_bytes=mesh.wills.kept_bytes,
-        wills_left_out=mesh.wills.left_out,
+        wills_left_out=mesh.wills.left_out + mesh.wills.teller.too_large,
         wills_published=mesh.wills.published,
         retained=mesh.retained.counts,
         nodes=nodes,

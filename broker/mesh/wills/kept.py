@@ -19,7 +19,7 @@ ENTRY: Final = 384
 class KeptWill:
     """The will of a client of another node."""
 
-    __slots__ = ("client_id", "data", "delay", "due", "losses", "moved", "over", "process", "running", "serial")
+    __slots__ = ("client_id", "data", "delay", "due", "ends", "losses", "moved", "over", "process", "running", "serial")
 
     def __init__(self, process: Process, told: Told, now: float) -> None:
         self.process = process
@@ -29,8 +29,10 @@ class KeptWill:
         self.delay = told.delay / MILLISECONDS
         self.running = told.running
         """Its connection had ended before the node was lost."""
-        self.due = now + self.delay if told.running else 0.0
-        """When it is to be published, as far as that is known."""
+        self.ends = now + self.delay if told.running else 0.0
+        """When its delay has passed, if that runs."""
+        self.due = 0.0
+        """When it is published, where that has been planned."""
         self.over = False
         """It is not to be published any more."""
         self.moved = False

@@ -52,6 +52,9 @@ LOOKED_AT: Final = 1_000
 AGAIN: Final = 30.0
 """Seconds for which a node waits to hear that the one before it has published a will."""
 
+LARGEST_WILL: Final = 1_048_576
+"""Bytes of a will's topic, payload and properties, beyond which other nodes are not told of it."""
+
 MOST_STANDS: Final = 4_096
 """Processes of which another node may say how it stands to them."""
 
@@ -59,11 +62,13 @@ MOST_STANDS: Final = 4_096
 @dataclass(frozen=True)
 class WillTerms:
     """`dead_after`: seconds after which a node that is gone is dead. `most_bytes`: of the wills of one other node.
-    `known_for`: seconds for which it is known which wills of a node that is gone are over."""
+    `known_for`: seconds for which it is known which wills of a node that is gone are over. `largest`: bytes of a will's
+    topic, payload and properties, beyond which other nodes are not told of it."""
 
     dead_after: float
     most_bytes: int
     known_for: float
+    largest: int = LARGEST_WILL
 
 
 class Wills(Room, WillListener):
@@ -89,7 +94,7 @@ class Wills(Room, WillListener):
         """Wills that this node has published for others."""
         self.left_out = 0
         """Wills of other nodes that found no room here."""
-        self.teller = Teller(router, bus, process, principals, now)
+        self.teller = Teller(router, bus, process, principals, now, terms.largest)
         self._router = router
         self._bus = bus
         self._principals = principals
@@ -342,7 +347,7 @@ class Wills(Room, WillListener):
             process.end(kept, True)
             self.teller.ended(kept)
         elif process.dead:
-            due = kept.due if kept.due > 0.0 else process.lost_at + kept.delay
+            due = kept.ends if kept.running else process.lost_at + kept.delay
             kept.due = max(due, process.lost_at + self._terms.dead_after)
             self._set(kept)
 

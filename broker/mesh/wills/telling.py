@@ -81,9 +81,18 @@ class Teller:
     """Tells the nodes. `process`: see `messages`; `principals`: how a principal stands there."""
 
     def __init__(
-        self, router: Router, bus: Bus, process: int, principals: Principals, now: Callable[[], float]
+        self,
+        router: Router,
+        bus: Bus,
+        process: int,
+        principals: Principals,
+        now: Callable[[], float],
+        largest: int,
     ) -> None:
+        """`largest`: see `WillTerms`."""
         self.process = process
+        self.too_large = 0
+        """Wills of clients here that no other node is told of, since they are larger than that."""
         self.told: dict[str, Own] = {}
         """The wills that other nodes are told of, by client identifier."""
         self.nodes: dict[str, Telling] = {}
@@ -91,6 +100,7 @@ class Teller:
         self._bus = bus
         self._principals = principals
         self._now = now
+        self._largest = largest
         self._serial = 0
 
     @property
@@ -109,6 +119,9 @@ class Teller:
         client_id, will = session.client_id, session.will
         known = self.told.get(client_id)
         if will is not None and session.journal is None and not session.ended and not session.node:
+            if len(will.topic) + len(will.payload) + len(will.properties) > self._largest:
+                self.too_large += session.will_due == 0.0
+                return
             if known is None or known.will is not will:
                 self._serial += 1
                 self.told[client_id] = Own(self._serial, session, will)

@@ -110,7 +110,7 @@ MESH: Final = (
         "wills_left_out",
         COUNTER,
         "wills/left out",
-        "Wills of other nodes' clients that found no room here (mesh.max_node_will_bytes)",
+        "Wills of other nodes' clients without room here (mesh.max_node_will_bytes); wills here too large to be told",
         lambda mesh: mesh.wills_left_out,
     ),
     _mesh(

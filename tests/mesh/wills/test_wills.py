@@ -10,7 +10,8 @@ from broker.mesh.bus import ProtocolFault
 from broker.mesh.wills import room, telling
 from broker.mesh.wills.messages import Hello, Tell, Told, encode, encode_will
 from broker.mesh.wills.room import AGAIN
-from tests.mesh.wills.world import DEAD_AFTER, KNOWN_FOR, World
+from broker.store.memory import MemoryStore
+from tests.mesh.wills.world import DEAD_AFTER, KNOWN_FOR, LARGEST, TIMEOUT, World
 
 MANY = 100
 
@@ -184,6 +185,83 @@ def test_a_node_that_others_still_see_is_not_dead(world: World) -> None:
     assert world.count() == {}
     world.advance(1)
     assert world.count() == {b"alive": 1}
+
+
+def test_it_is_dead_when_the_last_that_saw_it_has_gone(world: World) -> None:
+    world.connect("a", "x", b"will")
+    world.cut("a", "b")
+    world.settle()
+    world.advance(DEAD_AFTER)
+    world.kill("c")
+    world.kill("a")
+    world.advance(DEAD_AFTER - 1)
+    assert world.count() == {}
+    world.advance(1)
+    assert world.count() == {b"will": 1}
+
+
+def test_what_was_planned_before_a_node_was_back_counts_no_more(world: World) -> None:
+    world.connect("a", "x", b"will", delay=100, expiry=1_000)
+    world.kill("c")
+    world.cut("a", "b")
+    world.advance(90)
+    world.join("a", "b")
+    world.step("a", "b", 1)
+    world.cut("a", "b")
+    world.settle()
+    world.advance(99)
+    assert world["b"].wills.published == 0
+    world.advance(1)
+    assert world["b"].wills.published == 1
+
+
+def test_a_client_that_came_here_before_its_node_was_known_to_be_gone(world: World) -> None:
+    """The node hangs: it does not answer the claim, and is lost after that."""
+    world.connect("a", "x", b"will", delay=100, expiry=1_000)
+    hangs = world.nodes.pop("a")
+    client = world.connect("b", "x", expiry=1_000)
+    world.advance(TIMEOUT)
+    assert client.connack.reason_code == 0
+    world.nodes["a"] = hangs
+    for lane in world.lanes.values():
+        lane.clear()
+    world.kill("a")
+    world.advance(1_000)
+    assert world.count() == {}
+
+
+def test_a_node_that_has_not_heard_that_its_client_moved_does_not_bring_its_will_back(world: World) -> None:
+    world.connect("a", "x", b"will", delay=100, expiry=1_000)
+    for other in "bc":
+        world.cut("a", other)
+    world.settle()
+    world.connect("b", "x", expiry=1_000)
+    for other in "bc":
+        world.join("a", other)
+    world["a"].run()
+    for other in "bc":
+        world.step("a", other, 1_000)
+    world.kill("a")
+    world.advance(1_000)
+    assert world.count() == {}
+
+
+def test_what_a_store_keeps_is_told_to_nobody(world: World) -> None:
+    """Its store publishes it: when the node is back, or another broker has its sessions."""
+    store = MemoryStore()
+    world["a"].network.router.journal = store.journal
+    world.connect("a", "x", b"kept", expiry=1_000)
+    assert (world["b"].wills.kept, world["c"].wills.kept) == (0, 0)
+    world.connect("a", "y", b"not kept")
+    assert (world["b"].wills.kept, world["c"].wills.kept) == (1, 1)
+
+
+def test_one_that_is_too_large_for_the_bus_is_told_to_nobody(world: World) -> None:
+    world.connect("a", "x", LARGEST * b".")
+    assert world["b"].wills.kept == 0
+    assert world["a"].wills.teller.too_large == 1
+    world.connect("a", "x", (LARGEST - len("wills/x")) * b".")
+    assert world["b"].wills.kept == 1
 
 
 def test_after_a_partition_a_client_that_stayed_has_its_will_still(world: World) -> None:

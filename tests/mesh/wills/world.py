@@ -25,6 +25,7 @@ DEAD_AFTER: Final = 30.0
 KNOWN_FOR: Final = 3_600.0
 TIMEOUT: Final = 5.0
 STEP: Final = 25.0
+LARGEST: Final = 10_000
 LOG: Final = structlog.get_logger("tests")
 ROOMS: Final = (WILLS, OWNERSHIP)
 
@@ -68,7 +69,7 @@ class Node(Shell):
         self.woken = False
         router = self.network.router
         principals = Principals()
-        terms = WillTerms(DEAD_AFTER, most_bytes, KNOWN_FOR)
+        terms = WillTerms(DEAD_AFTER, most_bytes, KNOWN_FOR, LARGEST)
         self.wills = Wills(router, self.bus, principals, terms, process, self.now, LOG, self.turn_soon)
         router.wills.listener = self.wills
         self.sessions = Ownership(router, self.bus, self, LOG, TIMEOUT, principals)
@@ -118,6 +119,7 @@ class Node(Shell):
             self.turns += 1
             self.wills.turn(self.network.now)
         if 0.0 < self.sessions.due <= self.network.now:
+            moved = True
             self.sessions.tick()
         self.network.settle()
         return moved
