@@ -74,7 +74,7 @@ async def test_a_burst_arrives_in_order_and_is_acknowledged_in_order(
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_a_burst_waits_for_the_other_node_and_no_longer_than_set(start: Start, qos: int) -> None:
     """What comes again while it waits is not published again, and acknowledged once."""
-    nodes = await start("a", "b", mesh={"confirm_timeout": 0.3})
+    nodes = await start("a", "b", mesh={"confirm_timeout": 1.5})
     hears = await nodes.join("b", "hears", ("x", 2))
     says = await nodes.join("a", "says")
     await routed(hears, says)
@@ -123,6 +123,7 @@ async def test_of_a_burst_each_is_told_whether_it_reached_anybody(start: Start) 
     await says.send(burst(5, 1, 4))
     await says.fence()
     await until(lambda: window.inflight.count == 4)
+    assert len({delivery.asked for delivery in window.inflight.values()}) == 1
     # As if the node had acknowledged them so.
     for delivery, code in zip(window.inflight.values(), (0, NO_MATCHING_SUBSCRIBERS, 0, 0), strict=True):
         window.on_puback(delivery.packet_id, code)
