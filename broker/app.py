@@ -137,7 +137,7 @@ class Broker(Server):
             store=make(settings, KeptRules()) if store is None else store,
         )
         if self.store is not None:
-            self.store_watch = self.store.listener = StoreWatch(self)
+            self.store_watch = self.store.listener = StoreWatch(self, self._break)
         self.process = Process()
         self.program = InProcessClient(self)
         self.draining = Draining(self)

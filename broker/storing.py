@@ -70,7 +70,9 @@ def make(settings: Settings, rules: RuleTexts | None = None) -> Store | None:
             raise StartupError(why)
         from broker.store.postgresql import PostgresStore
 
-        return PostgresStore(wanted.url, name=wanted.name, lease_timeout=wanted.lease_timeout, rules=rules, **terms)
+        mesh = settings.mesh.name if settings.mesh.adopt_sessions else ""
+        terms |= {"name": wanted.name, "lease_timeout": wanted.lease_timeout, "mesh": mesh}
+        return PostgresStore(wanted.url, rules=rules, **terms)
     return None
 
 
@@ -133,8 +135,10 @@ def unwritable(name: str, path: str) -> str:
 class StoreWatch(StoreListener):
     """Hears from one server's store. `changed` is called when the state may be another."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, ended: Callable[[str], None] | None = None) -> None:
+        """`ended`: called with the reason when another broker has the store."""
         self._server = server
+        self._ended = ended
         self.changed: Callable[[], None] | None = None
         self.failures = 0
         """How often it began to fail."""
@@ -177,6 +181,11 @@ class StoreWatch(StoreListener):
             seconds = round(self._server.loop.time() - self._since, 3)
             self._server.log.warning("store is written again", seconds=seconds, failures=self.failures)
         self._change()
+
+    def replaced(self) -> None:
+        """Have the broker end: a supervisor starts it anew, with what is there."""
+        if self._ended is not None:
+            self._ended(f"the store: {self._reason}")
 
     def noticed(self, line: str) -> None:
         """Tell of it."""

@@ -16,6 +16,7 @@ from broker.core.hooks import Confirmed, Confirmer, NodeListener
 from broker.core.routing.loop_detection import NODES
 from broker.core.session.session import Session
 from broker.core.topics.subscription import SharedGroup
+from broker.mesh.adoption import Adoption
 from broker.mesh.bus import LINKS, OWNERSHIP, WILLS, Bus, ProtocolFault, Room
 from broker.mesh.groups import LocalGroups
 from broker.mesh.interest.confirmations import Waiter
@@ -93,6 +94,13 @@ class Mesh(NodeListener):
         self.presence: NodesPresence | None = None
         """Who tells of the clients of nodes that are gone, where that is told."""
         self._survey()
+        adoptions = None if server.store is None else server.store.adoptions
+        self.adoption: Adoption | None = None
+        """Who takes over the sessions of dead nodes, where there is a database of all."""
+        if adoptions is not None:
+            self.adoption = Adoption(
+                server, bus, self.ownership, adoptions, settings.dead_after, self.down, self.turn_soon
+            )
 
     def _survey(self) -> None:
         """Have the others told of what is wanted here already, and of what is from now on."""
@@ -121,6 +129,8 @@ class Mesh(NodeListener):
             await arrived.wait()
             await companions.settled()
         self._stopped = True
+        if self.adoption is not None:
+            await self.adoption.stop()
         if self.presence is not None:
             self.presence.stop()
         router = self.server.router

@@ -59,6 +59,9 @@ class Mesh(Section):
     dead_after: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 30.0
     """Seconds after which a node that is gone counts as dead: the wills of its clients are published, and they are told
     to be offline (`presence.topic`)."""
+    adopt_sessions: bool = False
+    """Whether the sessions of a dead node, in a schema of the same database (`store.url`), are taken over by another
+    one. All nodes have the same."""
     queue_bytes: Annotated[int, Field(ge=65_536, le=MOST_BYTES)] = 67_108_864
     """Bytes that wait for another node at most; with more it counts as gone, and begins anew."""
     pipe_bytes: Annotated[int, Field(ge=65_536, le=MOST_BYTES)] = 1_048_576

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from broker.core.histogram import Histogram
 from broker.core.persistence.journal import Journal, Saved
+from broker.store.adoptions import Adoptions
 
 
 class StoreError(Exception):
@@ -39,6 +40,9 @@ class StoreListener(ABC):
     def recovered(self) -> None:
         """Everything that was told before is kept now."""
 
+    def replaced(self) -> None:  # noqa: B027 (not everybody ends then)
+        """Another broker has the tables: nothing can be kept here any more."""
+
     def noticed(self, line: str) -> None:
         """Something about the store that an operator should know, and that it has seen to."""
         del line
@@ -51,9 +55,11 @@ class Store(ABC):
         journal: what the core tells. It only takes notes: no call of it blocks, waits or raises.
         listener: who is told of failures while it is open.
         commit_times: seconds from a change to its commit; None for a store that does not say.
+        adoptions: the stores of other nodes of the mesh that it can reach; None: none.
     """
 
     commit_times: Histogram | None = None
+    adoptions: Adoptions | None = None
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -181,6 +187,10 @@ class Times:
     def lasting(self, when: float) -> float:
         """The lasting time of a point of the broker's clock."""
         return self.now() + (when - self._clock())
+
+    def broker(self) -> float:
+        """The broker's clock."""
+        return self._clock()
 
     def left(self, until: float) -> float:
         """Seconds until a lasting time; negative when it has passed."""

@@ -128,6 +128,16 @@ def append(router: Router, session: Session, deliveries: Sequence[DeliveryRecord
     return dropped
 
 
+def append_page(session: Session, page: Page) -> bool:
+    """Have what waits on disk alone be the last of a session of a router that runs. False: nothing of it is kept."""
+    journal = session.journal
+    if journal is None or journal.pages is None:
+        return False
+    session.offered += page.messages
+    session.queue.restore_page(page, journal.pages, session.queue_qos0)
+    return True
+
+
 def subscribe(router: Router, session: Session, records: Sequence[SubscriptionRecord]) -> None:
     """Give a session of a router that runs subscriptions that it has not; those that it has stay as they are."""
     new = [kept for kept in records if kept.request.topic_filter not in session.subscriptions]

@@ -18,6 +18,7 @@ from broker.core.hooks import Owner, OwnerClaim
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.mesh.bus import OWNERSHIP, Bus, ProtocolFault, Room
+from broker.mesh.ownership.adopting import Adopter
 from broker.mesh.ownership.barriers import Barriers
 from broker.mesh.ownership.claims import Claims, Hall
 from broker.mesh.ownership.giving import Giver, Giving
@@ -128,6 +129,7 @@ class Ownership(Room, Owner):
         self.claimed: Callable[[str, str | None, bool], None] | None = None
         """Who is told of each client that has come to a node, here and before others hear that it may have its session:
         its identifier, its user, and whether its session begins anew."""
+        self.adopter = Adopter(router, self._hall.giving, self._name, shell.now, log)
         self.leaving: Leaving | None = None
         """This node is about to go: what it offers to others."""
         # When this node was last found to have stood still.
@@ -308,10 +310,11 @@ class Ownership(Room, Owner):
         if named:
             self.say(node, Held(named))
 
-    def _name(self, client_id: str) -> None:
-        """Name a session that is here to all nodes."""
+    def _name(self, client_ids: list[str]) -> None:
+        """Name sessions that are here to all nodes."""
+        named = [(client_id, self._time_of(client_id)) for client_id in client_ids]
         for node in self._told:
-            self.say(node, Held([(client_id, self._time_of(client_id))]))
+            self.say(node, Held(named))
 
     def _compare(self, node: str, held: Held) -> None:
         older: list[tuple[str, int]] = []

@@ -2,8 +2,7 @@
 
 Owns each until all of it is kept here. First the subscriptions stand here; when all nodes know that, the rest comes of
 what went to the old node meanwhile, and what came here too is left out of it. A session that is here already stays as
-it is, and takes in the other: the subscriptions that it has not, and what waits, behind its own; what was in flight
-there and may have been sent waits again (QoS 1) or is over (QoS 2, which is never sent twice).
+it is, and takes in the other: the subscriptions that it has not, and what waits, behind its own (`merging`).
 
 Promises: what has come is in the session when its node leaves, and is never told twice to be kept.
 """
@@ -14,21 +13,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from broker.core.codec.errors import Refused
 from broker.core.connection.handshake import RESERVED
-from broker.core.connection.identity import check_owner
-from broker.core.counters import SESSION_ENDED
 from broker.core.persistence.commits import Waiter
 from broker.core.persistence.journal import DeliveryRecord, SessionRecord
 from broker.core.persistence.moving import delivery_record
 from broker.core.persistence.restore import admit, append, subscribe
-from broker.core.queues.delivery import QUEUED, RELEASED
-from broker.core.queues.message import MovedMessage
 from broker.core.routing.loop_detection import NODES
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.mesh.bus import ProtocolFault
 from broker.mesh.ownership.claims import Claim, Claims
+from broker.mesh.ownership.merging import is_of, waiting_again
 from broker.mesh.ownership.messages import Message, Part, Ready, Taken, Took
 from broker.mesh.ownership.records import SessionReader
 from broker.store.groups.principals import Principals
@@ -76,7 +71,7 @@ class Taker:
         giving: Callable[[str], bool],
         settle: Callable[[Callable[[], None]], None],
         barrier: Callable[[Callable[[], None]], None],
-        compare: Callable[[str], None],
+        compare: Callable[[list[str]], None],
         now: Callable[[], float],
         log: Any,
     ) -> None:
@@ -146,18 +141,10 @@ class Taker:
                 deliveries, record.deliveries = record.deliveries, []
                 coming.fresh = admit(router, record, now)
                 record.deliveries = deliveries
-        elif self._is_of(session, record):
+        elif is_of(router, session, record, now):
             self.merged += 1
             subscribe(router, session, record.subscriptions)
         self._settle(lambda: self._settled(coming))
-
-    def _is_of(self, session: Session, record: SessionRecord) -> bool:
-        """Whether a session that is here is that user's whose the other one is."""
-        try:
-            check_owner(session, record.principal.user_name, self._router.limits, self._now())
-        except Refused:
-            return False
-        return session.principal.mount == record.principal.mount
 
     def _settled(self, coming: Coming) -> None:
         if self.coming.get((coming.node, coming.client_id)) is coming:
@@ -188,8 +175,9 @@ class Taker:
                 here = [delivery_record(delivery, {}, now) for delivery in came]
                 once = _without(rest, coming.node, here, self._claims.node)
                 deliveries = [*record.deliveries, *once, *here]
-            elif self._is_of(session, record):
-                deliveries = self._waiting_again(session, [*record.deliveries, *rest])
+            elif is_of(router, session, record, now):
+                deliveries, lost = waiting_again(session, [*record.deliveries, *rest])
+                self.dropped += lost
             else:
                 deliveries = []
                 self.dropped += len(record.deliveries) + len(rest)
@@ -205,42 +193,11 @@ class Taker:
             self._claims.moved(coming.claim, coming.node)
         else:
             # It came too late for a claim: another node may have one by now.
-            self._compare(coming.client_id)
+            self._compare([coming.client_id])
         if tells:
             self._when_kept(coming)
         else:
             self._end(coming)
-
-    def _waiting_again(self, session: Session, records: Sequence[DeliveryRecord]) -> list[DeliveryRecord]:
-        """The records of another session, as they can be the last of this one."""
-        found: list[DeliveryRecord] = []
-        here = {
-            each.message.identity
-            for each in (*session.inflight.values(), *session.queue.waiting())
-            if isinstance(each.message, MovedMessage)
-        }
-        for kept in records:
-            if kept.state == RELEASED:
-                self._release(session, kept, found)  # its client had it
-                continue
-            if kept.message is not None and kept.message.identity in here:
-                continue  # the move to or from here was not over when the nodes lost each other
-            if kept.state != QUEUED and kept.qos == 2 and kept.attempts > 0:
-                session.offered += 1
-                session.drop(SESSION_ENDED)
-                self.dropped += 1
-                self._release(session, kept, found)
-                continue
-            kept.state, kept.packet_id, kept.attempts = QUEUED, 0, 0
-            found.append(kept)
-        return found
-
-    def _release(self, session: Session, kept: DeliveryRecord, found: list[DeliveryRecord]) -> None:
-        """Its client may still know the packet identifier, and would take another message with it for this one: have it
-        be released first [MQTT-4.3.3-7], unless the session here has it in flight."""
-        if session.inflight.get(kept.packet_id) is None:
-            kept.message, kept.state = None, RELEASED
-            found.append(kept)
 
     def _when_kept(self, coming: Coming) -> None:
         def kept() -> None:

@@ -100,12 +100,42 @@ def split(rows: dict[int, Row], limit: i64, told: i64) -> tuple[dict[int, Row], 
     return older, young
 
 
+def without_ended(rows: dict[int, Row]) -> tuple[dict[int, Row], i64, i64]:
+    """The rows of sessions that have not ended; the first note of the others, 0: there are none; and their bytes."""
+    left: dict[int, Row] = {}
+    note: i64 = 0
+    size: i64 = 0
+    for number, row in rows.items():
+        if not row.kept.gone:
+            left[number] = row
+            continue
+        if note == 0 or row.note < note:
+            note = row.note
+        if row.message is not None:
+            size += row.message.size()
+    return left, note, size
+
+
 class Change:
     """What the open group changes of a delivery that an earlier one wrote."""
 
     def __init__(self, packet_id: i64, attempts: i64) -> None:
         self.packet_id: i64 = packet_id
         self.attempts: i64 = attempts
+
+
+class Adopted:
+    """What the group takes out of another broker's store: the sessions that go there, and their pages on disk.
+
+    A page: the session there, the session here, the first and the last number there, the first number here.
+    """
+
+    def __init__(self, source: str, epoch: int) -> None:
+        self.source = source
+        # The one under which it may be taken.
+        self.epoch = epoch
+        self.sessions: list[int] = []
+        self.pages: list[tuple[int, int, int, int, int]] = []
 
 
 class Batch:
@@ -147,6 +177,7 @@ class Batch:
         self.broadcasts: list[object] = []
         self.passed: list[tuple[int, int]] = []
         self.broadcasts_over: list[int] = []
+        self.adopted: list[Adopted] = []
 
     def rows(self) -> int:
         """Messages and changes, about: what is written of them."""
@@ -181,6 +212,7 @@ class Batch:
             or self.broadcasts
             or self.passed
             or self.broadcasts_over
+            or self.adopted
         )
 
 

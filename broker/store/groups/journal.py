@@ -32,8 +32,9 @@ from broker.store.groups.group import (
     of_deliveries,
     of_session,
     split,
+    without_ended,
 )
-from broker.store.groups.notes import BroadcastNotes, RetainedNotes
+from broker.store.groups.notes import AdoptionNotes, BroadcastNotes, RetainedNotes
 from broker.store.groups.shell import Shell
 
 ROW_BYTES: Final = 100
@@ -83,6 +84,7 @@ class GroupJournal(Journal):
         self._gone: list[int] = []
         self._retained = RetainedNotes()
         self.broadcasts = BroadcastNotes()
+        self.adoptions = AdoptionNotes()
 
     def begin_at(self, session: int, number: int, message: int) -> None:
         """The highest numbers that stand in the file."""
@@ -164,15 +166,10 @@ class GroupJournal(Journal):
 
     def _forget_ended(self) -> None:
         """Deliveries of ended sessions go; each has been looked at twice by then, at most."""
-        rows: dict[int, Row] = {}
-        for number, row in self._rows.items():
-            if not row.kept.gone:
-                rows[number] = row
-            else:
-                self._bind(row.note)
-                if row.message is not None:
-                    self._size -= row.message.size()
-        self._rows = rows
+        self._rows, note, size = without_ended(self._rows)
+        if note > 0:
+            self._bind(note)
+        self._size -= size
         self._ended_rows = 0
 
     def will_set(self, client_id: str, will: Will, due: float) -> None:
@@ -345,13 +342,7 @@ class GroupJournal(Journal):
         if row is not None:
             self._bind(row.note)
         self._note(0)
-        if (
-            not self._rows
-            and not self._finished
-            and not self._touched
-            and not self._changed
-            and not self._retained.any()
-        ):
+        if not (self._rows or self._finished or self._touched or self._changed or self._retained.any()):
             self._shell.due()
 
     def restored(self, client_id: str, delivery: Delivery, number: int) -> None:  # noqa: ARG002 (the interface)
@@ -410,6 +401,12 @@ class GroupJournal(Journal):
         self._size -= self._retained.put(topic, None)
         self._note(0)
 
+    def adopting(self, numbers: int) -> int:
+        """Something of `adoptions` is to be written. It takes so many numbers of deliveries: the first of them."""
+        self._number += numbers
+        self._note(ROW_BYTES)
+        return self._number - numbers + 1
+
     # -- the group -----------------------------------------------------------------------------------------------------
 
     def size(self) -> int:
@@ -467,6 +464,7 @@ class GroupJournal(Journal):
         batch.released = list(self._released)
         self._retained.take(batch, offset)
         self.broadcasts.take(batch, offset)
+        batch.adopted = self.adoptions.take()
         self._clear()
         self._keep(young)
         return batch

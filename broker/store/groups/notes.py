@@ -1,11 +1,11 @@
-"""What the open group has of retained messages, and of messages for very many."""
+"""What the open group has of retained messages, of messages for very many, and of sessions of another store."""
 
 from __future__ import annotations
 
 from mypy_extensions import i64
 
 from broker.core.queues.message import Message
-from broker.store.groups.group import Batch, of_broadcasts, of_retained
+from broker.store.groups.group import Adopted, Batch, of_broadcasts, of_retained
 
 
 class RetainedNotes:
@@ -65,3 +65,23 @@ class BroadcastNotes:
         of_broadcasts(batch, begun, offset)
         batch.passed, self._passed = self._passed, []
         batch.broadcasts_over, self._over = self._over, []
+
+
+class AdoptionNotes:
+    """Sessions that come out of other brokers' stores, each in the group in which all of it is written here."""
+
+    def __init__(self) -> None:
+        self._adopted: dict[str, Adopted] = {}
+
+    def of(self, source: str, epoch: int) -> Adopted:
+        """What the open group has of a store."""
+        adopted = self._adopted.get(source)
+        if adopted is None:
+            adopted = self._adopted[source] = Adopted(source, epoch)
+        return adopted
+
+    def take(self) -> list[Adopted]:
+        """All of it; begin anew."""
+        adopted = list(self._adopted.values())
+        self._adopted = {}
+        return adopted

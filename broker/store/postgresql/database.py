@@ -9,7 +9,7 @@ commit whose outcome nobody heard, the number of the group tells.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -31,7 +31,12 @@ TAKE: Final = (
     "UPDATE owner SET epoch = epoch + 1, node = $1, lease_until = clock_timestamp() + $2 * interval '1 second'"
     " WHERE lease_until < clock_timestamp() OR ($3 AND node = $1) RETURNING epoch, groups, wall, ahead"
 )
-TAKEN: Final = "SELECT node, lease_until, extract(epoch FROM lease_until - clock_timestamp())::float8 FROM owner"
+TAKEN: Final = (
+    "SELECT node, lease_until, extract(epoch FROM lease_until - clock_timestamp())::float8,"
+    " coalesce(to_jsonb(owner)->>'adopter', '') FROM owner"
+)
+"""Tables of version 1 have no `adopter`."""
+OWN: Final = "UPDATE owner SET mesh = $2, adopter = '' WHERE epoch = $1"
 CLAIM: Final = (
     "UPDATE owner SET groups = groups + 1, lease_until = clock_timestamp() + $3 * interval '1 second'"
     " WHERE epoch = $1 AND groups = $2 RETURNING groups"
@@ -71,15 +76,16 @@ class Database:
         self.group = 0
         self.renewed = 0.0
         """When the lease was renewed last, by the clock of the event loop."""
-        self._node = node
+        self.node = node
         # One of this name before has ended: its lease is not waited for.
         self._takes_again = False
         self._synchronous = synchronous
+        self._stall_timeout = stall_timeout
         self._connection: Any = None
 
     def owned_by(self, node: str) -> None:
         """See `Store.owned_by`."""
-        self._node, self._takes_again = node, True
+        self.node, self._takes_again = node, True
 
     @property
     def place(self) -> str:
@@ -98,7 +104,7 @@ class Database:
                 # Of several hosts, the one that can be written to.
                 target_session_attrs=None if "target_session_attrs=" in self.url else "read-write",
                 server_settings={
-                    "application_name": f"canopy {self._node}",
+                    "application_name": f"canopy {self.node}",
                     "default_transaction_isolation": "read committed",
                     # A broker that is gone in the middle of a transaction keeps nobody else waiting.
                     "idle_in_transaction_session_timeout": milliseconds,
@@ -138,10 +144,10 @@ class Database:
 
     # -- whose the tables are ------------------------------------------------------------------------------------------
 
-    async def take(self) -> tuple[int, float | None, float | None]:
+    async def take(self, notice: Callable[[str], None]) -> tuple[int, float | None, float | None]:
         """Have the tables be this broker's: the number of the last group, and what the last broker noted of its clocks.
 
-        The lease of one that was killed is waited for.
+        The lease of one that was killed is waited for, and so is a node of the mesh that takes the sessions out.
 
         Raises:
             StoreError: another broker is there.
@@ -151,7 +157,7 @@ class Database:
         while True:
             try:
                 row = await connection.fetchrow(
-                    TAKE, self._node, self.lease_timeout, self._takes_again, timeout=self.timeout
+                    TAKE, self.node, self.lease_timeout, self._takes_again, timeout=self.timeout
                 )
             except asyncpg.LockNotAvailableError as error:
                 raise StoreError(f"{self.place} is in use: a broker is writing there, stop that one") from error
@@ -159,13 +165,21 @@ class Database:
                 self.epoch = row[0]
                 self._renew()
                 return row[1], row[2], row[3]
-            node, until, left = await connection.fetchrow(TAKEN, timeout=self.timeout)
-            if seen is not None and until != seen:
+            node, until, left, adopter = await connection.fetchrow(TAKEN, timeout=self.timeout)
+            if adopter:
+                # Its sessions are on their way to another node: what is left is free when they are there.
+                if seen is None:
+                    notice(f"{self.place}: its sessions go to {adopter}; this broker starts when they are there")
+            elif seen is not None and until != seen:
                 raise StoreError(
                     f"{self.place} is in use by {node}: stop that one, or name another schema (store.name)"
                 )
             seen = until
             await asyncio.sleep(min(max(left, 0.02), self.lease_timeout / 10))
+
+    async def own(self, mesh: str) -> None:
+        """Say which mesh this broker is in, if any, now that the tables are of the present version."""
+        await self.fetch(OWN, self.epoch, mesh)
 
     async def claim(self) -> bool:
         """Begin the transaction of the next group. False: it is written already, and nothing is left to do.
@@ -226,12 +240,28 @@ class Database:
                 connection = await self.connection()
                 await connection.execute(GIVE_UP, self.epoch)
 
+    def other(self, name: str) -> Database:
+        """Another schema of the same database, on the same terms."""
+        return Database(
+            self.url,
+            name,
+            node=self.node,
+            synchronous=self._synchronous,
+            stall_timeout=self._stall_timeout,
+            lease_timeout=self.lease_timeout,
+        )
+
+    def held(self, epoch: int) -> None:
+        """The schema is this broker's under that epoch."""
+        self.epoch = epoch
+        self._renew()
+
     def _renew(self) -> None:
         self.renewed = asyncio.get_running_loop().time()
 
     def _hold_against(self, epoch: int, node: str) -> None:
         if epoch != self.epoch:
-            raise Replaced(f"{self.place} was taken over by {node}: nothing is kept here any more, stop this broker")
+            raise Replaced(f"{self.place} was taken over by {node}: nothing is kept here any more, this broker stops")
 
     # -- statements ----------------------------------------------------------------------------------------------------
 

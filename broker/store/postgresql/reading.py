@@ -47,14 +47,17 @@ ALONE: Final = (
 )
 
 
-async def read(database: Database, now: float, principals: Principals, page: int = PAGE) -> Loaded:
-    """Everything, with times counted from `now`, a lasting time. `page`: messages of one that waits there alone.
+async def read(
+    database: Database, now: float, principals: Principals, page: int = PAGE, *, retained: bool = True
+) -> Loaded:
+    """Everything, with times counted from `now`, a lasting time. `page`: messages of one that waits there alone;
+    `retained`: also the retained messages.
 
     Raises what asyncpg and the system raise, `Damaged`, and `Replaced`.
     """
     loaded = Loaded(now, principals, page)
     try:
-        await _read(database, loaded)
+        await _read(database, loaded, retained)
     except (AttributeError, KeyError, IndexError, TypeError, RecursionError, OverflowError) as error:
         # Whatever a hand wrote there.
         raise Damaged(fault(error)) from error
@@ -63,7 +66,7 @@ async def read(database: Database, now: float, principals: Principals, page: int
     return loaded
 
 
-async def _read(database: Database, loaded: Loaded) -> None:
+async def _read(database: Database, loaded: Loaded, retained: bool = True) -> None:
     async for rows in _turns(database, SESSIONS, (0,)):
         for row in rows:
             loaded.session(row)
@@ -87,9 +90,10 @@ async def _read(database: Database, loaded: Loaded) -> None:
     async for rows in _turns(database, PASSED, (0, 0)):
         for number, session in rows:
             loaded.passed(number, session)
-    async for rows in _turns(database, RETAINED, ("",)):
-        for row in rows:
-            loaded.retained(row)
+    if retained:
+        async for rows in _turns(database, RETAINED, ("",)):
+            for row in rows:
+                loaded.retained(row)
 
 
 def _missing(rows: Sequence[Any], messages: dict[int, MessageRecord]) -> list[int]:

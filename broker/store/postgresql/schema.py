@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-VERSION: Final = 1
+VERSION: Final = 2
 """The version of the schema, in the table `canopy_store`."""
 
 SCHEMA: Final = """
@@ -22,7 +22,10 @@ CREATE TABLE owner (                   -- one row: whose the tables are, and how
     lease_until timestamptz NOT NULL,  -- until when nobody else takes them, by the clock of the database
     groups bigint NOT NULL,            -- the number of the group that was written last
     wall double precision,             -- the broker's system clock when this was written, at most each hour
-    ahead double precision             -- what is to be added to it: not 0 where it jumped by more than a year
+    ahead double precision,            -- what is to be added to it: not 0 where it jumped by more than a year
+    mesh text NOT NULL DEFAULT '',     -- the mesh that the broker is in; empty: none
+    member text NOT NULL DEFAULT '',   -- which of its nodes the broker is
+    adopter text NOT NULL DEFAULT ''   -- a broker that takes the sessions out; empty: none does
 ) WITH (fillfactor = 10);
 CREATE TABLE session (
     id bigint PRIMARY KEY,             -- never used again
@@ -123,7 +126,10 @@ CREATE TABLE passed (
 );
 """
 
-MIGRATIONS: Final[dict[int, str]] = {}
+MIGRATIONS: Final[dict[int, str]] = {
+    1: "ALTER TABLE owner ADD mesh text NOT NULL DEFAULT '', ADD member text NOT NULL DEFAULT '',"
+    " ADD adopter text NOT NULL DEFAULT ''",
+}
 """What makes of tables of a version some of the next, all in one transaction."""
 
 

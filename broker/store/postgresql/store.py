@@ -24,6 +24,7 @@ from broker.store.groups.group import Batch
 from broker.store.groups.medium import Medium
 from broker.store.groups.principals import Principals, RuleTexts
 from broker.store.groups.records import Damaged, Loaded
+from broker.store.postgresql.adopting import PostgresAdoptions
 from broker.store.postgresql.database import BEATS, FAILURES, SYNCHRONOUS, Behind, Database, Replaced
 from broker.store.postgresql.opening import begin
 from broker.store.postgresql.reading import read, read_alone
@@ -63,6 +64,7 @@ class PostgresStore(Store):
         *,
         name: str = "canopy",
         node: str = "",
+        mesh: str = "",
         synchronous: str = "full",
         commit_window: float = WINDOW,
         commit_bytes: int = GROUP_BYTES,
@@ -75,8 +77,9 @@ class PostgresStore(Store):
         lasting: Callable[[], float] = time.time,
         rules: RuleTexts | None = None,
     ) -> None:
-        """`name`: the schema; `node`: which broker this is, for people; `lease_timeout`: seconds after which another
-        broker may take the tables of one that was killed; all else as `SqliteStore` has it.
+        """`name`: the schema; `node`: which broker this is, for people; `mesh`: the one that it is in, whose nodes
+        take over each other's sessions; `lease_timeout`: seconds after which another broker may take the tables of
+        one that was killed; all else as `SqliteStore` has it.
 
         Raises:
             ValueError: `synchronous` is none of the three.
@@ -106,6 +109,11 @@ class PostgresStore(Store):
         super().__init__(self._groups.journal)
         self.commit_times: Histogram = self._groups.commit_times
         self._sweep = Sweep(self._database)
+        self._mesh = mesh
+        if mesh:
+            self.adoptions = PostgresAdoptions(
+                self._database, mesh, self._ask, self._groups, self._times, self._principals, self._pages.page
+            )
         # While it is open: the task, what it is to do, and what tells it of more.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -126,7 +134,7 @@ class PostgresStore(Store):
         if self._task is not None:
             raise StoreError("the store is in use by another broker of this process")
         loop = asyncio.get_running_loop()
-        begun = await begin(self._database)
+        begun = await begin(self._database, self._mesh, self._groups.notice)
         if not self._groups.unfinished():
             self._database.group = begun.group
         self._times.start(clock, begun.note)
@@ -141,25 +149,10 @@ class PostgresStore(Store):
         """Everything that the database has, in turns."""
         await self.flush()
         now = self._times.now()
-        outcome: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
-
-        async def job() -> None:
-            try:
-                loaded = await read(self._database, now, self._principals, self._pages.page)
-            except FAILURES as error:
-                self._database.drop()
-                _fail(outcome, StoreError(self._database.told(error)))
-            except Damaged as error:
-                _fail(outcome, StoreError(f"{self._database.place} is damaged: restore it from a backup ({error})"))
-            except Exception as error:
-                _fail(outcome, error)
-            else:
-                if not outcome.done():
-                    outcome.set_result(loaded)
-
-        self._put(job)
         try:
-            loaded = await outcome
+            loaded: Loaded = await self._ask(lambda: read(self._database, now, self._principals, self._pages.page))
+        except Damaged as error:
+            raise StoreError(f"{self._database.place} is damaged: restore it from a backup ({error})") from error
         except asyncio.CancelledError:
             # Nobody wants to know any more, and `close` waits for the task.
             self._database.drop()
@@ -229,6 +222,25 @@ class PostgresStore(Store):
         self._jobs.append(job)
         self._more.set()
 
+    async def _ask(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Have something done by the task: what comes of it. Raises StoreError, and what it raises besides."""
+        outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        async def job() -> None:
+            try:
+                found = await work()
+            except FAILURES as error:
+                self._database.drop()
+                _fail(outcome, StoreError(self._database.told(error)))
+            except Exception as error:
+                _fail(outcome, error)
+            else:
+                if not outcome.done():
+                    outcome.set_result(found)
+
+        self._put(job)
+        return await outcome
+
     async def _run(self) -> None:
         """Do what there is to do, one after another, and the background's in between."""
         while True:
@@ -281,12 +293,18 @@ class PostgresStore(Store):
                 self._database.drop()
                 for_good = isinstance(error, Replaced | Behind)
                 self._tell(partial(groups.failed, batch, self._database.told(error), for_good=for_good))
+                if isinstance(error, Replaced):
+                    self._tell(self._replaced)
             else:
                 if batch.gone or batch.finished or batch.unpaged or batch.retained_cleared:
                     self._untidy = True
                 self._tell(partial(groups.written, batch))
 
         self._put(job)
+
+    def _replaced(self) -> None:
+        if self.listener is not None and self._loop is not None:
+            self.listener.replaced()
 
     def _read(self, fetch: Fetch, session: int) -> None:
         fetches = self._groups.fetches

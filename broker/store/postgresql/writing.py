@@ -21,6 +21,7 @@ from broker.store.groups.group import (
     SUBSCRIPTION_COLUMNS,
     Batch,
 )
+from broker.store.postgresql.adopting import move
 from broker.store.postgresql.database import Database
 from broker.store.postgresql.schema import FINISHED, removing
 
@@ -108,6 +109,8 @@ async def write(database: Database, batch: Batch, principal: Callable[[Principal
     if not await database.claim():
         return
     connection = await database.connection()
+    for adopted in batch.adopted:
+        await move(connection, adopted, database.lease_timeout)
     if not batch.empty():
         await _statements(connection, batch, principal)
     if batch.clock is not None:

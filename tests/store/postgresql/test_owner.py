@@ -73,7 +73,7 @@ async def test_a_broker_that_was_replaced_keeps_nothing_more(name: str) -> None:
     await second.load()
     journal.queued("c", delivery(b"late"))
     committed = commits.committed
-    with pytest.raises(StoreError, match="was taken over by second: nothing is kept here any more, stop this broker"):
+    with pytest.raises(StoreError, match="was taken over by second: nothing is kept here any more, this broker stops"):
         await first.flush()
     # Publishers are told, whatever `store.on_failure` says.
     assert (commits.failed, commits.full, commits.committed) == (True, True, committed)
@@ -125,7 +125,7 @@ async def test_who_waits_for_a_group_that_is_being_written_does_not_take_over(na
     database = first._database
     await _expire(name)
     assert await database.claim()
-    waiting = asyncio.ensure_future(second._database.take())
+    waiting = asyncio.ensure_future(second._database.take(lambda _: None))
     # It waits for the lock of the row.
     blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'UPDATE owner%'"
     for _ in range(1_000):

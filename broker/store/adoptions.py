@@ -1,0 +1,80 @@
+"""What a store offers to a node of a mesh: to take over what a dead node kept in the same database.
+
+Owns the interfaces `Adoptions` and `Estate`. Promises of an estate: nobody else has it while it is open; what is told
+of a session (`took`, `page`) and what the journal is told of it in the same call of the core, up to `end`, is one
+transaction: the session is in one store or in the other, whenever a process ends.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import dataclass
+
+from broker.core.persistence.journal import BroadcastRecord, SessionRecord
+from broker.core.persistence.pages import Page
+
+
+@dataclass(frozen=True)
+class Abandoned:
+    """A store in which clients' sessions are, and which no broker holds: its lease is over."""
+
+    name: str
+    """What the store is called there."""
+    node: str
+    """The node of the mesh that had it last."""
+    epoch: int
+    """One more with each broker that takes it."""
+
+
+class Estate(ABC):
+    """What an abandoned store kept, while this broker holds it.
+
+    Attributes:
+        node: whose it was.
+        sessions: those of clients that are still there, with the numbers by which the store knows them.
+        broadcasts: messages that were on their way to very many.
+        read_at: the broker's clock when it was read, from which the records' seconds count.
+    """
+
+    def __init__(self, node: str, read_at: float) -> None:
+        self.node = node
+        self.read_at = read_at
+        self.sessions: deque[tuple[int, SessionRecord]] = deque()
+        self.broadcasts: list[BroadcastRecord] = []
+
+    @abstractmethod
+    def page(self, number: int, client_id: str, page: Page) -> Page:
+        """Have a page of what waits on disk alone come with a session, which the journal knows here: the page here."""
+
+    @abstractmethod
+    def took(self, number: int) -> None:
+        """The journal has been told all of this session: it is not there any more."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """That was all of one call of the core."""
+
+    @abstractmethod
+    async def kept(self) -> None:
+        """Return when everything that was told before is kept. Raises StoreError: it cannot be kept, for now."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of the store: whoever had it may have it again at once. Raises nothing."""
+
+
+class Adoptions(ABC):
+    """The stores of other brokers in the same database. All of it raises StoreError where the database fails."""
+
+    @abstractmethod
+    async def join(self, node: str) -> None:
+        """Say which node of its mesh this broker is."""
+
+    @abstractmethod
+    async def abandoned(self) -> list[Abandoned]:
+        """The stores of the same mesh that nobody holds, and in which there are sessions of clients."""
+
+    @abstractmethod
+    async def take(self, store: Abandoned) -> Estate | None:
+        """Hold one of them, and read it. None: somebody else holds it by now."""
