@@ -50,7 +50,7 @@ class Stage:
         self.outboxes: list[Outbox] = []
         limits = self.router.limits
         for number in range(count):
-            outbox = Outbox(self.router.fanout.touched, self.router.counters, limits.live_messages, limits.live_bytes)
+            outbox = Outbox(self.router.peers.touched, self.router.counters, limits.live_messages, limits.live_bytes)
             session, _ = self.router.connect(f"peer-{number}", True, outbox, V311, WINDOW, True, NOW)
             self.router.subscribe(session, "", FILTER, SubscriptionRequest(FILTER), 0)
             self.outboxes.append(outbox)
@@ -68,7 +68,7 @@ class Stage:
 
     def write(self) -> int:
         """The writers' turn: each that was touched takes what waits; how many bytes they got in all."""
-        touched = self.router.fanout.touched
+        touched = self.router.peers.touched
         written = 0
         for outbox in touched:
             written += len(b"".join(outbox.take_batch(BATCH, NOW)))
@@ -106,7 +106,7 @@ class Stage:
         deliveries = BURST * len(self.outboxes)
         offered, hits, probes = sum(outbox.queue.offered for outbox in self.outboxes), cache.hits, trie.probes
         self.publish(BURST)
-        woken = len(self.router.fanout.touched)
+        woken = len(self.router.peers.touched)
         self.write()
         return {
             "offers": (sum(outbox.queue.offered for outbox in self.outboxes) - offered) / deliveries,

@@ -67,7 +67,7 @@ class InProcessClient:
         router = server.router
         load = router.counters.load
         message = self._message(topic, payload, qos, retain, properties)
-        while router.delivery.broadcasting:  # noqa: ASYNC110 (each round of the event loop works some of it off)
+        while router.fanout.broadcasting:  # noqa: ASYNC110 (each round of the event loop works some of it off)
             await asyncio.sleep(0)
         now = load.now = server.loop.time()
         commits = router.commits
@@ -156,8 +156,8 @@ class InProcessClient:
         router = self._server.router
         now = self._server.loop.time()
         router.adopt(inbox.session)
-        router.fanout.post(PeerConnected(inbox.session, inbox.outbox))
-        router.fanout.drain(router, now)
+        router.peers.post(PeerConnected(inbox.session, inbox.outbox))
+        router.peers.drain(router, now)
         router.subscribe(inbox.session, group, inner, request, 0)
         self._server.after_batch()
         self.subscriptions.add(subscription)
@@ -166,8 +166,8 @@ class InProcessClient:
         """Nothing more comes for it."""
         self.subscriptions.discard(subscription)
         router = self._server.router
-        router.fanout.post(PeerDisconnected(inbox.session, inbox.outbox, CLIENT_DISCONNECT))
-        router.fanout.drain(router, self._server.loop.time())
+        router.peers.post(PeerDisconnected(inbox.session, inbox.outbox, CLIENT_DISCONNECT))
+        router.peers.drain(router, self._server.loop.time())
         self._server.after_batch()
 
     def stop(self) -> None:
@@ -180,7 +180,7 @@ class InProcessClient:
         """A queue on these terms."""
         router = self._server.router
         session = ProgramSession(client_id, terms.max_messages, terms.max_bytes, router.counters)
-        outbox = Outbox(router.fanout.touched, router.counters, terms.max_messages, terms.max_bytes)
+        outbox = Outbox(router.peers.touched, router.counters, terms.max_messages, terms.max_bytes)
         policy = DROP_NEWEST if terms.policy == LATEST else terms.policy
         fresh = terms.policy == LATEST or terms.max_age > 0.0
         queue = SubscriptionQueue(session, terms.policy, terms.max_age, 0) if fresh else None

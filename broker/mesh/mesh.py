@@ -87,7 +87,7 @@ class Mesh(NodeListener):
         server.router.owner = self.ownership
         # Last: a pipe can be opened by then.
         bus.attach(LINKS, _Members(self))
-        server.router.delivery.local_first = settings.local_members_first
+        server.router.fanout.local_first = settings.local_members_first
         nodes = server.router.nodes
         nodes.patience = settings.confirm_timeout
         nodes.confirmer = _Confirmations(self)
@@ -110,7 +110,7 @@ class Mesh(NodeListener):
                 entry = subscription.entry
                 if entry is not None and not session.node:
                     self.wanted(entry.topic_filter, _share(subscription.group))
-        table.node_listener = self.server.router.fanout.node_listener = self
+        table.node_listener = self.server.router.peers.node_listener = self
 
     def tell_of_clients(self, told: Told) -> NodesPresence:
         """Have it told of clients whose nodes are gone."""
@@ -134,7 +134,7 @@ class Mesh(NodeListener):
         if self.presence is not None:
             self.presence.stop()
         router = self.server.router
-        router.table.node_listener = router.fanout.node_listener = None
+        router.table.node_listener = router.peers.node_listener = None
         router.nodes.confirmer = None
         router.retained_store.listener = None
         router.owner = None
@@ -246,7 +246,7 @@ class Mesh(NodeListener):
     def _count_links(self) -> None:
         router = self.server.router
         router.nodes.count = len(self.links)
-        router.delivery.nodes = [link.session for link in self.links.values()]
+        router.fanout.nodes = [link.session for link in self.links.values()]
 
     def joined(self, node: str) -> None:
         """A node is there; its interest follows."""

@@ -73,7 +73,7 @@ class Connection(Client):
         if tune is not None:
             tune(transport.get_extra_info("socket"))
         router = hub.router
-        self.outbox = Outbox(router.fanout.touched, hub.counters, hub.live_messages, hub.live_bytes)
+        self.outbox = Outbox(router.peers.touched, hub.counters, hub.live_messages, hub.live_bytes)
         self.outbox.owner = self
         self.protocol = ServerProtocol(router, self.outbox, self.terms.origin(self.address, self.host))
         if router.access_control is not None or router.owner is not None:

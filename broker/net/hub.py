@@ -76,7 +76,7 @@ class FlushScheduler:
         self.live_messages = 0
         self.live_bytes = 0
         self.write_batch_bytes = 0
-        self._touched: list[Outbox] = router.fanout.touched
+        self._touched: list[Outbox] = router.peers.touched
         self._deadlines: Deadlines = router.deadlines
         self._tick = tick
         self.failed = failed

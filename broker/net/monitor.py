@@ -199,7 +199,7 @@ class Monitor:
         if not peers:
             if after <= 0.0 or (self._load.messages == 0 and not slow):
                 return
-            peers = self._peers = list(self._router.fanout.peers)
+            peers = self._peers = list(self._router.peers.outboxes)
             self._began = now
             self._entered = []
         some = peers[:PEERS]

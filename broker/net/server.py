@@ -241,7 +241,7 @@ class Server:
         await self.listeners.close()
         self.handshakes.close()
         self.hub.turns.ending = True
-        while self.router.delivery.broadcasting:  # noqa: ASYNC110 (each round of the event loop works some of it off)
+        while self.router.fanout.broadcasting:  # noqa: ASYNC110 (each round of the event loop works some of it off)
             await asyncio.sleep(0)
         deadline = self.loop.time() + self.settings.shutdown.flush_timeout
         if self.companions is not None:

@@ -169,7 +169,7 @@ class Presence:
 
     def _clients(self) -> list[str]:
         """All clients that are connected."""
-        return [session.client_id for session in self._server.router.fanout.peers if not session.own]
+        return [session.client_id for session in self._server.router.peers.outboxes if not session.own]
 
     def _name(self, client_id: str) -> str:
         """The topic of a client; "" where it would be longer than a topic can be."""

@@ -144,7 +144,7 @@ class SysTopics:
         values = self._values
         router = self._server.router
         until = router.work + TURN
-        while values and router.work < until and not router.delivery.broadcasting:
+        while values and router.work < until and not router.fanout.broadcasting:
             self._tell(*values.pop())
         if values and self._publishing is None and self._interval > 0:
             self._publishing = self._server.loop.call_soon(self._publish_on)
@@ -152,7 +152,7 @@ class SysTopics:
     def _publish_on(self) -> None:
         self._publishing = None
         try:
-            if self._server.hub.behind or self._server.hub.turns.writing or self._server.router.delivery.broadcasting:
+            if self._server.hub.behind or self._server.hub.turns.writing or self._server.router.fanout.broadcasting:
                 # Those whom the last values went to come first.
                 self._publishing = self._server.loop.call_soon(self._publish_on)
                 return

@@ -88,7 +88,7 @@ class Link:
         self.version = client.version
         router = network.router
         self.outbox = Outbox(
-            router.fanout.touched, router.counters, router.limits.live_messages, router.limits.live_bytes
+            router.peers.touched, router.counters, router.limits.live_messages, router.limits.live_bytes
         )
         self.outbox.owner = self
         origin = Origin(f"client:{len(network.links)}")
@@ -254,7 +254,7 @@ class Network:
 
     def wake(self) -> bool:
         """Wake the writers of the outboxes that were touched, each once."""
-        touched = self.router.fanout.touched
+        touched = self.router.peers.touched
         listed = list(touched)
         touched.clear()
         moved = False

@@ -281,9 +281,9 @@ async def test_bytes_of_an_unfinished_packet_are_no_sign_of_life(serve: Serve) -
     for at in range(40):
         peer.writer.write(slow[at : at + 1])
         await asyncio.sleep(0.1)
-        if not broker.router.fanout.peers:
+        if not broker.router.peers.outboxes:
             break
-    assert broker.router.fanout.peers == {}
+    assert broker.router.peers.outboxes == {}
     peer.abort()
 
 
@@ -341,7 +341,7 @@ async def test_a_storm_of_takeovers(serve: Serve) -> None:
     await asyncio.gather(*(fight(number) for number in range(10)))
     await until(lambda: not broker.connections)
     assert len(broker.router.sessions) == 1
-    assert broker.router.fanout.peers == {}
+    assert broker.router.peers.outboxes == {}
     assert broker.router.subscription_count <= 2
 
 

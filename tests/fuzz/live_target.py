@@ -443,7 +443,7 @@ def _beyond_bounds(broker: Broker) -> str:
         "cached topics": (len(router.cache), MAX_CACHED),
         "subscriptions": (router.subscription_count, MAX_SESSIONS * 20),
         "deadlines": (len(router.deadlines), MAX_SESSIONS + MAX_RETAINED),
-        "listed outboxes": (len(router.fanout.touched), 0),
+        "listed outboxes": (len(router.peers.touched), 0),
     }
     what = _first_beyond(sizes)
     for connection in broker.connections:
@@ -522,7 +522,7 @@ def _remains(broker: Broker) -> str:
     router = broker.router
     counts = {
         "connections": len(broker.connections),
-        "peers": len(router.fanout.peers),
+        "peers": len(router.peers.outboxes),
         "sessions": len(router.sessions),
         "subscriptions": router.subscription_count,
         "topic filters": len(router.trie),

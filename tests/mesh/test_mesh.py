@@ -145,7 +145,7 @@ async def test_an_acknowledgement_waits_for_the_other_nodes_and_no_longer_than_s
 async def test_a_message_for_very_many_waits_for_the_other_nodes_too(start: Start) -> None:
     """It goes to clients here in turns; to a node at once, and once."""
     nodes = await start("a", "b")
-    nodes.brokers["a"].router.delivery.at_once = 2
+    nodes.brokers["a"].router.fanout.at_once = 2
     far = await nodes.join("b", "far", ("x", 1))
     near = [await nodes.join("a", f"near{number}", ("x", 1), ("+", 1)) for number in range(4)]
     says = await nodes.join("a", "says")

@@ -143,7 +143,7 @@ async def test_a_write_that_fails_ends_its_own_connection_alone(broker: Broker) 
     assert there.transport.aborted
     assert not source.transport.aborted
     assert other.take() == frame
-    assert "there" not in {session.client_id for session in broker.router.fanout.peers}
+    assert "there" not in {session.client_id for session in broker.router.peers.outboxes}
 
 
 def parts() -> list[object]:
@@ -185,7 +185,7 @@ def counted(broker: Broker) -> Admission:
 
 def connected(broker: Broker) -> set[str]:
     """Who is connected, in the core's eyes."""
-    return {session.client_id for session in broker.router.fanout.peers}
+    return {session.client_id for session in broker.router.peers.outboxes}
 
 
 def stall(client: Client) -> None:

@@ -178,7 +178,7 @@ async def test_many_that_trickle(embed: Embed) -> None:
             most = max(most, held)
     assert 1_000_000 < most <= 2_200_000
     assert broker.hub.partial.evicted >= 90
-    assert len(broker.router.fanout.peers) == 100 - broker.hub.partial.evicted
+    assert len(broker.router.peers.outboxes) == 100 - broker.hub.partial.evicted
 
 
 async def test_no_bound(embed: Embed) -> None:

@@ -72,10 +72,10 @@ class Client:
 
 
 class Peers:
-    """The peers of a fanout."""
+    """The connected peers of a router."""
 
     def __init__(self) -> None:
-        self.peers: dict[Client, Queued] = {}
+        self.outboxes: dict[Client, Queued] = {}
 
 
 class Broker:
@@ -84,7 +84,7 @@ class Broker:
     def __init__(self, **queue: Any) -> None:
         slow_clients = queue.pop("slow_clients", 10)
         self.counters = Counters()
-        self.fanout = Peers()
+        self.peers = Peers()
         self.sessions: dict[str, Client] = {}
         self.swept: list[float] = []
         self.log = Log()
@@ -99,7 +99,7 @@ class Broker:
     def client(self, client_id: str) -> Client:
         client = Client(client_id, self.counters)
         assert client.outbox is not None
-        self.fanout.peers[client] = client.outbox
+        self.peers.outboxes[client] = client.outbox
         self.sessions[client_id] = client
         return client
 
@@ -108,10 +108,10 @@ class Broker:
         client.delay = delay
         client.outbox.messages = messages
         client.outbox.bytes = size
-        self.counters.load.messages = sum(each.messages for each in self.fanout.peers.values())
+        self.counters.load.messages = sum(each.messages for each in self.peers.outboxes.values())
 
     def leave(self, client: Client) -> None:
-        del self.fanout.peers[client]
+        del self.peers.outboxes[client]
         client.outbox = None
 
     def look(self, seconds: float = LOOK) -> list[tuple[str, str, dict[str, Any]]]:

@@ -209,8 +209,8 @@ async def test_links_to_upstream_brokers_are_no_clients() -> None:
     counters = Counters()
     link = Session("$upstream/cloud", 0, 0, counters)
     link.uplink = link.own = True
-    outbox = Outbox(running.router.fanout.touched, counters, 0, 0)
-    running.router.fanout.apply(PeerConnected(link, outbox))
+    outbox = Outbox(running.router.peers.touched, counters, 0, 0)
+    running.router.peers.apply(PeerConnected(link, outbox))
     async with running:
         assert present(running) == {}
 
@@ -220,7 +220,7 @@ async def test_who_is_there_at_the_start_is_told() -> None:
     running = Broker(settings())
     early = Session("early", 0, 0, Counters())
     running.router.sessions["early"] = early
-    running.router.fanout.apply(PeerConnected(early, Outbox([], Counters(), 0, 0)))
+    running.router.peers.apply(PeerConnected(early, Outbox([], Counters(), 0, 0)))
     await running.start()
     assert present(running) == {"early": b"online"}
     await running.stop()

@@ -70,7 +70,7 @@ class Kills(RuleBasedStateMachine):
         self.network = Network(self.limits)
         self.store: Any = self.first_store()
         self.network.router.journal = self.store.journal
-        self.network.router.delivery.at_once = self.at_once
+        self.network.router.fanout.at_once = self.at_once
         self.clients: dict[str, Client] = {}
         self.count = 0
         self.open: list[Sent] = []
@@ -178,7 +178,7 @@ class Kills(RuleBasedStateMachine):
         router = self.network.router
         for turn in turns:
             if turn == "one more":
-                router.delivery.work_off(router.work + 1)
+                router.fanout.work_off(router.work + 1)
             elif turn == "close":
                 self.store.close_group()
             elif not self.store.gate.failed:
@@ -255,7 +255,7 @@ class Kills(RuleBasedStateMachine):
             client.killed()
         saved = self.restart()
         self.network.router = restored(saved, self.limits, self.network.now, self.store)
-        self.network.router.delivery.at_once = self.at_once
+        self.network.router.fanout.at_once = self.at_once
         self.network.links = []
         for session in self.network.router.sessions.values():
             session.inflight.last_id += shift

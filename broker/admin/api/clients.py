@@ -331,7 +331,7 @@ async def end_session(call: Call) -> None:
     if connection is not None:
         connection.close(ADMINISTRATIVE_ACTION, reasons.ADMINISTRATIVE_ACTION, KICKED)
     now = broker.loop.time()
-    broker.router.fanout.drain(broker.router, now)
+    broker.router.peers.drain(broker.router, now)
     broker.router.end_session(session, now)
     broker.after_batch()
 

@@ -198,7 +198,7 @@ async def publish(call: Call) -> Published:
     """Publish a message."""
     broker = call.broker
     message = _made(broker, call.body)
-    while broker.router.delivery.broadcasting:  # noqa: ASYNC110 (each round of the event loop works some of it off)
+    while broker.router.fanout.broadcasting:  # noqa: ASYNC110 (each round of the event loop works some of it off)
         await asyncio.sleep(0)
     router = broker.router
     router.counters.load.now = broker.loop.time()

@@ -207,7 +207,7 @@ def check_session(connect: Connect, client_id: str, principal: Principal, router
 def check_room(router: Router) -> None:
     """Hold a client that is not connected yet against the limit of connections. Raises Refused."""
     limits = router.limits
-    if 0 < limits.max_connections <= len(router.fanout.peers):
+    if 0 < limits.max_connections <= len(router.peers.outboxes):
         raise Refused("the broker has no room for another connection", reasons.SERVER_BUSY)
 
 

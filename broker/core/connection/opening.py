@@ -129,7 +129,7 @@ def open_session(
         peer = earlier.outbox.peer
         assert peer is not None
         peer.take_over(now)
-        router.fanout.drain(router, now)
+        router.peers.drain(router, now)
     router.work += CONNECT_WORK
     another = earlier is not None and earlier.user_name != principal.user_name
     clean = connect.clean_start or (earlier is not None and earlier.principal.mount != mount)

@@ -145,11 +145,11 @@ class ServerProtocol(Peer):
     def _turn(self, reason_code: int, now: float, most: i64) -> None:
         """A turn, which begins with the answer of access control where that was waited for and has come."""
         router = self.router
-        router.fanout.drain(router, now)
+        router.peers.drain(router, now)
         counters = router.counters
         before = counters.messages_received
         self.work_done = 0
-        delivery = router.delivery
+        delivery = router.fanout
         work = delivery.work
         try:
             if self._answered and self.state == ADMITTING:
@@ -160,7 +160,7 @@ class ServerProtocol(Peer):
             self._fail(error)
         self.messages_received += counters.messages_received - before
         self.work_done += delivery.work - work
-        router.fanout.drain(router, now)
+        router.peers.drain(router, now)
 
     def _run(self, now: float, most: i64) -> None:
         """Act on the packets that are there: all of them, or as many as one turn allows.
@@ -182,7 +182,7 @@ class ServerProtocol(Peer):
         acks = self._acks
         filters = self._filters
         taken: i64 = 0
-        delivery = router.delivery
+        delivery = router.fanout
         sampler = router.sampler
         before = delivery.work
         self.unfinished = False
@@ -287,7 +287,7 @@ class ServerProtocol(Peer):
     def lost(self, cause: str, now: float) -> None:
         """The connection is gone, or given up: nothing more can be written [MQTT-3.1.2-8]."""
         self._end(cause, "")
-        self.router.fanout.drain(self.router, now)
+        self.router.peers.drain(self.router, now)
 
     def close(self, cause: str, reason_code: int, text: str, now: float) -> None:
         """End the connection from this side, with a DISCONNECT where the protocol has one (`Answers.last`)."""
@@ -295,7 +295,7 @@ class ServerProtocol(Peer):
             return
         self.final_packet = self._answers.last(self.state, reason_code, text, self.router.limits.server_reference)
         self._end(cause, text)
-        self.router.fanout.drain(self.router, now)
+        self.router.peers.drain(self.router, now)
 
     def take_over(self, now: float) -> None:
         """Another connection of the client ends this one [MQTT-3.1.4-3], in 3.1.1 without a word [MQTT3-3.1.4-2]."""
@@ -330,7 +330,7 @@ class ServerProtocol(Peer):
         if session is not None:
             if self.router.tap is not None:
                 self.router.tap.disconnected(session.client_id, self.origin.address, cause)
-            self.router.fanout.post(PeerDisconnected(session, self.outbox, cause))
+            self.router.peers.post(PeerDisconnected(session, self.outbox, cause))
             self.session = None
         else:
             self.outbox.close()

@@ -111,7 +111,7 @@ class PublishHandler:
         """
         decoder = self._decoder
         router = self._router
-        if router.delivery.broadcasting and self._comes_later():
+        if router.fanout.broadcasting and self._comes_later():
             decoder.end = decoder.start
             router.counters.packets_received -= 1
             return 0
@@ -184,7 +184,7 @@ class PublishHandler:
         topic = publish.topic
         if publish.topic_alias > 0:
             topic = self._aliased(topic, publish.topic_alias)
-        return self._router.delivery.would_wait(self._mount + topic)
+        return self._router.fanout.would_wait(self._mount + topic)
 
     def _publish_plain(self, route: Route, topic: bytes, payload_at: i64) -> int:
         """Route the current frame, of QoS 0, and those behind it that go the same way to a single filter.
@@ -209,7 +209,7 @@ class PublishHandler:
         if tap is not None and tap.deliveries:
             # Told message by message.
             entry = None
-        if entry is not None and not router.delivery.open(route):
+        if entry is not None and not router.fanout.open(route):
             # Not for everybody who listens there.
             entry = None
         if (
@@ -218,7 +218,7 @@ class PublishHandler:
             and data[end] == 0x30
             and not entry.groups
             and entry.ordinary_count <= PLAIN_BROADCAST
-            and not router.delivery.broadcasting  # each has its topic looked at: see `_comes_later`
+            and not router.fanout.broadcasting  # each has its topic looked at: see `_comes_later`
         ):
             router.runs.permit(router.permissions, session.principal)
             count, largest = router.runs.find(decoder, payload_at, entry, v5, route.tapped)
@@ -231,17 +231,17 @@ class PublishHandler:
                 return 1
         if entry is not None:
             sole = entry.sole
-            if sole is not None and router.delivery.offer_plain(sole, data, count, largest, v5, session):
+            if sole is not None and router.fanout.offer_plain(sole, data, count, largest, v5, session):
                 return count
             if count > 1:
-                router.delivery.forward_run(Run(data, count, largest, v5, session.client_id), entry, session)
+                router.fanout.forward_run(Run(data, count, largest, v5, session.client_id), entry, session)
                 return count
         message = Message(topic, b"", 0, False, b"", 0.0, session.client_id)
         message.adopt_frame(data, v5, payload_at - start)
         if entry is None:
-            router.delivery.forward(route, message, session)
+            router.fanout.forward(route, message, session)
         else:
-            router.delivery.spread(route, message, session)
+            router.fanout.spread(route, message, session)
         return 1
 
     def _publish_qos12(self, route: Route, topic: bytes, id_at: i64, payload_at: i64, now: float) -> i64:
@@ -267,7 +267,7 @@ class PublishHandler:
                 return 0
             acknowledger.begin()
         head = buffer[start:id_at]
-        receiver = router.delivery.sole_receiver(route, qos)
+        receiver = router.fanout.sole_receiver(route, qos)
         asked: NodeRequest | None = None
         remote = False
         if receiver is None and router.nodes.count > 0 and not session.node:
@@ -275,7 +275,7 @@ class PublishHandler:
             if acknowledger.holds(packet_id):
                 return 0
             remote = True
-            receiver = sole_node(router.delivery, route)
+            receiver = sole_node(router.fanout, route)
         if receiver is not None:
             count: i64 = 1
             if end < len(buffer):
@@ -307,7 +307,7 @@ class PublishHandler:
             router.work += 1
             acknowledger.answer_one(qos, buffer[id_at : id_at + 2])
         else:
-            reached = router.delivery.forward(route, message, session)
+            reached = router.fanout.forward(route, message, session)
             if asked is not None and self._waits(asked, reached, now + router.nodes.patience):
                 return 1
             acknowledger.answer(qos, packet_id, reasons.SUCCESS if reached > 0 else self._reason(reached))

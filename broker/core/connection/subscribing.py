@@ -227,7 +227,7 @@ class FilterWork:
         """
         router = self._router
         filters = self._filters
-        delivery = router.delivery
+        delivery = router.fanout
         controls = router.limits.control_characters
         while not self._checked:
             if delivery.work >= until:

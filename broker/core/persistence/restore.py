@@ -61,7 +61,7 @@ def restore(router: Router, saved: Saved, now: float) -> list[SessionRecord]:
     for broadcast in saved.broadcasts:
         message = _message(broadcast.message, messages, now)
         origin = router.sessions.get(message.publisher)
-        router.delivery.resume(Interrupted(message, origin, broadcast.number, broadcast.passed), now)
+        router.fanout.resume(Interrupted(message, origin, broadcast.number, broadcast.passed), now)
     return links
 
 

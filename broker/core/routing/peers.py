@@ -1,7 +1,7 @@
 """Who is connected. The one place where a session gets or loses its outbox.
 
 Whoever sees a peer come or go (a protocol, a writer that cannot write, a timer) posts a `PeerConnected` or
-`PeerDisconnected`. `FanoutState` applies these before each batch of packets is routed, and between packets where a
+`PeerDisconnected`. `ConnectedPeers` applies these before each batch of packets is routed, and between packets where a
 CONNECT asks for it, so that nobody joins or leaves in the middle of a fanout. A peer that matches nothing costs
 nothing, and after its `PeerDisconnected` nothing here refers to it.
 """
@@ -62,12 +62,12 @@ class PeerListener:
         raise NotImplementedError
 
 
-class FanoutState:
+class ConnectedPeers:
     """The connected peers, and the events that change them."""
 
     def __init__(self, load: QueueTotals) -> None:
         self._load = load
-        self.peers: dict[Session, Outbox] = {}
+        self.outboxes: dict[Session, Outbox] = {}
         # Outboxes that got something since the shell last looked: it wakes their writers once for each read.
         self.touched: list[Outbox] = []
         # Shared subscriptions of those who came with very many, which are still to be placed: of each once, however
@@ -116,12 +116,12 @@ class FanoutState:
             session.detach(event.outbox)
             session.outbox = None
             self._place_shared(session, False)
-            del self.peers[session]
+            del self.outboxes[session]
             return True
         session.outbox = event.outbox
         event.outbox.queue.ledger = session.ledger
         self._place_shared(session, True)
-        self.peers[session] = event.outbox
+        self.outboxes[session] = event.outbox
         return True
 
     def _place_shared(self, session: Session, connected: bool) -> None:

@@ -35,7 +35,7 @@ from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.fanout import Fanout
 from broker.core.routing.in_turns.unfinished import Unfinished
 from broker.core.routing.nodes import NodeState
-from broker.core.routing.peers import END_WORK, HELD_WORK, FanoutState, PeerConnected, PeerDisconnected, PeerListener
+from broker.core.routing.peers import END_WORK, HELD_WORK, ConnectedPeers, PeerConnected, PeerDisconnected, PeerListener
 from broker.core.routing.publisher import Publisher
 from broker.core.routing.queue_limits import QueueLimits
 from broker.core.routing.retained.store import RetainedStore
@@ -76,23 +76,23 @@ class Router(PeerListener):
         self.trie = self.table.trie
         self.cache = self.table.cache
         self.deadlines = Deadlines()
-        self.delivery = Fanout(self.table, self._load, self.deadlines)
+        self.fanout = Fanout(self.table, self._load, self.deadlines)
         # How this broker calls itself in the path of a message (`path`); empty: it has no name yet, and meets no loop.
         self.broker_id = ""
         self.cache.guarded = limits.presence_topic
         self.cache.controls = limits.control_characters
         self.runs = RunFinder(self.cache, limits.live_messages, limits.live_bytes)
         load = self._load
-        self.fanout = FanoutState(load)
+        self.peers = ConnectedPeers(load)
         self.session_table = SessionTable()
         self.sessions = self.session_table.sessions
-        self.retained_store = RetainedStore(limits, self.counters, self.deadlines, self.sessions, self.delivery)
+        self.retained_store = RetainedStore(limits, self.counters, self.deadlines, self.sessions, self.fanout)
         self.retained = self.retained_store.tree
-        self.publisher = Publisher(limits, self.delivery, self.retained_store)
-        self.wills = WillQueue(self.publisher, self.counters, self.deadlines, self.delivery, self.session_table)
-        self.unfinished = Unfinished(self.delivery, load, self.deadlines)
-        self.queue_limits = QueueLimits(limits, self.delivery)
-        load.reliever = GlobalLimiter(self.sessions, load, self.delivery)
+        self.publisher = Publisher(limits, self.fanout, self.retained_store)
+        self.wills = WillQueue(self.publisher, self.counters, self.deadlines, self.fanout, self.session_table)
+        self.unfinished = Unfinished(self.fanout, load, self.deadlines)
+        self.queue_limits = QueueLimits(limits, self.fanout)
+        load.reliever = GlobalLimiter(self.sessions, load, self.fanout)
         self.alias_bytes: i64 = 0  # that the topic aliases of all clients take
         self.permissions: Permissions | None = None  # what access control says, if there is one
         self.event_listener: EventListener | None = None
@@ -124,7 +124,7 @@ class Router(PeerListener):
     @access_control.setter
     def access_control(self, asked: AccessControl | None) -> None:
         made = None if asked is None else Permissions(asked, 0 if self.permissions is None else self.permissions.epochs)
-        self.permissions = self.delivery.permissions = self.wills.permissions = self._load.permissions = made
+        self.permissions = self.fanout.permissions = self.wills.permissions = self._load.permissions = made
         self.cache.clear()
 
     @property
@@ -145,17 +145,17 @@ class Router(PeerListener):
     def journal(self, journal: Journal | None) -> None:
         self._journal = journal
         self.commits = None if journal is None else journal.commits
-        self.delivery.journal = journal
+        self.fanout.journal = journal
         self.retained_store.journal = journal
 
     @property
     def work(self) -> i64:
         """Deliveries, and what else is charged to whoever caused it; only grows."""
-        return self.delivery.work
+        return self.fanout.work
 
     @work.setter
     def work(self, work: i64) -> None:
-        self.delivery.work = work
+        self.fanout.work = work
 
     # -- recording -----------------------------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class Router(PeerListener):
         taps = create("nodes")
         for topic_filter in filters:
             taps.insert(topic_filter)
-        self.tap = self.delivery.tap = self.table.tap = self._load.tap = tap
+        self.tap = self.fanout.tap = self.table.tap = self._load.tap = tap
         self.cache.clear()
         self.cache.taps = taps if tap is not None else None
         for session in self.sessions.values():
@@ -288,7 +288,7 @@ class Router(PeerListener):
         `window` and `plain`: see `Session.attach`; `principal`: whose a new session is. Returns the session and whether
         it was present. Any earlier connection of the client has been given up by then.
         """
-        self.fanout.drain(self, now)
+        self.peers.drain(self, now)
         session = self.sessions.get(client_id)
         if session is not None and session.outbox is None:
             self.look_at(session, now)
@@ -309,9 +309,9 @@ class Router(PeerListener):
             session = self.session_table.make(client_id, self.limits, self.counters, principal)
             session.account.retained = self.retained_store.shares.of(client_id)
         session.attach(version, window, plain)
-        self.fanout.post(PeerConnected(session, outbox))
-        self.fanout.drain(self, now)
-        if self.fanout.placing:
+        self.peers.post(PeerConnected(session, outbox))
+        self.peers.drain(self, now)
+        if self.peers.placing:
             self.deadlines.set(self, now)
         self.session_table.count(session)
         return session, present
@@ -342,7 +342,7 @@ class Router(PeerListener):
 
     def sweep(self, now: float) -> None:
         """Drop what has grown too old in queues where nothing comes or goes: to be called every second or so."""
-        self.fanout.drain(self, now)
+        self.peers.drain(self, now)
         self.queue_limits.sweep(self._load, now)
         if self._journal is not None and self._journal.pages is not None:
             self._journal.pages.retry()
@@ -433,16 +433,16 @@ class Router(PeerListener):
         Also messages for very many, and the subscriptions of sessions that are over. One turn of some milliseconds,
         which ends early when a queue has become half full. True when more is due: call again at `deadlines.next_due`.
         """
-        self.fanout.drain(self, now)
+        self.peers.drain(self, now)
         counters = self.counters
         deadlines = self.deadlines
         deadlines.held_until = 0.0
-        self.work += self.fanout.place_some()
+        self.work += self.peers.place_some()
         self.wills.begin_turn()
         half_full = counters.half_full
         backed_up = counters.backed_up
         until: i64 = self.work + TICK_WORK
-        self.delivery.work_off(until - TICK_WORK // 2)
+        self.fanout.work_off(until - TICK_WORK // 2)
         self.unfinished.work_off(until - TICK_WORK // 4)
         self.work += DROP_WORK * self.table.work_off(self.table.drops)
         try:
@@ -473,7 +473,7 @@ class Router(PeerListener):
     @property
     def _goes_on(self) -> bool:
         """Whether something that has begun waits for nothing but a turn."""
-        return self.table.leaving or self.unfinished.waiting or self.delivery.broadcasting or bool(self.fanout.placing)
+        return self.table.leaving or self.unfinished.waiting or self.fanout.broadcasting or bool(self.peers.placing)
 
     @property
     def hurried(self) -> bool:

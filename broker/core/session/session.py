@@ -43,7 +43,7 @@ class Session(Subscriber):
         self, client_id: str, max_messages: int, max_bytes: int, counters: Counters, who: Principal | None = None
     ) -> None:
         # What each message touches comes first, up to `answers`: side by side it takes few lines of the cache.
-        # The connection, if there is one. `outbox` is changed by FanoutState.apply alone.
+        # The connection, if there is one. `outbox` is changed by ConnectedPeers.apply alone.
         self.outbox: Outbox | None = None
         # What waits, and what is in flight to the client.
         ledger = Ledger(client_id, counters)

@@ -172,7 +172,7 @@ class NodeLink(Owner):
             return
         server = self._server
         router = server.router
-        outbox = Outbox(router.fanout.touched, router.counters, 0, self._settings.queue_bytes)
+        outbox = Outbox(router.peers.touched, router.counters, 0, self._settings.queue_bytes)
         expiry = max(1, round(self._settings.node_expiry))
         protocol = NodeProtocol(router, self.session, outbox, self._client_id, expiry)
         self._connection = connection = ClientConnection(server.hub, protocol, self, not self._known, PATIENCE)

@@ -51,7 +51,7 @@ class Adopter:
         Those that are on their way to another node meanwhile have to wait: they are the last. The client identifiers.
         """
         router = self._router
-        router.fanout.drain(router, self._now())
+        router.peers.drain(router, self._now())
         came: list[str] = []
         for _ in range(len(estate.sessions)):
             number, record = estate.sessions[0]

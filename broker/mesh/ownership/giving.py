@@ -137,7 +137,7 @@ class Giver:
             peer = session.outbox.peer
             assert peer is not None
             peer.take_over(now)
-            router.fanout.drain(router, now)
+            router.peers.drain(router, now)
         if router.sessions.get(ask.client_id) is not session:
             return NONE
         if clean:

@@ -211,7 +211,7 @@ class Ownership(Room, Owner):
     def received(self, node: str, data: bytes) -> None:
         """A node has said something. Raises ProtocolFault."""
         router = self._router
-        router.fanout.drain(router, self._shell.now())
+        router.peers.drain(router, self._shell.now())
         try:
             for message in decode(data):
                 self._hear(node, message)

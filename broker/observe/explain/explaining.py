@@ -315,7 +315,7 @@ class Explainer:
 
     async def _group(self, group: SharedGroup, case: Case) -> Group:
         """Whose turn it is. `Fanout.choose` finds it; then the turn is given back."""
-        delivery, message = self._router.delivery, case.message
+        fanout, message = self._router.fanout, case.message
         made = Group(
             name=group.name,
             topic_filter=group.topic_filter,
@@ -324,13 +324,13 @@ class Explainer:
             next=None,
             sentence="",
         )
-        cursor, work = group.cursor, delivery.work
+        cursor, work = group.cursor, fanout.work
         try:
-            member = delivery.choose(group, message, case.reach)
+            member = fanout.choose(group, message, case.reach)
         finally:
             # Two deliveries take about as long as a step.
-            self._steps += (delivery.work - work) // 2
-            group.cursor, delivery.work = cursor, work
+            self._steps += (fanout.work - work) // 2
+            group.cursor, fanout.work = cursor, work
         if member is not None:
             session = cast(Session, member.session)
             receiver = nothing(session.client_id, session)

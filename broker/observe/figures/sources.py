@@ -90,7 +90,7 @@ class Reading:
     def connected(self) -> int:
         """Clients that are connected; links and other nodes are none, nor is what the program subscribes to."""
         links = () if self.sources.links is None else self.sources.links.links.values()
-        found = len(self.router.fanout.peers) - sum(1 for link in links if link.connected)
+        found = len(self.router.peers.outboxes) - sum(1 for link in links if link.connected)
         found -= self.sources.of_program() + self._of_nodes[0]
         self.sources.most_clients = max(self.sources.most_clients, found)
         return found

@@ -314,7 +314,7 @@ class UpstreamLink(Owner):
             self._failed(str(error))
             return None
         router = self.server.router
-        outbox = Outbox(router.fanout.touched, router.counters, offer.live_messages, offer.live_bytes)
+        outbox = Outbox(router.peers.touched, router.counters, offer.live_messages, offer.live_bytes)
         # A slow upstream slows nobody here: what it does not take in time is dropped and counted.
         outbox.queue.holds = False
         uplink = Uplink(self.link_state, offer, outbox, version, bridge)

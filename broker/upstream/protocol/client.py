@@ -74,12 +74,12 @@ class ClientProtocol(Peer):
         if self.state == CLOSED:
             return
         router = self.router
-        router.fanout.drain(router, now)
+        router.peers.drain(router, now)
         try:
             self.run(now)
         except ProtocolError as error:
             self.fail(error)
-        router.fanout.drain(router, now)
+        router.peers.drain(router, now)
 
     def run(self, now: float) -> None:
         """Act on the packets that are there, or on as many as one turn allows. Raises ProtocolError."""
@@ -117,8 +117,8 @@ class ClientProtocol(Peer):
         """The other side has accepted us: from now on the session's messages go out on this connection."""
         router = self.router
         self.sender.attach(self.version, window, True)
-        router.fanout.post(PeerConnected(self.sender, self.outbox))
-        router.fanout.drain(router, now)
+        router.peers.post(PeerConnected(self.sender, self.outbox))
+        router.peers.drain(router, now)
 
     def acknowledged(self, kind: int, packet_id: int, reason_code: int, now: float) -> None:
         """PUBACK, PUBREC, PUBREL or PUBCOMP came. Raises ProtocolError."""
@@ -162,13 +162,13 @@ class ClientProtocol(Peer):
                 packet.properties.integers[SESSION_EXPIRY_INTERVAL] = 0
             self.final_packet += encode(packet, self.version)
         self.end(reason_code, text)
-        self.router.fanout.drain(self.router, now)
+        self.router.peers.drain(self.router, now)
 
     def lost(self, text: str, now: float, closed: bool = False) -> None:
         """The connection is gone, or given up. `closed`: the other side has closed it, by all that can be seen."""
         del closed
         self.end(0, text)
-        self.router.fanout.drain(self.router, now)
+        self.router.peers.drain(self.router, now)
 
     def take_over(self, now: float) -> None:
         """Nobody else can have this client identifier; but the shell may end the connection."""
@@ -187,7 +187,7 @@ class ClientProtocol(Peer):
         self.close_text = text
         self.ended(was_connected)
         if was_connected:
-            self.router.fanout.post(PeerDisconnected(self.sender, self.outbox, CONNECTION_LOST))
+            self.router.peers.post(PeerDisconnected(self.sender, self.outbox, CONNECTION_LOST))
         else:
             self.outbox.close()
         self.outbox.report_end()

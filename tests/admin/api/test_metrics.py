@@ -102,7 +102,7 @@ async def test_a_scrape_walks_over_no_clients(serve: Serve, monkeypatch: pytest.
 
     router = broker.router
     monkeypatch.setattr(router, "sessions", Counted(router.sessions))
-    monkeypatch.setattr(router.fanout, "peers", Counted())
+    monkeypatch.setattr(router.peers, "outboxes", Counted())
     reading = broker.figures.read()
     for figure in FIGURES:
         if figure.exported and figure.kind is not Kind.HISTOGRAM:

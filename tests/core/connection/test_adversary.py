@@ -24,7 +24,7 @@ LARGEST_REMAINING: Final = 268_435_455
 def channel(router: Router, connect: bytes) -> ServerProtocol:
     """A connected client of a core without sockets; its CONNACK is taken."""
     limits = router.limits
-    outbox = Outbox(router.fanout.touched, router.counters, limits.live_messages, limits.live_bytes)
+    outbox = Outbox(router.peers.touched, router.counters, limits.live_messages, limits.live_bytes)
     made = ServerProtocol(router, outbox, Origin("nowhere"))
     made.receive(connect, 0.0)
     outbox.take_batch(1 << 20, 0.0)
@@ -156,7 +156,7 @@ def test_a_retained_message_does_not_keep_its_wire_forms() -> None:
         client.receive(wire.subscribe(1, [("#", qos)], version=version), 1.0)
     publisher = channel(router, wire.connect("p"))
     publisher.receive(wire.publish("t", b"x" * 1_000, qos=1, packet_id=1, retain=True), 1.0)
-    for outbox in router.fanout.peers.values():
+    for outbox in router.peers.outboxes.values():
         outbox.take_batch(1 << 20, 1.0)
     kept = router.retained.get("t")
     assert isinstance(kept, Message)

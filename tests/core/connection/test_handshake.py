@@ -238,7 +238,7 @@ class TestRefusals:
         assert client.closed
         assert client.packets == []
         assert network.router.sessions == {}
-        assert network.router.fanout.peers == {}
+        assert network.router.peers.outboxes == {}
 
     def test_refused_while_connected_elsewhere(self) -> None:
         """A refused CONNECT takes nothing over [MQTT-3.1.4-6]."""

@@ -24,12 +24,12 @@ FROM_CLIENTS = [case for case in CASES if case.direction in ("c2s", "both")]
 def _first_bytes(network: Network, raw: bytes, pace: int) -> ServerProtocol:
     """A connection that begins with these bytes."""
     protocol = ServerProtocol(
-        network.router, Outbox(network.router.fanout.touched, network.router.counters, 0, 0), Origin("somebody")
+        network.router, Outbox(network.router.peers.touched, network.router.counters, 0, 0), Origin("somebody")
     )
     for read in [raw[at : at + 1] for at in range(len(raw))] if pace else [raw]:
         protocol.receive(read, network.now)
     assert protocol.outbox.take_batch(1 << 20, network.now) == []
-    network.router.fanout.touched.clear()
+    network.router.peers.touched.clear()
     return protocol
 
 

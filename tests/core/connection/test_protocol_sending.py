@@ -29,7 +29,7 @@ class TestTakeover:
         assert ghost.end == (0x8E if old == V5 else -1)
         network.client("p").publish("t", b"x", 1)
         assert client.payloads() == [b"x"]
-        assert len(network.router.fanout.peers) == 2
+        assert len(network.router.peers.outboxes) == 2
 
     def test_in_the_middle_of_everything(self) -> None:
         """What the old connection did not take is sent on the new one: nothing of QoS 1 and 2 is lost."""

@@ -102,7 +102,7 @@ class Side:
         self.written = [b""] * len(self.clients)
 
     def join(self, connect: bytes) -> ServerProtocol:
-        outbox = Outbox(self.router.fanout.touched, self.router.counters, self.router.limits.live_messages, 0)
+        outbox = Outbox(self.router.peers.touched, self.router.counters, self.router.limits.live_messages, 0)
         made = ServerProtocol(self.router, outbox, Origin("nowhere"))
         made.receive(connect, 1.0)
         return made

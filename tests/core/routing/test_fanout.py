@@ -155,8 +155,8 @@ def absent(network: Network, count: int) -> None:
         session.expiry_interval = 1_000
         router.subscribe(session, "g", "t", Request("$share/g/t", 1), 0)
         assert session.outbox is not None
-        router.fanout.post(PeerDisconnected(session, session.outbox, "connection-lost"))
-    router.fanout.drain(router, network.now)
+        router.peers.post(PeerDisconnected(session, session.outbox, "connection-lost"))
+    router.peers.drain(router, network.now)
 
 
 class TestShared:

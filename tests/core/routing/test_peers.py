@@ -55,7 +55,7 @@ class TestEvents:
         """It was applied, and is not again; those behind it are, at the next drain."""
         router, notes = Network().router, Failing()
         router.event_listener = notes
-        state = router.fanout
+        state = router.peers
         peers = [peer(router, name) for name in "abc"]
         for session, outbox in peers:
             state.post(PeerConnected(session, outbox))
@@ -68,22 +68,22 @@ class TestEvents:
         state.drain(router, 1.0)
         assert notes.left == ["a", "b", "c"]
         state.drain(router, 1.0)
-        assert (notes.left, state.peers) == (["a", "b", "c"], {})
+        assert (notes.left, state.outboxes) == (["a", "b", "c"], {})
 
     def test_nothing_changes_before_drain(self) -> None:
         """An event takes effect when events are drained, in order."""
         router, notes = watched()
-        state = router.fanout
+        state = router.peers
         session, outbox = peer(router, "a")
         state.post(PeerConnected(session, outbox))
-        seen = [(session.outbox, dict(state.peers))]
+        seen = [(session.outbox, dict(state.outboxes))]
         state.drain(router, 1.0)
-        seen.append((session.outbox, dict(state.peers)))
+        seen.append((session.outbox, dict(state.outboxes)))
         state.post(PeerDisconnected(session, outbox, "stalled"))
-        seen.append((session.outbox, dict(state.peers)))
+        seen.append((session.outbox, dict(state.outboxes)))
         assert notes.left == []
         state.drain(router, 1.0)
-        seen.append((session.outbox, dict(state.peers)))
+        seen.append((session.outbox, dict(state.outboxes)))
         there = {session: outbox}
         assert seen == [(None, {}), (outbox, there), (outbox, there), (None, {})]
         assert notes.left == ["a"]
@@ -91,23 +91,23 @@ class TestEvents:
     def test_old_news(self) -> None:
         """A disconnect of a connection that was replaced, or told twice, says nothing new."""
         router, notes = watched()
-        state = router.fanout
+        state = router.peers
         session, first = peer(router, "a")
         _, second = peer(router, "a")
         for outbox in (first, second):
             state.post(PeerConnected(session, outbox))
         state.post(PeerDisconnected(session, first, "connection-lost"))
         state.drain(router, 1.0)
-        assert (notes.left, state.peers) == ([], {session: second})
+        assert (notes.left, state.outboxes) == ([], {session: second})
         for _ in range(2):
             state.post(PeerDisconnected(session, second, "connection-lost"))
         state.drain(router, 1.0)
-        assert (notes.left, state.peers) == (["a"], {})
+        assert (notes.left, state.outboxes) == (["a"], {})
 
     def test_events_posted_while_draining(self) -> None:
         """They are applied in the same drain, after those before them, not inside one another."""
         router = Network().router
-        state = router.fanout
+        state = router.peers
         sessions = [peer(router, name) for name in "abc"]
 
         class Chain(Notes):
@@ -130,7 +130,7 @@ class TestEvents:
         state.post(PeerDisconnected(*sessions[0], "stalled"))
         state.drain(router, 1.0)
         assert notes.left == ["a", "b", "c"]
-        assert state.peers == {}
+        assert state.outboxes == {}
 
 
 class TestMembership:
@@ -145,13 +145,13 @@ class TestMembership:
             client.wire.frozen = True
         router = network.router
         gone = clients[1]
-        router.fanout.post(PeerDisconnected(gone.session, gone.wire.outbox, "stalled"))
-        before = dict(router.fanout.peers)
+        router.peers.post(PeerDisconnected(gone.session, gone.wire.outbox, "stalled"))
+        before = dict(router.peers.outboxes)
         router.publish(Message(b"t", b"x", 0, False, b"", 0.0, ""), None)
-        assert router.fanout.peers == before
+        assert router.peers.outboxes == before
         assert [client.wire.outbox.messages for client in clients] == [1, 1, 1]
-        router.fanout.drain(router, network.now)
-        assert len(router.fanout.peers) == 2
+        router.peers.drain(router, network.now)
+        assert len(router.peers.outboxes) == 2
         assert clients[1].wire.outbox.messages == 0
 
     def test_only_connected_peers_are_listed(self) -> None:
@@ -159,9 +159,9 @@ class TestMembership:
         network = Network(limits(allow_anonymous=0))
         network.idle("a").dial()
         network.idle("b").connect()
-        assert network.router.fanout.peers == {}
+        assert network.router.peers.outboxes == {}
         network.client("c", user_name="u")
-        assert [session.client_id for session in network.router.fanout.peers] == ["c"]
+        assert [session.client_id for session in network.router.peers.outboxes] == ["c"]
 
     def test_shared_subscriptions_follow(self) -> None:
         """Members of share groups stand among the connected or the others, as their clients come and go."""
@@ -192,9 +192,9 @@ class TestMembership:
             client.subscribe("w")
             client.wire.frozen = True
         for client in clients:
-            network.router.fanout.post(PeerDisconnected(client.session, client.wire.outbox, "stalled"))
-        network.router.fanout.drain(network.router, network.now)
-        assert network.router.fanout.peers == {}
+            network.router.peers.post(PeerDisconnected(client.session, client.wire.outbox, "stalled"))
+        network.router.peers.drain(network.router, network.now)
+        assert network.router.peers.outboxes == {}
         assert network.router.sessions == {}
         assert [client.wire.outbox.messages for client in clients] == [0] * 4
 
@@ -217,14 +217,14 @@ def test_nothing_refers_to_a_peer_that_is_gone() -> None:
     assert held == [outbox, None]
     held.clear()
     router = network.router
-    assert session not in router.fanout.peers
-    assert outbox not in router.fanout.peers.values()
-    assert outbox not in router.fanout.touched
+    assert session not in router.peers.outboxes
+    assert outbox not in router.peers.outboxes.values()
+    assert outbox not in router.peers.touched
     assert client.wire.protocol.session is None
     # Whatever else refers to it (its own channel and connection) goes with it; nothing that stays does.
     gc.collect()
-    lasting = [session, router.fanout, router, router.fanout.peers, router.fanout.touched, router.sessions]
-    lasting += [vars(one) for one in (session, router.fanout, router) if hasattr(one, "__dict__")]
+    lasting = [session, router.peers, router, router.peers.outboxes, router.peers.touched, router.sessions]
+    lasting += [vars(one) for one in (session, router.peers, router) if hasattr(one, "__dict__")]
     referrers = {id(one) for one in gc.get_referrers(outbox)}
     assert not referrers & {id(one) for one in lasting}
 

@@ -533,7 +533,7 @@ class TestWillsOfOthers:
         network.client("x", clean=False, expiry=HOUR, user_name="old", will=Will("t", b"x"))
         users.barred = (withdrawn,)
         users.epoch += 1
-        router.delivery.broadcasting = True
+        router.fanout.broadcasting = True
         network.client("x", clean=False, expiry=HOUR, user_name="new")
         network.advance(1)
         assert reader.payloads() == ([] if withdrawn == "old" else [b"x"])
@@ -692,9 +692,9 @@ class TestQos:
         writer.publish("t", b"x", 1)
         route = network.router.cache.lookup(b"t")
         assert route is not None
-        assert network.router.delivery.open(route)
+        assert network.router.fanout.open(route)
         a.subscribe("t", qos=2)
-        assert not network.router.delivery.open(route)
+        assert not network.router.fanout.open(route)
         writer.publish("t", b"x", 2)
         assert qos_of(a) == [1, 1]
 

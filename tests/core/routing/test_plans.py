@@ -25,7 +25,7 @@ def publish(router: Router) -> None:
 
 def plan_of(router: Router) -> FanoutPlan:
     """The plan as it stands in the cache, brought up to date."""
-    made = router.delivery._plan(router.cache.route(TOPIC))
+    made = router.fanout._plan(router.cache.route(TOPIC))
     assert isinstance(made, FanoutPlan)
     return made
 

@@ -89,7 +89,7 @@ class TestRouting:
         for _ in range(50):
             publisher.post("t", b"x", 1)
         publisher.wire.to_channel()
-        assert [box for box in network.router.fanout.touched if box is client.wire.outbox] == [client.wire.outbox]
+        assert [box for box in network.router.peers.touched if box is client.wire.outbox] == [client.wire.outbox]
         network.settle()
         assert len(client.take()) == 50
 
@@ -343,10 +343,10 @@ class TestWills:
         for client in clients:
             client.subscribe("will/#")
         for client in clients:
-            network.router.fanout.post(PeerDisconnected(client.session, client.wire.outbox, "stalled"))
-        network.router.fanout.drain(network.router, network.now)
+            network.router.peers.post(PeerDisconnected(client.session, client.wire.outbox, "stalled"))
+        network.router.peers.drain(network.router, network.now)
         network.settle()
-        assert network.router.fanout.peers.keys() == {network.session("witness")}
+        assert network.router.peers.outboxes.keys() == {network.session("witness")}
         assert sorted(witness.payloads()) == [b"%d" % number for number in range(5)]
 
 

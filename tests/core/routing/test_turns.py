@@ -260,7 +260,7 @@ class TestSessionsThatEnd:
                 router.subscribe(each.session, "g", name, Request(f"$share/g/{name}", 1), 0)
         for each in (away, client):
             each.cut()
-        router.fanout.places = 10
+        router.peers.places = 10
         client.connect(clean=False, expiry=1_000, settle=False)
         client.wire.to_channel()
         entries = [router.trie.find(f"s/{number}") for number in range(35)]
@@ -295,7 +295,7 @@ def test_members_of_many_groups_in_any_order(steps: list[tuple[str, int]]) -> No
     network = Network()
     router = network.router
     # Most memberships are placed, and go, later.
-    router.fanout.places = 1
+    router.peers.places = 1
     router.table.drops = 1
     publisher = network.client("p")
     clients = [network.idle(f"c{number}") for number in range(3)]
@@ -345,7 +345,7 @@ def test_who_comes_again_and_again_is_placed_once() -> None:
     """What is still to be placed does not grow with the connects, and all of it is where it belongs in the end."""
     network = Network()
     router = network.router
-    router.fanout.places = 10
+    router.peers.places = 10
     client = network.client("c", V5, expiry=100)
     for number in range(50):
         request = Request(f"$share/g/t/{number}", 1)
@@ -354,14 +354,14 @@ def test_who_comes_again_and_again_is_placed_once() -> None:
         client.cut()
         client.connect(clean=False, expiry=100, settle=False)
         client.wire.to_channel()
-        assert len(router.fanout.placing) == 1
+        assert len(router.peers.placing) == 1
     ticks(network)
-    assert not router.fanout.placing
+    assert not router.peers.placing
     client.cut()
     client.connect(clean=False, expiry=100, settle=False)
     client.wire.to_channel()
     client.cut()
-    assert not router.fanout.placing
+    assert not router.peers.placing
 
 
 class Faulty(AccessControl):

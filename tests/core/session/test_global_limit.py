@@ -50,7 +50,7 @@ def counted(network: Network) -> Sessions:
     sessions = Sessions()
     network.router.sessions = network.router.session_table.sessions = sessions
     load = network.router.counters.load
-    load.reliever = GlobalLimiter(sessions, load, network.router.delivery)
+    load.reliever = GlobalLimiter(sessions, load, network.router.fanout)
     return sessions
 
 

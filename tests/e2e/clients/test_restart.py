@@ -277,7 +277,7 @@ async def test_many_connections_come_and_go() -> None:
             while len(broker.connections) > 1:
                 await watcher.fence()
         assert list(broker.router.sessions) == ["watcher"]
-        assert len(broker.router.fanout.peers) == 1
+        assert len(broker.router.peers.outboxes) == 1
         assert len(broker.router.trie) == 0
         await watcher.disconnect()
 

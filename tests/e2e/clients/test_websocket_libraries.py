@@ -56,7 +56,7 @@ class TestWebsockets:
         await web.recv()
         await within("the broker's close frame", web.close(1001, "leaving"))
         assert web.close_code == 1001
-        assert not broker.router.fanout.peers
+        assert not broker.router.peers.outboxes
 
     async def test_text(self, broker: Broker) -> None:
         """[MQTT-6.0.0-1]."""

@@ -137,7 +137,7 @@ async def test_a_frozen_subscriber_is_evicted(embed: Embed, expiry: int) -> None
     watcher = await join(broker, "watcher", "wills")
     await fill(broker, "frozen", publisher, [reader])
     assert (await watcher.message()).payload == b"stalled"
-    assert "frozen" not in [session.client_id for session in broker.router.fanout.peers]
+    assert "frozen" not in [session.client_id for session in broker.router.peers.outboxes]
     await until("the socket is gone", lambda: len(broker.connections) == 3, publisher)
     assert broker.router.counters.dropped[DISCONNECTED] >= 20
 
@@ -347,4 +347,4 @@ async def test_a_hundred_frozen_clients_and_a_healthy_one(embed: Embed) -> None:
     for connection in crowd:
         connection.close()
     await until("their sockets are gone", lambda: len(broker.connections) == 2, publisher)
-    assert len(broker.router.fanout.peers) == 2
+    assert len(broker.router.peers.outboxes) == 2

@@ -268,7 +268,7 @@ class World:
 
     def _route(self, node: Node, payload: bytes, qos: int, publisher: str) -> None:
         router = node.network.router
-        router.fanout.drain(router, node.network.now)
+        router.peers.drain(router, node.network.now)
         router.publish(Message(TOPIC.encode(), payload, qos, False, b"", 0.0, publisher), None)
         node.network.wake()
 

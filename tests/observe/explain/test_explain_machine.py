@@ -260,7 +260,7 @@ class Explained(Receivers):
             self.network.settle()
             router, now = self.network.router, self.network.now
             router.overfull(now)
-            router.fanout.drain(router, now)
+            router.peers.drain(router, now)
             self.network.settle()
             if not self._up(client) or client.wire.frozen or client.wire.outbox.closed:
                 return

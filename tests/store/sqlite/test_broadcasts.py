@@ -29,7 +29,7 @@ def made(store: SqliteStore) -> Router:
     """A broker whose sessions all listen to everything, and which hands a message to one of them in a turn."""
     router = Router(Limits())
     router.journal = store.journal
-    router.delivery.at_once = 1
+    router.fanout.at_once = 1
     for number in range(SESSIONS):
         session = Session(f"c{number}", 100, 1_000_000, router.counters)
         session.expiry_interval = 1_000
@@ -54,7 +54,7 @@ async def published(directory: Path, qos: int, turns: int) -> int:
     if turns >= 0:
         await store.flush()
     for _ in range(turns):
-        router.delivery.work_off(router.work + 1)
+        router.fanout.work_off(router.work + 1)
         await store.flush()
     os.kill(os.getpid(), signal.SIGKILL)
     return 0
@@ -81,7 +81,7 @@ async def test_a_kill_at_any_turn(tmp_path: Path, qos: int, turns: int) -> None:
     )
     assert sum(len(record.deliveries) for record in saved.sessions) == min(max(turns, 0), SESSIONS)
     router = restored(saved, Limits(), 100.0, store)
-    while router.delivery.broadcasting:
+    while router.fanout.broadcasting:
         router.tick(100.0)
     waiting = [[each.message.payload() for each in one.queue.pending or ()] for one in router.sessions.values()]
     assert waiting == [[b"x"] if acknowledged else []] * SESSIONS
@@ -97,7 +97,7 @@ async def test_who_comes_after_it_does_not_get_it_from_the_next_broker(tmp_path:
     store = await opened(tmp_path)
     router = made(store)
     router.publish(Message(b"t", b"x", 1, False, b"", 0.0, "p"), None)
-    router.delivery.work_off(router.work + 1)
+    router.fanout.work_off(router.work + 1)
     router.end_session(router.sessions["c0"], 1.0)
     for client_id in ("c0", "late"):
         session = Session(client_id, 100, 1_000_000, router.counters)
@@ -132,8 +132,8 @@ async def test_many_groups_while_one_goes_on(tmp_path: Path) -> None:
     router.publish(Message(b"t", b"x", 1, False, b"", 0.0, "p"), None)
     told = commits.told
     groups = int(str(dict(store.figures())["groups"]))
-    while router.delivery.broadcasting:
-        router.delivery.work_off(router.work + 1)
+    while router.fanout.broadcasting:
+        router.fanout.work_off(router.work + 1)
         await store.flush()
         assert commits.committed == commits.told > told
         await asyncio.sleep(0)

@@ -256,7 +256,7 @@ async def test_a_connection_that_is_over_leaves_nothing() -> None:
         call.close()
         await until(lambda: connection.over)
         assert connection.uplink.outbox.owner is None
-        assert link.session not in edge.router.fanout.peers
+        assert link.session not in edge.router.peers.outboxes
 
 
 @pytest.mark.parametrize("stage", ["network", "connack", "waiting", "connected"])

@@ -47,9 +47,9 @@ def sessions(network: Network, count: int = MANY, filters: tuple[str, ...] = FIL
 def finish(router: Router, now: float) -> int:
     """Tick until nobody waits for a message any more; how many ticks, each of which is bounded."""
     ticks = 0
-    while router.delivery.broadcasting:
+    while router.fanout.broadcasting:
         before = router.work
-        assert router.tick(now) == router.delivery.broadcasting
+        assert router.tick(now) == router.fanout.broadcasting
         # One more than there was room for.
         assert router.work - before <= TICK_WORK + 2 * SLOW
         ticks += 1
@@ -156,8 +156,8 @@ def test_what_is_for_very_many_waits_for_what_is_before_it_and_nothing_else_does
         for number in range(3):
             publisher.post(TOPIC.decode(), b"%d" % number, 1)
         publisher.wire.to_channel()
-    assert router.delivery.broadcasting
-    assert len(router.delivery._broadcasts) == 1
+    assert router.fanout.broadcasting
+    assert len(router.fanout._broadcasts) == 1
     assert all(publisher.wire.protocol.unfinished for publisher in publishers)
     other.post("other", b"now")
     other.wire.to_channel()
@@ -167,9 +167,9 @@ def test_what_is_for_very_many_waits_for_what_is_before_it_and_nothing_else_does
         for publisher in publishers:
             if publisher.wire.protocol.unfinished:
                 publisher.wire.protocol.go_on(network.now)
-        most = max(most, len(router.delivery._broadcasts))
+        most = max(most, len(router.fanout._broadcasts))
         router.tick(network.now)
-        if router.counters.messages_received == 3 * 3 + 2 and not router.delivery._broadcasts:
+        if router.counters.messages_received == 3 * 3 + 2 and not router.fanout._broadcasts:
             break
     assert most == 1
     for client in (listener, *publishers):
@@ -198,7 +198,7 @@ def test_what_follows_waits_also_when_fewer_listen_by_then(qos: int) -> None:
     publisher.post(TOPIC.decode(), b"first", qos)
     publisher.wire.to_channel()
     router.unsubscribe(receivers[0], "a/+")
-    assert router.delivery.broadcasting
+    assert router.fanout.broadcasting
     publisher.post("z", b"by itself", qos)
     publisher.post(TOPIC.decode(), b"second", qos)
     publisher.wire.to_channel()
@@ -214,7 +214,7 @@ def test_what_follows_waits_also_when_fewer_listen_by_then(qos: int) -> None:
         assert outbox is not None
         written = outbox.take(1 << 20, network.now)
         assert -1 < written.index(b"first") < written.index(b"second")
-    assert not router.delivery.would_wait(TOPIC)
+    assert not router.fanout.would_wait(TOPIC)
 
 
 def test_few_are_on_their_way_at_a_time_whoever_publishes() -> None:
@@ -229,7 +229,7 @@ def test_few_are_on_their_way_at_a_time_whoever_publishes() -> None:
     for number, payload in enumerate(sent):
         before = router.work
         router.publish(message(1, payload), None)
-        assert len(router.delivery._broadcasts) == min(number + 1, MOST_IN_LINE)
+        assert len(router.fanout._broadcasts) == min(number + 1, MOST_IN_LINE)
         if number >= MOST_IN_LINE:
             assert router.work - before >= MANY * SLOW
     finish(router, network.now)
@@ -258,7 +258,7 @@ def test_few_with_very_many_filters_have_a_plan_after() -> None:
     # From here on at once, also when some of it changes.
     router.unsubscribe(session, names[3])
     router.publish(message(1, topic=topic), None)
-    assert not router.delivery.broadcasting
+    assert not router.fanout.broadcasting
     assert session.queued() == 2
 
 
@@ -333,7 +333,7 @@ def test_one_that_was_interrupted_goes_on_with_those_who_have_not_had_it(filters
     for session in receivers:
         session.keep_in(journal)
     passed = {session.client_id for session in receivers[:4]}
-    router.delivery.resume(Interrupted(message(1, b"<old>"), receivers[9], 1, passed), network.now)
+    router.fanout.resume(Interrupted(message(1, b"<old>"), receivers[9], 1, passed), network.now)
     assert router.deadlines.next_due() == network.now
     router.publish(message(1, b"<new>"), None)
     assert sum(session.queued() for session in receivers) == 0
@@ -353,11 +353,11 @@ def test_wills_for_very_many_come_one_after_another() -> None:
     leaving = [network.client(f"w{number}", will=Will("a/b", b"gone", 1)) for number in range(4)]
     for client in leaving:
         client.cut()
-    assert len(router.delivery._broadcasts) == 1
+    assert len(router.fanout._broadcasts) == 1
     for _ in range(1_000):
         network.now += 0.01
         router.tick(network.now)
-        assert len(router.delivery._broadcasts) <= 1
-        if not router.delivery.broadcasting and not router.wills.waiting:
+        assert len(router.fanout._broadcasts) <= 1
+        if not router.fanout.broadcasting and not router.wills.waiting:
             break
     assert {session.queued() for session in receivers} == {4}
