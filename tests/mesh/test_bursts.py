@@ -170,8 +170,8 @@ async def test_a_node_is_told_no_receive_maximum(start: Start) -> None:
     nodes = await start("a", "b", mqtt={"receive_maximum": 5})
     hears = await nodes.join("b", "hears", ("x", 1))
     assert nodes.meshes["a"].links["b"].session.window.limit == 65_535
-    nodes.mesh.hold("b", "a")
     saying = [await nodes.join("a", f"says{number}", version=4) for number in range(3)]
+    nodes.mesh.hold("b", "a")
     for says in saying:
         await says.send(burst(4, 1, 5))
     for _ in range(15):

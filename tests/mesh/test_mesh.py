@@ -229,7 +229,7 @@ async def test_each_message_goes_to_one_member_of_a_share_group(start: Start, qo
 
 async def test_what_a_node_does_not_take_goes_to_another_member(start: Start) -> None:
     """A member's node is gone before it had acknowledged: its messages are given on, as they were published."""
-    nodes = await start("a", "b")
+    nodes = await start("a", "b", mesh={"confirm_timeout": 0.2})
     await nodes.join("b", "far", ("$share/g/x", 1))
     says = await nodes.join("a", "says")
     nodes.mesh.hold("a", "b")
