@@ -39,7 +39,7 @@ async def parts(database: Database) -> list[Part]:
 
 async def remove(database: Database) -> None:
     """Remove the tables of a store that has no session of a client, and its schema. Raises StoreError."""
-    await begin(database, "", lambda line: None)
+    await begin(database, "", lambda _: None)
     try:
         # Nobody else takes it from here on.
         await database.hold()
