@@ -64,6 +64,8 @@ def _all(settings: Settings, embedded: bool, own_store: bool) -> Iterator[str]:
     if settings.access.acl_file and settings.access.default:
         yield "access.default is never asked: access.acl_file has the last word, and denies what no line of it allows"
     yield from _store(settings, own_store)
+    if settings.mesh.adopt_sessions and not (settings.mesh.name and settings.store.url):
+        yield "mesh.adopt_sessions has no effect: it is about nodes of a mesh (mesh.name) with a database (store.url)"
     yield from _placeholders(settings)
     yield from _rules(settings, embedded)
     yield from _unreached(settings.rule)

@@ -141,3 +141,18 @@ class TestStore:
     def test_sessions_that_never_stay(self) -> None:
         (line,) = told(store={"path": "/s"}, session={"persistent": False})
         assert line.startswith("store.path keeps retained messages alone")
+
+
+@pytest.mark.parametrize("missing", ["mesh", "store"])
+def test_adoption_takes_a_mesh_and_a_database(missing: str) -> None:
+    values: dict[str, Any] = {
+        "mesh": {"name": "one", "node": "a", "adopt_sessions": True},
+        "store": {"url": "postgresql://127.0.0.1/canopy"},
+    }
+    assert told(**values) == []
+    if missing == "mesh":
+        values["mesh"] = {"adopt_sessions": True}
+    else:
+        del values["store"]
+    (line,) = told(**values)
+    assert line.startswith("mesh.adopt_sessions has no effect")

@@ -54,6 +54,10 @@ class MeshStatus:
     sessions_in: int
     """Sessions that have come here from other nodes since the start, and those that have gone there."""
     sessions_out: int
+    sessions_adopted: int
+    """Sessions of dead nodes that have come here out of their stores (`mesh.adopt_sessions`)."""
+    messages_not_adopted: int
+    """Messages of these that were lost: no room, or QoS 2 that must not be sent again."""
     claims_unanswered: int
     """Answers of nodes that clients waited for in vain (`mesh.confirm_timeout`)."""
     wills_kept: int
@@ -102,6 +106,8 @@ def status(mesh: Mesh) -> MeshStatus:
         answers_late=interest.waiting.late,
         sessions_in=ownership.taker.moved,
         sessions_out=ownership.giver.moved,
+        sessions_adopted=ownership.adopter.adopted,
+        messages_not_adopted=ownership.adopter.dropped,
         claims_unanswered=ownership.claims.timed_out,
         wills_kept=mesh.wills.kept,
         will_bytes=mesh.wills.kept_bytes,

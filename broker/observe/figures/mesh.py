@@ -92,6 +92,20 @@ MESH: Final = (
     _mesh("sessions_in", COUNTER, "sessions/in", "Sessions that came from other nodes", lambda mesh: mesh.sessions_in),
     _mesh("sessions_out", COUNTER, "sessions/out", "Sessions that went to other nodes", lambda mesh: mesh.sessions_out),
     _mesh(
+        "sessions_adopted",
+        COUNTER,
+        "sessions/adopted",
+        "Sessions taken over from dead nodes (mesh.adopt_sessions)",
+        lambda mesh: mesh.sessions_adopted,
+    ),
+    _mesh(
+        "messages_not_adopted",
+        COUNTER,
+        "messages/not adopted",
+        "Messages of sessions of dead nodes that could not be taken over: no room, or QoS 2 in flight",
+        lambda mesh: mesh.messages_not_adopted,
+    ),
+    _mesh(
         "claims_unanswered",
         COUNTER,
         "claims/unanswered",
