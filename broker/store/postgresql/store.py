@@ -38,6 +38,8 @@ LEASE_TIMEOUT: Final = 15.0
 SLOWEST: Final = 1024 * 1024
 """Bytes of a group that the network brings in a second at least: a large group may take longer than a small one."""
 
+IN_USE: Final = "the store is in use by another broker of this process"
+
 IDLE: Final = 0.05
 """Seconds without work after which the next piece of the background's is done."""
 
@@ -132,7 +134,7 @@ class PostgresStore(Store):
     async def open(self, clock: Callable[[], float]) -> None:
         """Begin. Raises StoreError: the database cannot be used; it says why and what to do."""
         if self._task is not None:
-            raise StoreError("the store is in use by another broker of this process")
+            raise StoreError(IN_USE)
         loop = asyncio.get_running_loop()
         begun = await begin(self._database, self._mesh, self._groups.notice)
         if not self._groups.unfinished():
@@ -192,6 +194,8 @@ class PostgresStore(Store):
 
     async def parts(self) -> list[Part]:
         """See `Store.parts`."""
+        if self._task is not None:
+            raise StoreError(IN_USE)
         try:
             return await parts(self._database)
         finally:

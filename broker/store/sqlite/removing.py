@@ -19,8 +19,8 @@ def parts(directory: Path) -> list[Part]:
     """The stores of workers in the folder of the first one's. Raises StoreError."""
     try:
         found = [(FOLDER.fullmatch(each.name), each) for each in directory.iterdir() if (each / FILE).exists()]
-    except FileNotFoundError:
-        return []
+    except (FileNotFoundError, NotADirectoryError):
+        return []  # opening it says what is wrong
     except OSError as error:
         raise StoreError(f"{directory} cannot be read: {error.strerror}") from error
     return sorted(Part(int(name[1]), str(each)) for name, each in found if name is not None)
