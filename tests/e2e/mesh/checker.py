@@ -361,6 +361,20 @@ def _was_overtaken(whole: _Whole, event: Received, before: Received) -> bool:
     return False
 
 
+def _came_with_a_move(whole: _Whole, event: Received) -> bool:
+    """Whether it came as its client moved, while one of the two nodes could not reach a third one: what comes along and
+    what the new node had by then may stand in either order."""
+    for before, opened in whole.moves(event.client):
+        if not opened.began - whole.settles <= event.at <= opened.at + whole.settles:
+            continue
+        two = {before.node, opened.node}
+        others = {each.node for homes in whole.homes.values() for each in homes}
+        others.update(node for fault in whole.faults for node in fault.nodes)
+        if any(whole.apart(node, one, opened.began, opened.at) for node in others - two for one in two):
+            return True
+    return False
+
+
 def _order(whole: _Whole, verdict: Verdict) -> None:
     """[MQTT-4.6.0-6] The first deliveries of a topic come in the order in which its publisher sent them."""
     highest: dict[tuple[str, str], Received] = {}
@@ -380,6 +394,7 @@ def _order(whole: _Whole, verdict: Verdict) -> None:
                 whole.one_of_two(event.client, event.topic, (before.number, event.number), event.at)
                 or _came_late(whole, event.client, whole.messages.get((event.topic, event.number)))
                 or _was_overtaken(whole, event, before)
+                or _came_with_a_move(whole, event)
             ),
             event.client,
             f"{event.topic} {event.number} came behind {before and before.number}",

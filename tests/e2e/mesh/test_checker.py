@@ -230,6 +230,16 @@ def test_what_a_publisher_that_moved_publishes_may_overtake_what_waits_for_a_nod
     assert broken(*late, apart, moved) == []
 
 
+def test_a_session_that_moves_without_a_third_node_may_have_what_comes_along_behind_what_was_there() -> None:
+    late = [*without(GOOD, got(2.1, 2, 1), got(3.1, 3, 1)), got(3.4, 3, 1, "d"), got(3.4, 2, 1, "d")]
+    moved, killed = opened(3.3, "s", "d", 9), Fault(3.0, 4, "kill", ("c",))
+    assert broken(*late, moved) == ["order"]
+    assert broken(*late, killed) == ["order"]
+    assert broken(*late, moved, Fault(3.0, 4, "kill", ("a",))) == []
+    assert broken(*late, moved, killed) == []
+    assert broken(*late, opened(30, "s", "d", 9), Fault(29, 31, "kill", ("c",))) == ["order"]
+
+
 RETAINED: list[Event] = [
     *BEGIN,
     *(sent(number, number, 1, retain=True) for number in (1, 2, 3)),
