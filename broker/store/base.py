@@ -17,6 +17,9 @@ from broker.core.histogram import Histogram
 from broker.core.persistence.journal import Journal, Saved
 from broker.store.adoptions import Adoptions
 
+IN_USE: Final = "the store is in use by another broker of this process"
+"""What opening says of a store that is open."""
+
 
 class StoreError(Exception):
     """Why a store cannot be opened, read or written, in one line for the operator."""

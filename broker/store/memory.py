@@ -27,7 +27,7 @@ from broker.core.principal import Principal
 from broker.core.queues.delivery import RELEASED, SENT, Delivery, queue_of
 from broker.core.queues.message import Message
 from broker.core.topics.subscription import Subscription
-from broker.store.base import Store, StoreError, Times
+from broker.store.base import IN_USE, Store, StoreError, Times
 
 
 class _Message:
@@ -238,7 +238,7 @@ class MemoryStore(Store):
     async def open(self, clock: Callable[[], float]) -> None:
         """Begin. Raises StoreError when another broker has this store."""
         if self._open:
-            raise StoreError("the store is in use by another broker of this process")
+            raise StoreError(IN_USE)
         self._open = True
         self._times.start(clock)
 

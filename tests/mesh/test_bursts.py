@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import pytest
 
 from broker.core.connection.publishing import PUBLISH_RUN
 from tests.e2e import wire
 from tests.e2e.wire import PUBACK, PUBCOMP, PUBREC, PUBREL, Peer
-from tests.mesh.brokers import Start
+from tests.mesh.brokers import Nodes, Start
 from tests.support.waiting import until
 
 NO_MATCHING_SUBSCRIBERS = 0x10
@@ -29,6 +30,15 @@ async def routed(hears: Peer, says: Peer) -> None:
     """The topic has been routed, so that what follows takes the hot path."""
     await says.publish("x", b"000")
     assert (await hears.message()).payload == b"000"
+
+
+async def two_nodes(start: Start, **settings: Any) -> tuple[Nodes, Peer, Peer]:
+    """The nodes a and b; a client of b that hears what one of a says."""
+    nodes = await start("a", "b", **settings)
+    hears = await nodes.join("b", "hears", ("x", 2))
+    says = await nodes.join("a", "says")
+    await routed(hears, says)
+    return nodes, hears, says
 
 
 async def answers(says: Peer, qos: int, count: int = COUNT) -> list[tuple[int, int]]:
@@ -74,10 +84,7 @@ async def test_a_burst_arrives_in_order_and_is_acknowledged_in_order(
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_a_burst_waits_for_the_other_node_and_no_longer_than_set(start: Start, qos: int) -> None:
     """What comes again while it waits is not published again, and acknowledged once."""
-    nodes = await start("a", "b", mesh={"confirm_timeout": 1.5})
-    hears = await nodes.join("b", "hears", ("x", 2))
-    says = await nodes.join("a", "says")
-    await routed(hears, says)
+    nodes, hears, says = await two_nodes(start, mesh={"confirm_timeout": 1.5})
     nodes.mesh.hold("a", "b")
     await says.send(burst(5, qos))
     assert await says.fence() == []
@@ -99,10 +106,7 @@ async def test_a_burst_waits_for_the_other_node_and_no_longer_than_set(start: St
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_a_burst_that_reached_nobody_says_so(start: Start, qos: int) -> None:
     """The client that wanted it has gone by the time that it comes to the node."""
-    nodes = await start("a", "b")
-    hears = await nodes.join("b", "hears", ("x", 2))
-    says = await nodes.join("a", "says")
-    await routed(hears, says)
+    nodes, hears, says = await two_nodes(start)
     nodes.mesh.hold("b", "a")
     await hears.send(wire.unsubscribe(1, ["x"]))
     await until(lambda: not nodes.brokers["b"].router.sessions["hears"].subscriptions)
@@ -114,10 +118,7 @@ async def test_a_burst_that_reached_nobody_says_so(start: Start, qos: int) -> No
 
 async def test_of_a_burst_each_is_told_whether_it_reached_anybody(start: Start) -> None:
     """Those that came to the node before the client that wants them has gone, and those that came after."""
-    nodes = await start("a", "b")
-    hears = await nodes.join("b", "hears", ("x", 2))
-    says = await nodes.join("a", "says")
-    await routed(hears, says)
+    nodes, _, says = await two_nodes(start)
     window = nodes.meshes["a"].links["b"].session.window
     nodes.mesh.hold("a", "b")
     await says.send(burst(5, 1, 4))
@@ -134,10 +135,7 @@ async def test_of_a_burst_each_is_told_whether_it_reached_anybody(start: Start) 
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_a_burst_goes_on_when_the_nodes_have_lost_each_other(start: Start, qos: int) -> None:
     """It is sent again on the next connection; QoS 2 arrives once."""
-    nodes = await start("a", "b")
-    hears = await nodes.join("b", "hears", ("x", 2))
-    says = await nodes.join("a", "says")
-    await routed(hears, says)
+    nodes, hears, says = await two_nodes(start)
     nodes.mesh.hold("a", "b")
     await says.send(burst(5, qos))
     assert await says.fence() == []
@@ -150,10 +148,7 @@ async def test_a_burst_goes_on_when_the_nodes_have_lost_each_other(start: Start,
 
 
 async def test_who_goes_while_its_burst_waits_leaves_nothing(start: Start) -> None:
-    nodes = await start("a", "b")
-    hears = await nodes.join("b", "hears", ("x", 2))
-    says = await nodes.join("a", "says")
-    await routed(hears, says)
+    nodes, hears, says = await two_nodes(start)
     nodes.mesh.hold("a", "b")
     await says.send(burst(5, 1))
     await says.fence()

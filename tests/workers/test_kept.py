@@ -102,10 +102,8 @@ async def test_a_worker_is_killed_again_and_again(house: Workers, qos: int) -> N
     await house.start()
     chance = random.Random(qos)
     publisher, here = Publisher(qos), Receiver()
-    await house.away("away", ("t", qos))
-    first = await house.peer("here")
-    await first.subscribe(("t", qos))
-    first.abort()
+    for name in ("away", "here"):
+        await house.away(name, ("t", qos))
     for round_ in range(4):
         await published(house, publisher, here, chance, round_ == 0)
         await house.back()

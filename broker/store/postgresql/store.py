@@ -18,7 +18,7 @@ from typing import Any, Final
 from broker.core.histogram import Histogram
 from broker.core.persistence.journal import DeliveryRecord, Fetch, Saved
 from broker.core.persistence.pages import Pages
-from broker.store.base import Part, Store, StoreError, Times
+from broker.store.base import IN_USE, Part, Store, StoreError, Times
 from broker.store.groups.committing import GROUP_BYTES, STALL_TIMEOUT, WINDOW, Groups
 from broker.store.groups.group import Batch
 from broker.store.groups.medium import Medium
@@ -37,8 +37,6 @@ LEASE_TIMEOUT: Final = 15.0
 
 SLOWEST: Final = 1024 * 1024
 """Bytes of a group that the network brings in a second at least: a large group may take longer than a small one."""
-
-IN_USE: Final = "the store is in use by another broker of this process"
 
 IDLE: Final = 0.05
 """Seconds without work after which the next piece of the background's is done."""

@@ -16,7 +16,7 @@ from typing import TypeVar
 from broker.core.histogram import Histogram
 from broker.core.persistence.journal import DeliveryRecord, Fetch, Saved
 from broker.core.persistence.pages import Pages
-from broker.store.base import Part, Store, StoreError, Times
+from broker.store.base import IN_USE, Part, Store, StoreError, Times
 from broker.store.groups.committing import GROUP_BYTES, STALL_TIMEOUT, WINDOW, Groups
 from broker.store.groups.group import Batch
 from broker.store.groups.medium import Medium
@@ -86,7 +86,7 @@ class SqliteStore(Store):
     async def open(self, clock: Callable[[], float]) -> None:
         """Begin. Raises StoreError: the file cannot be used; it says why and what to do, and nothing was written."""
         if self._opened is not None:
-            raise StoreError("the store is in use by another broker of this process")
+            raise StoreError(IN_USE)
         loop = self._loop = asyncio.get_running_loop()
         beginning = loop.run_in_executor(None, begin, self.directory, self._synchronous)
         try:
