@@ -30,10 +30,12 @@ async def join(server: Server, settings: MeshSettings, rules: RuleTexts, failed:
     bus = ZenohBus(settings, server.log, server.faults, failed)
     mesh = Mesh(server, settings, bus, rules)
     mesh.close = bus.stop
+    await mesh.streams.listen()
     try:
         await bus.start()
     except MeshError as error:
         mesh.let_go()
+        await mesh.streams.stop()
         raise StartupError(str(error)) from None
     if server.companions is not None:
         server.companions.meets()

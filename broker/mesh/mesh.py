@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from broker.core.hooks import Confirmed, Confirmer, NodeListener
@@ -25,9 +26,10 @@ from broker.mesh.interest.room import InterestRoom
 from broker.mesh.interest.telling import Interest
 from broker.mesh.links.link import NodeLink
 from broker.mesh.ownership.room import Ownership, Shell
-from broker.mesh.pipes import Pipes, PipeTransport
+from broker.mesh.pipes import Pipes
 from broker.mesh.presence import NodesPresence, Told
 from broker.mesh.retained.replicas import Replicas, ReplicaTerms
+from broker.mesh.streams import Streams
 from broker.mesh.wills.room import LARGEST_WILL, Wills, WillTerms
 from broker.net.connection import Connection
 from broker.net.listening.terms import ListenerTerms
@@ -65,7 +67,8 @@ class Mesh(NodeListener):
             bus, interest, self._link, self.turn_soon, settings.max_node_filters, settings.max_node_filter_bytes
         )
         self.groups = LocalGroups(server.router.table.trie, self.interest)
-        self.pipes = Pipes(bus, settings.pipe_bytes, self._accept, server.loop)
+        pipes = Pipes(bus, settings.pipe_bytes, self._accept, server.loop)
+        self.streams = Streams(pipes, bus.node, self._accept, self._socket, server.loop)
         terms = ReplicaTerms(
             settings.max_clock_ahead, settings.tombstone_time, settings.tombstone_bytes, settings.digest_interval
         )
@@ -85,7 +88,7 @@ class Mesh(NodeListener):
         self.ownership.claimed = self._claimed
         bus.attach(OWNERSHIP, self.ownership)
         server.router.owner = self.ownership
-        # Last: a pipe can be opened by then.
+        # Last: a stream can be opened by then.
         bus.attach(LINKS, _Members(self))
         server.router.fanout.local_first = settings.local_members_first
         nodes = server.router.nodes
@@ -144,6 +147,7 @@ class Mesh(NodeListener):
         for error in await asyncio.gather(*ends, return_exceptions=True):
             if isinstance(error, Exception):
                 self.server.faults.broke("mesh", error)
+        await self.streams.stop()
         if self._due is not None:
             self._due.cancel()
             self._due = None
@@ -238,7 +242,7 @@ class Mesh(NodeListener):
     def _link(self, node: str) -> NodeSink:
         link = self.links.get(node)
         if link is None:
-            link = NodeLink(self.server, self.settings, self.pipes, self.bus.node, node, self.turn_soon)
+            link = NodeLink(self.server, self.settings, self.streams, self.bus.node, node, self.turn_soon)
             self.links[node] = link
             self._count_links()
         return NodeSink(link)
@@ -250,12 +254,14 @@ class Mesh(NodeListener):
 
     def joined(self, node: str) -> None:
         """A node is there; its interest follows."""
+        self.streams.joined(node)
         if self.presence is not None:
             self.presence.joined(node)
         self.links[node].joined()
 
     def left(self, node: str) -> None:
         """A node is gone."""
+        self.streams.left(node)
         link = self.links[node]
         link.left()
         if self.presence is not None:
@@ -270,8 +276,13 @@ class Mesh(NodeListener):
         self._count_links()
         self.interest.forget(link.node)
 
-    def _accept(self, node: str, transport: PipeTransport) -> asyncio.BaseProtocol | None:
-        """A node opens a pipe: it is a client here, whom nobody asks who it is."""
+    def _socket(self, node: str) -> Path | None:
+        """Where a node of this machine takes streams."""
+        companions = self.server.companions
+        return None if companions is None else companions.socket(node)
+
+    def _accept(self, node: str, transport: asyncio.Transport) -> asyncio.BaseProtocol | None:
+        """A node opens a stream: it is a client here, whom nobody asks who it is."""
         del transport
         if self._stopped:
             return None

@@ -6,12 +6,17 @@ Whoever runs the workers implements it (`broker.workers`). A broker on its own h
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from pathlib import Path
 
 
 class Companions(ABC):
     """`nodes`: the nodes of the mesh that this one meets before it takes clients."""
 
     nodes: tuple[str, ...] = ()
+
+    @abstractmethod
+    def socket(self, node: str) -> Path | None:
+        """The path of the Unix socket on which a node takes streams of others; None: it is on another machine."""
 
     @abstractmethod
     def meets(self) -> None:

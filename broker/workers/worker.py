@@ -46,12 +46,17 @@ ABORTED: Final = 128 + signal.SIGTERM
 class Others(Companions):
     """The other workers, by what the supervisor says of them."""
 
-    def __init__(self, nodes: tuple[str, ...], say: Callable[[Message], None]) -> None:
+    def __init__(self, nodes: tuple[str, ...], folder: Path, say: Callable[[Message], None]) -> None:
         self.nodes = nodes
+        self._folder = folder
         self.together = False
         """All end at the same time, stage by stage."""
         self._say = say
         self._stages: dict[str, asyncio.Event] = {}
+
+    def socket(self, node: str) -> Path:
+        """See `Companions.socket`."""
+        return self._folder / f"{node}.link"
 
     def meets(self) -> None:
         """See `Companions.meets`."""
@@ -89,7 +94,7 @@ class Worker:
         """`start`: what the supervisor said."""
         self.broker = Broker(settings)
         self.broker.handed = HandedSockets()
-        self.broker.companions = self._companions = Others(tuple(start["nodes"]), self._say)
+        self.broker.companions = self._companions = Others(tuple(start["nodes"]), folder, self._say)
         if not start["listeners"]:
             # It is there for its store alone.
             self.broker.listeners.all = []

@@ -1,4 +1,4 @@
-"""One other node: its session here, and the pipe over which it gets what it wants of what is published here.
+"""One other node: its session here, and the stream over which it gets what it wants of what is published here.
 
 Owns the session, from the node's first coming until it has been away for `mesh.node_expiry`, and one connection at a
 time. While the node is there it connects, and connects again.
@@ -18,7 +18,7 @@ from broker.core.routing.loop_detection import NODES
 from broker.mesh.links.arrivals import Arrivals
 from broker.mesh.links.protocol import NodeProtocol
 from broker.mesh.links.session import NodeSession
-from broker.mesh.pipes import Pipes
+from broker.mesh.streams import Opens
 from broker.settings import Mesh as MeshSettings
 from broker.upstream.protocol.connection import ClientConnection, Owner
 
@@ -36,7 +36,7 @@ class NodeLink(Owner):
     """What goes to one node. Made when the node first comes."""
 
     def __init__(
-        self, server: Server, settings: MeshSettings, pipes: Pipes, own: str, node: str, changed: Callable[[], None]
+        self, server: Server, settings: MeshSettings, streams: Opens, own: str, node: str, changed: Callable[[], None]
     ) -> None:
         """`changed`: is told that the node takes what is published here."""
         self.node = node
@@ -48,7 +48,7 @@ class NodeLink(Owner):
         """Since when it does not, while it does not (s, the loop's clock)."""
         self._server = server
         self._settings = settings
-        self._pipes = pipes
+        self._streams = streams
         self._changed = changed
         self._client_id = f"{NODES}from/{own}"
         self._known = False
@@ -177,7 +177,7 @@ class NodeLink(Owner):
         protocol = NodeProtocol(router, self.session, outbox, self._client_id, expiry)
         self._connection = connection = ClientConnection(server.hub, protocol, self, not self._known, PATIENCE)
         try:
-            self._pipes.open(self.node, lambda: cast(asyncio.Protocol, connection))
+            self._streams.open(self.node, lambda: cast(asyncio.Protocol, connection))
         except ConnectionError:
             # It has just left: `left` follows.
             self._connection = None
