@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import zenoh
 
+from broker.mesh.zenoh.reconnecting import Reconnector
 from broker.settings.mesh import Mesh
 
 ASK: Final = 2.0
@@ -91,6 +92,7 @@ class MeshSession:
         self._alive = alive
         self._session: zenoh.Session | None = None
         self._token: zenoh.LivelinessToken | None = None
+        self._reconnector = Reconnector(settings, configuration)
         self.seen: list[str] = []
         """The other nodes that were there when this one came."""
 
@@ -113,6 +115,7 @@ class MeshSession:
             tokens = zenoh.handlers.Callback(self._on_token, indirect=False)
             session.liveliness().declare_subscriber(f"{root}/alive/*/*", tokens, history=True)
             self._token = session.liveliness().declare_token(f"{root}/alive/{self._node}/{self._incarnation}")
+            self._reconnector.start(session)
         except BaseException:
             self.close()
             raise
@@ -136,6 +139,7 @@ class MeshSession:
 
     def close(self) -> None:
         """End the session. Zenoh waits for links that do not answer, up to ten seconds."""
+        self._reconnector.stop()
         if self._session is not None:
             with contextlib.suppress(zenoh.ZError):
                 self._session.close()  # type: ignore[no-untyped-call]
