@@ -54,6 +54,8 @@ class MeshStatus:
     sessions_in: int
     """Sessions that have come here from other nodes since the start, and those that have gone there."""
     sessions_out: int
+    messages_left_behind: int
+    """Messages of sessions that went: lost, since more waited on disk than goes along."""
     sessions_adopted: int
     """Sessions of dead nodes that have come here out of their stores (`mesh.adopt_sessions`)."""
     messages_not_adopted: int
@@ -106,6 +108,7 @@ def status(mesh: Mesh) -> MeshStatus:
         answers_late=interest.waiting.late,
         sessions_in=ownership.taker.moved,
         sessions_out=ownership.giver.moved,
+        messages_left_behind=ownership.giver.left_behind,
         sessions_adopted=ownership.adopter.adopted,
         messages_not_adopted=ownership.adopter.dropped,
         claims_unanswered=ownership.claims.timed_out,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,18 +19,20 @@ from tests.support.waiting import until
 
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:
-    """Brokers of these names, joined."""
+    """Brokers of these names, joined. `folder`: of their stores, if they have any."""
     async with AsyncExitStack() as stack:
 
-        async def begin(*names: str, **sections: Any) -> Nodes:
+        async def begin(*names: str, folder: Path | None = None, **sections: Any) -> Nodes:
             memory = MemoryMesh(*names)
             brokers: dict[str, Broker] = {}
             meshes: dict[str, Mesh] = {}
             for name in names:
+                store = {} if folder is None else {"path": str(folder / name)}
                 settings = Settings.model_validate(
                     {
                         "listen": ["mqtt://127.0.0.1:0"],
                         **sections,
+                        "store": {**store, **sections.get("store", {})},
                         "mesh": {"name": "one", "node": name, **sections.get("mesh", {})},
                     }
                 )

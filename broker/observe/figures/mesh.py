@@ -92,6 +92,13 @@ MESH: Final = (
     _mesh("sessions_in", COUNTER, "sessions/in", "Sessions that came from other nodes", lambda mesh: mesh.sessions_in),
     _mesh("sessions_out", COUNTER, "sessions/out", "Sessions that went to other nodes", lambda mesh: mesh.sessions_out),
     _mesh(
+        "messages_left_behind",
+        COUNTER,
+        "messages/left behind",
+        "Messages of sessions that went to other nodes, lost because more of them waited on disk than goes along",
+        lambda mesh: mesh.messages_left_behind,
+    ),
+    _mesh(
         "sessions_adopted",
         COUNTER,
         "sessions/adopted",
