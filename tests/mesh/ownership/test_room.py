@@ -8,7 +8,9 @@ import pytest
 
 from broker.core.codec.packets import V311, Disconnect, Publish, Will
 from broker.mesh.bus import ProtocolFault
+from broker.mesh.ownership.giving import WINDOW
 from broker.mesh.ownership.messages import Answer, Ask, Held, Hello, Message, Part, decode, encode
+from broker.mesh.ownership.records import PART_BYTES
 from tests.core.harness import Client, limits, total_ledger
 from tests.mesh.ownership.world import TIMEOUT, TOPIC, World, quiet
 
@@ -484,3 +486,20 @@ def test_who_claims_while_nodes_meet_asks_the_new_one_too() -> None:
     world.settle()
     assert [first.connack.reason_code, second.connack.reason_code] == [0x88, 0]
     assert world.owners() == ["b"]
+
+
+def test_what_of_sessions_is_on_the_way_to_a_node_is_bounded() -> None:
+    world = World("a", "b")
+    client = subscriber(world)
+    client.cut()
+    world.settle()
+    for number in range(300):
+        world._route(world["a"], b"1:%d:" % number + 10_000 * b".", 1, "p")
+    world.connect(client, "b")
+    while world.run("a") or world.run("b") or world.step("b", "a"):
+        pass
+    on_the_way = sum(len(data) for _, data in world.lanes["a", "b"])
+    assert WINDOW <= on_the_way < WINDOW + 2 * PART_BYTES
+    world.settle()
+    assert len(payloads(client)) == 300
+    quiet(world)

@@ -8,8 +8,8 @@ from broker.core.codec.packets import Will
 from broker.core.queues.message import Message
 from broker.mesh.bus import ProtocolFault
 from broker.mesh.wills import room, telling
-from broker.mesh.wills.messages import Hello, Tell, Told, encode, encode_will
-from broker.mesh.wills.room import AGAIN
+from broker.mesh.wills.messages import HELD, Hello, Stand, Tell, Told, encode, encode_will
+from broker.mesh.wills.room import AGAIN, MOST_STANDS
 from broker.store.memory import MemoryStore
 from tests.mesh.wills.world import DEAD_AFTER, KNOWN_FOR, LARGEST, TIMEOUT, World
 
@@ -425,3 +425,10 @@ def test_what_nobody_writes_is_a_fault(world: World, data: bytes) -> None:
     with pytest.raises(ProtocolFault):
         world["a"].wills.received("b", data)
     assert world["a"].wills.kept == 0
+
+
+def test_so_many_processes_are_known_of_what_a_node_says() -> None:
+    world = World("a", "b")
+    for number in range(MOST_STANDS + 5):
+        world["a"].wills.received("b", encode(Stand("c", number + 1, HELD)))
+    assert len(world["a"].wills._stands["b"]) == MOST_STANDS
