@@ -81,11 +81,12 @@ class Interest:
     """This node's interest. `max_filters`: topic filters that are told before they are folded; 0: each as it is.
 
     `hold`: seconds before a fold is opened. `confirm_timeout`: seconds that anybody waits at most. `check_interval`:
-    seconds between two digests for a node. `tell_keys`: keys in one message at most, TELL_KEYS or fewer. `version`: of
-    what is told. `work`: keys that were looked at or told, so far. `resent`: how often a node asked for the full set
-    again, since it had something else.
+    seconds between two digests for a node. `tell_keys`: keys in one message at most, TELL_KEYS or fewer. `units`: keys
+    that are looked at in one turn, about. `version`: of what is told. `work`: keys that were looked at or told, so far.
+    `resent`: how often a node asked for the full set again, since it had something else.
 
-    What changes between two turns is one version; what comes and goes between them is not told. A node gets the full
+    What changes between two turns is one version, which takes several turns where it is very much; what comes and goes
+    between them is not told. A node gets the full
     set in several messages, one after the other, and then one *cut* after the other: what has changed since the one
     before, with the states that were true at one moment, first what is wanted and then what is not. With the end of a
     cut the node has exactly what was told at its version, and on the way there nothing less than was wanted both
@@ -103,6 +104,7 @@ class Interest:
         confirm_timeout: float = 5.0,
         check_interval: float = 30.0,
         tell_keys: int = TELL_KEYS,
+        units: int = UNITS,
     ) -> None:
         self.told = Told()
         self.ledger: Ledger | BudgetLedger = Ledger(self.told)
@@ -116,8 +118,13 @@ class Interest:
         self.work = 0
         self.resent = 0
         self._bus = bus
+        self._units = units
         self._hearers: dict[str, Hearer] = {}
         self._fresh: list[tuple[Waiter, float]] = []
+        # What has changed since the last version and is not looked at yet, with the states before; and whether anything
+        # of what was looked at since then is another now.
+        self._closing: dict[str, int] = {}
+        self._differs = False
         self._check_at = 0.0
         self._first = 0  # whose turn it is to be first
 
@@ -149,7 +156,8 @@ class Interest:
         """Whether other nodes do not have all yet that is wanted now: then the waiter is told, once, by a `turn`."""
         if not self._hearers:
             return False
-        if not self.told.changed and not self.told.unsettled and self.confirmed >= self.version:
+        told = self.told
+        if not (told.changed or told.unsettled or self._closing) and self.confirmed >= self.version:
             return False
         self._fresh.append((waiter, now + self.confirm_timeout))
         return True
@@ -227,11 +235,10 @@ class Interest:
         due = self.ledger.next_tick()
         if 0.0 < due <= now:
             self.ledger.tick(now)
-        units = UNITS - self.told.settle(UNITS)
-        self.work += UNITS - units
-        self._close_version()
+        units = self._units - self.told.settle(self._units)
+        self.work += self._units - units
         self._call_for_checks(now)
-        more = self._send(units) or self.told.unsettled
+        more = not self._close_version() or self._send(units) or self.told.unsettled
         return self.waiting.release(self.confirmed, now) or more
 
     @property
@@ -243,42 +250,40 @@ class Interest:
                 due = other
         return due
 
-    def _close_version(self) -> None:
-        changed = self.told.changed
-        if changed:
-            self.told.changed = {}
-            before: dict[str, int] = {}
-            for key, state in changed.items():
-                if self.told.state(key) != state:
-                    before[key] = state
-                else:
-                    self._moved(key)
-            self.work += len(changed) + len(before) * len(self._hearers)
-            if before:
-                self.version += 1
-                for hearer in self._hearers.values():
-                    self._put_behind(hearer, before)
+    def _close_version(self) -> bool:
+        """Look at what has changed: all of it, or a part where that is very much. Whether it was all, and so a version.
+
+        Between the parts nothing is told. More is looked at in each than has come since the last one.
+        """
+        told, closing = self.told, self._closing
+        units = self._units
+        if told.changed:
+            changed, told.changed = told.changed, {}
+            if closing:
+                units += len(changed)
+                for key, state in changed.items():
+                    closing.setdefault(key, state)
+            else:
+                closing = self._closing = changed
+        told_of = [hearer for hearer in self._hearers.values() if not hearer.begins]
+        while closing and units > 0:
+            key, before = closing.popitem()
+            after = told.state(key)
+            if after != before:
+                self._differs = True
+            for hearer in told_of:
+                _put_behind(hearer, key, before, after)
+            units -= 1 + len(told_of)
+            self.work += 1 + len(told_of)
+        if closing:
+            return False
+        if self._differs:
+            self._differs = False
+            self.version += 1
         for waiter, deadline in self._fresh:
             self.waiting.wait(waiter, self.version, deadline)
         self._fresh.clear()
-
-    def _moved(self, key: str) -> None:
-        """A key has gone and come back: it stands at another place, which a walk may have passed."""
-        for hearer in self._hearers.values():
-            if hearer.paging and not hearer.begins:
-                hearer.behind[key] = _UNSURE
-
-    def _put_behind(self, hearer: Hearer, before: dict[str, int]) -> None:
-        behind = hearer.behind
-        if hearer.begins:
-            return  # it is told all of this anyway
-        for key, state in before.items():
-            if hearer.paging:
-                behind[key] = _UNSURE
-            elif key not in behind:
-                behind[key] = state
-            elif behind[key] == self.told.state(key):
-                del behind[key]
+        return True
 
     def _call_for_checks(self, now: float) -> None:
         if self._check_at == 0.0:
@@ -370,6 +375,20 @@ class Interest:
                 page.add(key, state)
             else:
                 page.looked += 1
+
+
+def _put_behind(hearer: Hearer, key: str, before: int, after: int) -> None:
+    """A key has changed since the last version. One that is as it was stands at another place, perhaps, which a walk
+    may have passed."""
+    behind = hearer.behind
+    if hearer.paging:
+        behind[key] = _UNSURE
+    elif after == before:
+        return
+    elif key not in behind:
+        behind[key] = before
+    elif behind[key] == after:
+        del behind[key]
 
 
 class _Page:

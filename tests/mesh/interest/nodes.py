@@ -80,12 +80,13 @@ class Node:
         most_bytes: int = PLENTY,
         tell_keys: int = 1_024,
         units: int = 512,
+        looks: int = 2_048,
     ) -> None:
         self.name = name
         self.bus = Line(mesh, name)
         self.sinks: dict[str, Wanted] = {}
         self.woken = False
-        self.interest = Interest(self.bus, max_filters, hold=10.0, tell_keys=tell_keys)
+        self.interest = Interest(self.bus, max_filters, hold=10.0, tell_keys=tell_keys, units=looks)
         self.room = InterestRoom(self.bus, self.interest, self._sink, self._wake, most, most_bytes, units)
 
     def _sink(self, node: str) -> Sink:

@@ -59,6 +59,7 @@ class Nodes(RuleBasedStateMachine):
                 most_bytes=data.draw(st.sampled_from([PLENTY, PLENTY, 16 * 256 + 20])),
                 tell_keys=data.draw(st.sampled_from([1, 2, 1_024])),
                 units=data.draw(st.sampled_from([1, 3, 512])),
+                looks=data.draw(st.sampled_from([1, 3, 2_048])),
             )
             self.mesh.add(node)
 
