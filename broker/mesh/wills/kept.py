@@ -1,7 +1,8 @@
 """What other nodes have told of their wills.
 
 Owns the wills of each process of another node, and how many bytes they take: beyond a bound they are not kept. A
-process that is there again tells all anew: what is known from before stands until that is whole.
+process that is there again tells all anew: what is known from before stands until that is whole. Each call takes about
+as long whatever is kept, but for a list of all; what takes more is done by `some` and `forget_stale`, in turns.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ ENTRY: Final = 384
 class KeptWill:
     """The will of a client of another node."""
 
-    __slots__ = ("client_id", "data", "delay", "due", "ends", "losses", "moved", "over", "process", "running", "serial")
+    __slots__ = (
+        "client_id", "data", "delay", "due", "ends", "losses", "moved", "over", "process", "running", "serial",
+        "telling",
+    )  # fmt: skip
 
     def __init__(self, process: Process, told: Told, now: float) -> None:
         self.process = process
@@ -38,6 +42,8 @@ class KeptWill:
         self.moved = False
         """That is so since its client has come to another node."""
         self.losses = 0
+        self.telling = process.telling
+        """In which telling of all wills it was named last."""
 
     @property
     def size(self) -> int:
@@ -52,6 +58,9 @@ class Process:
         self.node = node
         self.number = number
         self.wills: dict[str, KeptWill] = {}
+        """Those that it has told; some of them stand no more, and are forgotten in turns (`find`)."""
+        self.telling = 0
+        """How often it has begun to tell all of them."""
         self.bytes = 0
         self.open = 0
         """Wills that are not over."""
@@ -65,9 +74,11 @@ class Process:
         self.published = 0
         self.left_out = 0
         """Wills that found no room."""
-        # What was told before it was there again, and was not named since; `whole`: it is no will any more.
-        self._stale: dict[str, KeptWill] = {}
-        self._whole = True
+        # Since which telling a will must have been named to stand; and whether it stands only where its delay runs.
+        self._since = 0
+        self._stops = False
+        # Those of which it is still to be seen whether they stand. None: all do.
+        self._sweep: Iterator[KeptWill] | None = None
         # The wills that are still to be looked at since it was lost, or is dead.
         self.walk: Iterator[KeptWill] = iter(())
         self.walking = False
@@ -75,28 +86,33 @@ class Process:
     @property
     def empty(self) -> bool:
         """Whether nothing of it is known."""
-        return not self.wills and not self._stale
+        return not self.wills
 
     @property
     def stale(self) -> bool:
         """Whether `forget_stale` has something to do."""
-        return self._whole and bool(self._stale)
+        return self._sweep is not None
 
     def find(self, client_id: str) -> KeptWill | None:
         """The will of a client."""
         kept = self.wills.get(client_id)
-        return kept if kept is not None or self._whole else self._stale.get(client_id)
+        return kept if kept is not None and self._stands(kept) else None
+
+    def _stands(self, kept: KeptWill) -> bool:
+        return kept.telling >= self._since and (kept.running or not self._stops)
 
     def back(self) -> None:
         """It is there again, and tells all anew."""
+        if self._stops:
+            self.forget_stale(len(self.wills))
+            self._stops = False
         self.there = True
-        self._settle()
-        self.dead = self._whole = self.walking = False
-        self.wills, self._stale = {}, self.wills
+        self.dead = self.walking = False
+        self.telling += 1
 
     def told(self, told: Told, now: float, room: int) -> None:
         """It tells of a will; `room`: bytes that there are for it."""
-        before = self.wills.pop(told.client_id, None) or self._stale.pop(told.client_id, None)
+        before = self.wills.pop(told.client_id, None)
         if before is not None:
             self._count(before, -1)
             room += before.size
@@ -114,20 +130,20 @@ class Process:
 
     def whole(self) -> None:
         """It has told all."""
-        self._whole = True
+        if self._since < self.telling:
+            self._since = self.telling
+            self._look_for_stale()
 
     def stops(self) -> None:
         """It has published its wills, but for those whose delay runs."""
-        self._settle()
-        self._stale = {client_id: kept for client_id, kept in self.wills.items() if not kept.running}
-        self.wills = {client_id: kept for client_id, kept in self.wills.items() if kept.running}
+        self._stops = True
+        self._look_for_stale()
 
     def lost(self, now: float) -> None:
         """It is gone, perhaps for a moment."""
         self.there = False
         self.losses += 1
         self.lost_at = now
-        self._settle()
         self.look()
 
     def look(self) -> None:
@@ -139,7 +155,7 @@ class Process:
         """The next of those that are looked at."""
         found = list(islice(self.walk, count))
         self.walking = len(found) == count
-        return [kept for kept in found if not kept.over and self.wills.get(kept.client_id) is kept]
+        return [kept for kept in found if not kept.over and self.find(kept.client_id) is kept]
 
     def end(self, kept: KeptWill, moved: bool) -> None:
         """A will is not to be published any more."""
@@ -149,23 +165,24 @@ class Process:
         kept.moved = kept.moved or moved
 
     def forget_stale(self, count: int) -> None:
-        """Forget some of what is no will any more."""
-        for _ in range(min(count, len(self._stale))):
-            self._count(self._stale.popitem()[1], -1)
+        """Look at so many wills, and forget those of them that stand no more."""
+        if self._sweep is None:
+            return
+        found = list(islice(self._sweep, count))
+        for kept in found:
+            if not self._stands(kept) and self.wills.get(kept.client_id) is kept:
+                del self.wills[kept.client_id]
+                self._count(kept, -1)
+        if len(found) < count:
+            self._sweep = None
 
     def forget(self) -> None:
         """Nothing of it is to be known any more, from the next `forget_stale` on."""
-        self._settle()
-        self.wills, self._stale = {}, self.wills
+        self._since = self.telling = self.telling + 1
+        self._look_for_stale()
 
-    def _settle(self) -> None:
-        """What was told before, and not taken back, stands."""
-        if self._whole:
-            self.forget_stale(len(self._stale))
-        else:
-            self._stale.update(self.wills)
-            self.wills, self._stale = self._stale, {}
-            self._whole = True
+    def _look_for_stale(self) -> None:
+        self._sweep = iter(list(self.wills.values()))
 
     def _count(self, kept: KeptWill, sign: int) -> None:
         self.bytes += sign * kept.size

@@ -43,7 +43,7 @@ from broker.store.groups.principals import Principals
 SPEAKS: Final = 2
 """From this version on nodes tell each other of wills."""
 
-TURN: Final = 100
+TURN: Final = 50
 """Wills that are published in one turn: some milliseconds."""
 
 LOOKED_AT: Final = 1_000
@@ -162,7 +162,12 @@ class Wills(Room, WillListener):
         """A node is there: tell it of the wills here, and of those that are over."""
         if self._bus.version(node) < SPEAKS:
             return
-        over = [kept for process in self._processes.values() for kept in process.wills.values() if kept.over]
+        over: list[KeptWill] = []
+        for process in self._processes.values():
+            if process.open == 0:
+                over.extend(process.wills.values())
+            elif process.open < len(process.wills):
+                over.extend(kept for kept in process.wills.values() if kept.over)
         self.teller.joined(node, over)
         self._stands[node] = {}
         for process in self._processes.values():
@@ -329,6 +334,7 @@ class Wills(Room, WillListener):
         if (
             process.wills
             and process.open == 0
+            and not process.stale
             and (now >= process.lost_at + self._terms.known_for or self._there(process.node))
         ):
             # Nobody can ask for it any more: it will not be there again.

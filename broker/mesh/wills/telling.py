@@ -57,13 +57,26 @@ class Telling:
     """What one node has still to be told."""
 
     def __init__(self, wills: Iterable[str], over: Iterable[KeptWill]) -> None:
-        # The clients whose wills are to be told, each once.
-        self.wills = deque(wills)
-        self.named = set(self.wills)
+        # The clients that had wills when the node came, and how many of them it was told of.
+        self._first = list(wills)
+        self._at = 0
+        # Those whose wills have changed since, each once.
+        self._changed: deque[str] = deque()
+        self._named: set[str] = set()
         self.over = deque(over)
         self.whole = False
-        """All wills that there were when the node came have been told."""
+        """The node knows that it was told of all that there were when it came."""
         self.unread = 0
+
+    @property
+    def first_left(self) -> bool:
+        """Whether some of those that there were when it came are still to be told."""
+        return self._at < len(self._first)
+
+    @property
+    def wills(self) -> bool:
+        """Whether wills are to be told."""
+        return self.first_left or bool(self._changed)
 
     @property
     def busy(self) -> bool:
@@ -72,9 +85,19 @@ class Telling:
 
     def add(self, client_id: str) -> None:
         """A client's will has changed."""
-        if client_id not in self.named:
-            self.named.add(client_id)
-            self.wills.append(client_id)
+        if client_id not in self._named:
+            self._named.add(client_id)
+            self._changed.append(client_id)
+
+    def next(self) -> str:
+        """The next client whose will is to be told."""
+        if self.first_left:
+            client_id = self._first[self._at]
+            self._at += 1
+            return client_id
+        client_id = self._changed.popleft()
+        self._named.discard(client_id)
+        return client_id
 
 
 class Teller:
@@ -182,8 +205,7 @@ class Teller:
         size = 0
         told: list[Told] = []
         while telling.wills and size < TURN_BYTES and len(told) < MOST:
-            client_id = telling.wills.popleft()
-            telling.named.discard(client_id)
+            client_id = telling.next()
             will = written.get(client_id)
             if will is None:
                 will = written[client_id] = self._written(client_id)
@@ -191,7 +213,7 @@ class Teller:
             size += len(will.data) + len(client_id) + ITEM
         if told:
             telling.unread += self.send(node, Tell(told))
-        if not telling.wills and not telling.whole:
+        if not telling.first_left and not telling.whole:
             telling.whole = True
             self.send(node, Whole())
         while telling.over and size < TURN_BYTES:
