@@ -149,8 +149,8 @@ class ServerProtocol(Peer):
         counters = router.counters
         before = counters.messages_received
         self.work_done = 0
-        delivery = router.fanout
-        work = delivery.work
+        fanout = router.fanout
+        work = fanout.work
         try:
             if self._answered and self.state == ADMITTING:
                 self._answered = False
@@ -159,7 +159,7 @@ class ServerProtocol(Peer):
         except ProtocolError as error:
             self._fail(error)
         self.messages_received += counters.messages_received - before
-        self.work_done += delivery.work - work
+        self.work_done += fanout.work - work
         router.peers.drain(router, now)
 
     def _run(self, now: float, most: i64) -> None:
@@ -182,9 +182,9 @@ class ServerProtocol(Peer):
         acks = self._acks
         filters = self._filters
         taken: i64 = 0
-        delivery = router.fanout
+        fanout = router.fanout
         sampler = router.sampler
-        before = delivery.work
+        before = fanout.work
         self.unfinished = False
         self.hurried = False
         if self.state == CONNECTING and self._first_bytes:
@@ -204,7 +204,7 @@ class ServerProtocol(Peer):
                     self.unfinished = True
                     return
             if (
-                self.work_done + delivery.work - before >= most
+                self.work_done + fanout.work - before >= most
                 or counters.half_full != half_full
                 or counters.backed_up != backed_up
                 or window.unwritten + window.held >= most_unread

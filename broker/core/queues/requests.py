@@ -81,7 +81,6 @@ class Request:
         `count`: how many sessions and groups it was for. With any besides the links that were asked, it has reached
         somebody. A peer that is not interested any more sets `peer` to None.
         """
-        self.routing = False
         if self.left == 0 or self.reached or count > self.asked:
             return False
         self.peer = peer
@@ -130,7 +129,6 @@ class NodeRequest(Request):
 
     def waits(self, peer: Asker, count: int) -> bool:
         """See `Request.waits`; here for each node and link that was asked."""
-        self.routing = False
         if self.left == 0:
             return False
         if count > self.asked:

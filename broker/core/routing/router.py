@@ -394,9 +394,11 @@ class Router(PeerListener):
         """
         if session.ended:
             return
-        self.wills.forget(session)
-        # Also where it went before.
-        self.wills.tell(session)
+        if session.will is not None:
+            self.wills.forget(session)
+        else:
+            # It may have gone before the session, and nobody was told.
+            self.wills.tell(session)
         session.let_go()
         self._forget(session, now)
 
