@@ -22,7 +22,7 @@ from pipeline.tree.command import tree
 
 app = typer.Typer(
     name="pipeline",
-    help="Spark jobs over what the recorder wrote.",
+    help="Analyse records: traffic, routing, payloads as tables; by Spark or DuckDB.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -32,7 +32,7 @@ app = typer.Typer(
 
 @app.callback()
 def pipeline() -> None:
-    """Spark jobs over what the recorder wrote."""
+    """Analyse records: traffic, routing, payloads as tables; by Spark or DuckDB."""
 
 
 app.command("rollup")(configured(rollup))

@@ -57,14 +57,14 @@ InputOption = Annotated[
         callback=existing,
     ),
 ]
-OutputOption = Annotated[str, typer.Option("--output", metavar="DIR", help="Where the tables and the page go.")]
+OutputOption = Annotated[str, typer.Option("--output", metavar="DIR", help="Folder for the results.")]
 EngineOption = Annotated[
     str,
     typer.Option(
         "--engine",
         metavar="ENGINE",
-        help="spark, duckdb (this machine alone; extra `duckdb`), or auto: duckdb where it is installed and the "
-        "segments are 1 GiB or less.",
+        help="spark, duckdb (folders of this machine only), or auto: duckdb if it is installed and the segments are "
+        "at most 1 GiB.",
     ),
 ]
 MasterOption = Annotated[
@@ -72,7 +72,7 @@ MasterOption = Annotated[
     typer.Option(
         "--master",
         metavar="URL",
-        help="Spark master, as in local[2]. Without it spark-submit decides, or all cores of this machine are used.",
+        help="Spark master, such as local[2]; default: what spark-submit sets, or all cores of this machine.",
     ),
 ]
 ConfOption = Annotated[
@@ -80,7 +80,7 @@ ConfOption = Annotated[
     typer.Option(
         "--conf",
         metavar="KEY=VALUE",
-        help="A setting of the Spark that is started here, as spark-submit has it. Repeatable.",
+        help="A Spark setting, as with spark-submit. Repeatable.",
     ),
 ]
 RemoteOption = Annotated[
@@ -88,7 +88,7 @@ RemoteOption = Annotated[
     typer.Option(
         "--remote",
         metavar="URL",
-        help="A Spark Connect server in place of a Spark that is started here, as in sc://host:15002.",
+        help="Run the job on this Spark Connect server, such as sc://host:15002.",
     ),
 ]
 PackagesOption = Annotated[
@@ -96,37 +96,37 @@ PackagesOption = Annotated[
     typer.Option(
         "--packages",
         metavar="NAMES",
-        help="Maven packages for it, as in org.apache.hadoop:hadoop-aws:3.4.2; Spark fetches them.",
+        help="Maven packages that Spark downloads, such as org.apache.hadoop:hadoop-aws:3.4.2.",
     ),
 ]
 MemoryOption = Annotated[
-    str, typer.Option("--driver-memory", metavar="SIZE", help="Memory of a Spark that is started here, as in 4g.")
+    str, typer.Option("--driver-memory", metavar="SIZE", help="Memory of Spark's driver, or of DuckDB, such as 4g.")
 ]
 SkipOption = Annotated[
-    bool, typer.Option("--skip-corrupt", help="Leave out segments that cannot be read; each is named.")
+    bool, typer.Option("--skip-corrupt", help="Leave out segments that cannot be read, and name them.")
 ]
 AllowOption = Annotated[
     bool,
-    typer.Option(
-        "--allow-gaps", help="Exit code 0, and not 3, though events are missing; they are named all the same."
-    ),
+    typer.Option("--allow-gaps", help="Exit with code 0 instead of 3 if events are missing; they are still named."),
 ]
 SinceOption = Annotated[
     str | None,
-    typer.Option("--since", metavar="TIME", help="Events from this time on: ISO 8601, UTC where it says nothing."),
+    typer.Option("--since", metavar="TIME", help="Only events from this time on: ISO 8601, UTC by default."),
 ]
-UntilOption = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Events before this time.")]
+UntilOption = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only events before this time.")]
 RunOption = Annotated[
-    str | None, typer.Option("--run", metavar="RUN_ID", help="Events of one run of the broker alone.")
+    str | None, typer.Option("--run", metavar="RUN_ID", help="Only events of this run of the broker.")
 ]
 CheckpointOption = Annotated[
     str | None,
-    typer.Option("--checkpoint", metavar="DIR", help="Stream over the growing folder, and remember here what is done."),
+    typer.Option(
+        "--checkpoint", metavar="DIR", help="Follow the growing record, and keep the progress in this folder."
+    ),
 ]
-OnceOption = Annotated[bool, typer.Option("--once", help="With --checkpoint: what is there now, and end.")]
+OnceOption = Annotated[bool, typer.Option("--once", help="With --checkpoint: process what is new, and end.")]
 EveryOption = Annotated[
     str | None,
-    typer.Option("--every", metavar="TIME", help="With --checkpoint: look for new segments so often, as in 10s."),
+    typer.Option("--every", metavar="TIME", help="With --checkpoint: look for new segments this often, such as 10s."),
 ]
 
 _TIME: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")

@@ -11,32 +11,32 @@ from pipeline.options import AllowOption, close, existing, seconds, told
 
 FolderOption = Annotated[
     str,
-    typer.Option("--input", metavar="DIR", help="The recorder's folder, or s3://… of one.", callback=existing),
+    typer.Option("--input", metavar="DIR", help="The recorder's folder, or s3://BUCKET/PREFIX.", callback=existing),
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be done.")]
 
 
 @told
 def compact(
     folder: FolderOption,
     older_than: Annotated[
-        str, typer.Option("--older-than", metavar="TIME", help="Only hours that have been over for so long.")
+        str, typer.Option("--older-than", metavar="TIME", help="Only hours that ended this long ago.")
     ] = "1h",
     target_size: Annotated[
-        str, typer.Option("--target-size", metavar="SIZE", help="Merged segments grow to this, as in 128m.")
+        str, typer.Option("--target-size", metavar="SIZE", help="Largest size of a merged segment.")
     ] = "128m",
     remove_after: Annotated[
         str,
         typer.Option(
             "--remove-after",
             metavar="TIME",
-            help="Replaced segments stay for so long: for readers that listed them, and for streams that were stopped.",
+            help="Keep replaced segments for this long, for readers that use them and streams that are stopped.",
         ),
     ] = "1h",
     dry_run: DryRunOption = False,
     allow_gaps: AllowOption = False,
 ) -> None:
-    """Merge the small segments of hours that are over. Safe while the broker records; needs no Java."""
+    """Merge small segments of past hours. Safe while the broker records; needs no Java."""
     age = timedelta(seconds=seconds(older_than, "--older-than"))
     after = timedelta(seconds=seconds(remove_after, "--remove-after"))
     from pipeline.compact import job

@@ -24,7 +24,10 @@ def loadtest(
     source: Annotated[
         str,
         typer.Option(
-            "--input", metavar="DIR", help="What `canopy load run … --records --out DIR` wrote.", callback=existing
+            "--input",
+            metavar="DIR",
+            help="The folder that `canopy load run … --records --out DIR` wrote.",
+            callback=existing,
         ),
     ],
     output: OutputOption,
@@ -34,10 +37,10 @@ def loadtest(
     skip_corrupt: SkipOption = False,
     allow_gaps: AllowOption = False,
 ) -> None:
-    """Compute the results of a load run from its recorded messages: latency, losses, duplicates, order.
+    """Compute the results of a load run again from its messages: latency, losses, duplicates, order.
 
-    Joins what was sent with what came, for each pair and in total, and holds it against the load tester's own report
-    where that is beside the records. Exit code 1 when the two do not agree.
+    Joins the messages sent with those received, and compares the figures with the load tester's own report if it is
+    beside the records. The exit code is 1 if they differ.
     """
     from pipeline.engine import session
     from pipeline.loadtest.job import run

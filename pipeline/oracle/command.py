@@ -33,10 +33,11 @@ def oracle(
     skip_corrupt: SkipOption = False,
     allow_gaps: AllowOption = False,
 ) -> None:
-    """Check from what was recorded whether every message went where it should.
+    """Check that the broker sent every message to the right clients, and to no other.
 
-    Replays subscriptions over publishes, by the MQTT 5.0 specification alone, and compares with the recorded deliveries
-    and drops. Needs a recorder with `deliveries = true`. Exit code 1 when something is missing, unexpected or wrong.
+    Works out from the recorded subscriptions and publishes who should receive what by the MQTT 5.0 specification, and
+    compares that with the recorded deliveries and drops. The recorder must run with `deliveries = true`. The exit code
+    is 1 if a delivery is missing, unexpected or wrong.
     """
     from pipeline.engine import session
     from pipeline.oracle.job import run as judge

@@ -13,12 +13,12 @@ from pipeline.options import told
 @told
 def package(
     output: Annotated[
-        Path, typer.Option("--output", metavar="FILE", help="The zip to write; one that is there is replaced.")
+        Path, typer.Option("--output", metavar="FILE", help="The zip file; an existing one is replaced.")
     ] = Path("canopy_spark.zip"),
 ) -> None:
     """Write canopy_spark as one file for spark-submit's --py-files.
 
-    The executors need nothing else of Canopy; pyarrow is there where Spark's Python has it.
+    The executors need nothing else of Canopy, but their Python needs pyarrow.
     """
     from pipeline.package.archive import write
 

@@ -24,23 +24,23 @@ TrafficOption = Annotated[
     typer.Option(
         "--traffic",
         metavar="DIR",
-        help="The upstream broker's own recording. Default: all inputs. Repeatable.",
+        help="The upstream broker's record; default: all inputs. Repeatable.",
         callback=existing,
     ),
 ]
 MaxOption = Annotated[
-    int | None, typer.Option("--max-filters", metavar="K", help="At most so many upstream filters for each broker.")
+    int | None, typer.Option("--max-filters", metavar="K", help="At most this many upstream filters for each broker.")
 ]
 HeadroomOption = Annotated[
     float,
     typer.Option(
         metavar="PERCENT",
-        help="Without --max-filters: as few filters as cost no more than so much of the wanted bytes.",
+        help="Without --max-filters: allow unwanted bytes up to this percentage of the wanted bytes.",
     ),
 ]
 WhenOption = Annotated[
     Literal["any", "end"],
-    typer.Option(help="Topic filters that were subscribed at any time, or those left at the end of the last run."),
+    typer.Option(help="Subscriptions at any time, or only those at the end of the last run."),
 ]
 
 
@@ -58,9 +58,9 @@ def plan(
     skip_corrupt: SkipOption = False,
     allow_gaps: AllowOption = False,
 ) -> None:
-    """Find few upstream topic filters that cover what a broker's clients subscribe to.
+    """Find a small set of upstream topic filters that covers the subscriptions of a broker's clients.
 
-    Each --input is the recording of one downstream broker. Writes the curve of filters against over-forwarded bytes,
+    Each --input is the record of one downstream broker. Writes how many unwanted bytes each number of filters costs,
     and for each broker a set of filters in the format of the upstream settings.
     """
     from pipeline.engine import session

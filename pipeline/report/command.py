@@ -29,7 +29,7 @@ def report(
         typer.Option(
             "--load",
             metavar="DIR",
-            help="What `canopy load run … --records --out DIR` wrote meanwhile.",
+            help="The folder that `canopy load run … --records --out DIR` wrote.",
             callback=existing,
         ),
     ] = None,
@@ -39,10 +39,10 @@ def report(
     skip_corrupt: SkipOption = False,
     allow_gaps: AllowOption = False,
 ) -> None:
-    """Run rollup, tree, oracle, loadtest and plan in one session, and write a page that links theirs.
+    """Run rollup, tree, oracle, loadtest and plan in one session, and write a page that links to theirs.
 
-    The oracle is left out where deliveries were not recorded, loadtest without --load. Exit code 1 when one of them
-    could not be done, or its verdict is bad, 3 when something of the record is missing.
+    Omits oracle if deliveries were not recorded, and loadtest without --load. The exit code is 1 if a job fails or
+    finds faults, and 3 if parts of the record are missing.
     """
     from pipeline.engine import session
     from pipeline.report.job import run

@@ -16,15 +16,15 @@ def retention(
     folder: FolderOption,
     keep: Annotated[
         str | None,
-        typer.Option("--keep", metavar="TIME", help="Segments whose last event is older go, as in 7d."),
+        typer.Option("--keep", metavar="TIME", help="Remove segments whose last event is older, such as 7d."),
     ] = None,
     keep_bytes: Annotated[
         str | None,
-        typer.Option("--keep-bytes", metavar="SIZE", help="The oldest go, until the others fit in this, as in 10g."),
+        typer.Option("--keep-bytes", metavar="SIZE", help="Remove the oldest until the others fit, such as 10g."),
     ] = None,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Drop old segments, whole, and write down which. Safe while the broker records; needs no Java."""
+    """Remove old segments, and list them in _manifests/removed.jsonl. Safe while the broker records; needs no Java."""
     age = None if keep is None else timedelta(seconds=seconds(keep, "--keep"))
     from pipeline.depot import size
     from pipeline.retention import job

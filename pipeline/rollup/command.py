@@ -38,8 +38,8 @@ def rollup(
         typer.Option(
             "--latency",
             metavar="WHERE",
-            help="Where messages say when they were sent: mark (of canopy load), property:NAME (a user property with "
-            "the seconds, ms, µs or ns since 1970), none; auto: mark, where there is one.",
+            help="Where to find the time at which a message was sent: mark (of canopy load), property:NAME (a user "
+            "property, in s, ms, µs or ns since 1970), none, or auto: mark if there is one.",
         ),
     ] = "auto",
     checkpoint: CheckpointOption = None,
@@ -50,7 +50,7 @@ def rollup(
         typer.Option(
             "--late",
             metavar="TIME",
-            help="With --checkpoint: how long after the newest message an hour still takes others, as in 48h.",
+            help="With --checkpoint: accept messages that are up to this much older than the newest.",
         ),
     ] = "48h",
     since: SinceOption = None,
@@ -62,19 +62,19 @@ def rollup(
     driver_memory: MemoryOption = "2g",
     allow_gaps: AllowOption = False,
 ) -> None:
-    """Traffic per topic and minute, and per topic and hour: messages, bytes, sizes, publishers, latency."""
+    """Compute messages, bytes, sizes, publishers and latency for each topic and minute, and topic and hour."""
     if checkpoint is None and (once or every is not None):
-        raise MisuseError("--once and --every are for a stream: give --checkpoint DIR too")
+        raise MisuseError("--once and --every need --checkpoint DIR")
     if once and every is not None:
-        raise MisuseError("--once and --every: one of them")
+        raise MisuseError("--once and --every exclude each other")
     if checkpoint is not None and (since or until or run):
-        raise MisuseError("--since, --until and --run are not for a stream")
+        raise MisuseError("--since, --until and --run do not work with --checkpoint")
     if checkpoint is not None and len(inputs) != 1:
-        raise MisuseError("--input: a stream reads one folder")
+        raise MisuseError("--input: with --checkpoint give one folder")
     if checkpoint is not None and REMOTE.get() is not None:
-        raise MisuseError("--remote: a stream (--checkpoint) is written by this process, beside a Spark of its own")
+        raise MisuseError("--remote does not work with --checkpoint: this process writes the tables")
     if checkpoint is not None and engine == DUCKDB:
-        raise MisuseError("--engine duckdb: a stream (--checkpoint) is Spark's")
+        raise MisuseError("--engine duckdb does not work with --checkpoint: use spark")
     kept = seconds(late, "--late")
     pause = None if once else seconds(every or "10s", "--every")
 

@@ -36,7 +36,7 @@ def tables(
         typer.Option(
             "--mapping",
             metavar="FILE",
-            help="Which topics become which tables, and how payloads become columns (docs/tables.md).",
+            help="The mapping of topics to tables and of payloads to columns (docs/tables.md).",
             callback=existing_file,
         ),
     ],
@@ -45,58 +45,58 @@ def tables(
     ] = "parquet",
     catalog: Annotated[
         str | None,
-        typer.Option("--catalog", metavar="NAME", help="Of Iceberg: its name in pyiceberg's configuration (default)."),
+        typer.Option("--catalog", metavar="NAME", help="Iceberg: a catalog of pyiceberg's configuration (default)."),
     ] = None,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", metavar="NAME", help="Of Iceberg's tables in the catalog (canopy).")
+        str | None,
+        typer.Option("--namespace", metavar="NAME", help="Iceberg: namespace of the tables in the catalog (canopy)."),
     ] = None,
     servers: Annotated[
-        str | None, typer.Option("--servers", metavar="HOST:PORT,…", help="Of Kafka: its bootstrap servers.")
+        str | None, typer.Option("--servers", metavar="HOST:PORT,…", help="Kafka: bootstrap servers.")
     ] = None,
     topic_prefix: Annotated[
-        str | None, typer.Option("--topic-prefix", metavar="TEXT", help="Of Kafka: what stands before a table's name.")
+        str | None,
+        typer.Option("--topic-prefix", metavar="TEXT", help="Kafka: prefix of the topics; the table's name follows."),
     ] = None,
     engine: Annotated[
         str,
-        typer.Option("--engine", metavar="ENGINE", help="Who decodes: arrow (this process) or spark."),
+        typer.Option("--engine", metavar="ENGINE", help="Decode payloads in this process (arrow) or by spark."),
     ] = "arrow",
     stream: Annotated[
-        bool, typer.Option("--stream", help="Go on as the record grows, until Ctrl-C; without it: what is there.")
+        bool, typer.Option("--stream", help="Follow the growing record until Ctrl-C, instead of ending at its end.")
     ] = False,
     every: Annotated[
         str | None,
-        typer.Option("--every", metavar="TIME", help="With --stream: look for new segments so often, as in 10s."),
+        typer.Option("--every", metavar="TIME", help="With --stream: look for new segments this often, such as 10s."),
     ] = None,
     batch_events: Annotated[
         int,
-        typer.Option(
-            "--batch-events", metavar="N", min=1, help="Sequence numbers that are published at a time, exactly once."
-        ),
+        typer.Option("--batch-events", metavar="N", min=1, help="Sequence numbers in one commit."),
     ] = 1_000_000,
     skip_corrupt: SkipOption = False,
     master: MasterOption = None,
     driver_memory: MemoryOption = "2g",
     allow_gaps: AllowOption = False,
 ) -> None:
-    """Payloads as typed columns, by a mapping file. Each run goes on where the one before ended."""
+    """Write payloads to typed tables, by a mapping file. Each run continues where the previous one ended."""
     if len(inputs) != 1:
-        raise MisuseError("--input: tables are made of one folder")
+        raise MisuseError("--input: give one folder")
     if every is not None and not stream:
-        raise MisuseError("--every is for a stream: give --stream too")
+        raise MisuseError("--every needs --stream")
     if engine not in ("arrow", "spark"):
         raise MisuseError(f"--engine {engine}: arrow or spark")
     if format_ not in ("parquet", "delta", "iceberg", "kafka"):
         raise MisuseError(f"--format {format_}: parquet, delta, iceberg or kafka")
     if (format_ == "kafka") != bool(servers) or (topic_prefix and not servers):
-        raise MisuseError("--servers, and --topic-prefix beside it, are for --format kafka, which takes --servers")
+        raise MisuseError("--format kafka needs --servers; --servers and --topic-prefix need --format kafka")
     if topic_prefix and not re.fullmatch(r"[a-zA-Z0-9._-]{1,150}", topic_prefix):
-        raise MisuseError("--topic-prefix: Kafka's topics have letters, digits, dots, underscores and hyphens")
+        raise MisuseError("--topic-prefix: use letters, digits, dots, underscores and hyphens (150 at most)")
     if format_ == "kafka" and engine != "spark":
-        raise MisuseError("--format kafka is written by Spark: give --engine spark too")
+        raise MisuseError("--format kafka needs --engine spark")
     if format_ != "iceberg" and (catalog or namespace):
-        raise MisuseError("--catalog and --namespace are for Iceberg: give --format iceberg too")
+        raise MisuseError("--catalog and --namespace need --format iceberg")
     if engine == "arrow" and (master is not None or REMOTE.get() is not None or SETTINGS.get()):
-        raise MisuseError("--master, --remote, --conf and --packages are for Spark: give --engine spark too")
+        raise MisuseError("--master, --remote, --conf and --packages need --engine spark")
     pause = seconds(every or "10s", "--every") if stream else None
     from pipeline.tables.job import Options, run
 

@@ -26,18 +26,20 @@ from pipeline.options import (
 def tree(
     inputs: InputOption,
     output: OutputOption,
-    hot: Annotated[int, typer.Option("--hot", metavar="N", help="How many of the hottest topics to list.")] = 100,
+    hot: Annotated[
+        int, typer.Option("--hot", metavar="N", help="List this many of the topics with most messages.")
+    ] = 100,
     children: Annotated[
-        int, typer.Option("--children", metavar="N", help="An explosion: a prefix with so many children.")
+        int, typer.Option("--children", metavar="N", help="An explosion has at least this many children, ...")
     ] = 1000,
     growing: Annotated[
-        int, typer.Option("--growing", metavar="N", help="An explosion: so many, if there are ever more of them.")
+        int, typer.Option("--growing", metavar="N", help="... or this many, if new ones keep coming, ...")
     ] = 100,
     per_child: Annotated[
-        float, typer.Option("--per-child", metavar="N", help="But only with so few messages for each child.")
+        float, typer.Option("--per-child", metavar="N", help="... and at most this many messages for each child.")
     ] = 10.0,
     steady: Annotated[
-        float, typer.Option("--steady", metavar="SHARE", help="Ever more: new ones in this share of the time.")
+        float, typer.Option("--steady", metavar="SHARE", help="Share of the time in which new children keep coming.")
     ] = 0.75,
     since: SinceOption = None,
     until: UntilOption = None,
@@ -48,7 +50,7 @@ def tree(
     driver_memory: MemoryOption = "2g",
     allow_gaps: AllowOption = False,
 ) -> None:
-    """The topic tree: messages, bytes, topics and children of each prefix; hot topics; topic explosions."""
+    """Compute messages, bytes, topics and children of each prefix; list hot topics and topic explosions."""
     from pipeline.engine import session
 
     def say(line: str) -> None:

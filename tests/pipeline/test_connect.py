@@ -102,8 +102,8 @@ def test_the_jobs_count_what_they_count_elsewhere(tmp_path: Path) -> None:
         (["report", "--remote", "sc://h", "--master", "local"], 2, "--master and --packages are the server's"),
         (["report", "--remote", "sc://h", "--packages", "a:b:1"], 2, "--master and --packages are the server's"),
         (["report", "--remote", "sc://h", "--engine", "duckdb"], 2, "--remote, --conf, --packages are for Spark"),
-        (["rollup", "--remote", "sc://h", "--checkpoint", "c"], 2, "--remote: a stream (--checkpoint)"),
-        (["tables", "--remote", "sc://h", "--mapping", __file__], 2, "give --engine spark too"),
+        (["rollup", "--remote", "sc://h", "--checkpoint", "c"], 2, "--remote does not work with --checkpoint"),
+        (["tables", "--remote", "sc://h", "--mapping", __file__], 2, "need --engine spark"),
     ],
 )
 def test_what_does_not_work_is_a_line(tmp_path: Path, arguments: list[str], code: int, why: str) -> None:

@@ -235,7 +235,7 @@ def test_the_account_of_a_load_run_is_the_same(tmp_path: Path) -> None:
             "s3a://bucket/record is not a folder of this machine",
         ),
         (["--engine", "duckdb", "--driver-memory", "much"], "--driver-memory much: a size is wanted"),
-        (["--engine", "duckdb", "--checkpoint", "c"], "a stream (--checkpoint) is Spark's"),
+        (["--engine", "duckdb", "--checkpoint", "c"], "--engine duckdb does not work with --checkpoint"),
     ],
 )
 def test_what_duckdb_cannot_do_is_misuse(arguments: list[str], why: str, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ from loadtest.load.cli.replay import capture, replay
 
 app = typer.Typer(
     name="load",
-    help="Put load on any MQTT broker, and report what happened to every message.",
+    help="Put load on any MQTT broker, and account for every message.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -79,7 +79,7 @@ def run(
     password: PasswordOption = None,
     users: UsersOption = None,
 ) -> None:
-    """Play a scenario on a broker that runs, and write a report."""
+    """Run a scenario against a running broker, and write a report."""
     from loadtest.load.engine.job import Job
 
     played, text = load_scenario(scenario, sets, scale)
@@ -96,7 +96,7 @@ def run(
 @app.command("list")
 @told
 def list_() -> None:
-    """The built-in scenarios."""
+    """List the built-in scenarios."""
     from loadtest.load.scenario import library
 
     known = library.builtin()
@@ -112,7 +112,7 @@ def show(
     sets: SetOption = None,
     scale: ScaleOption = None,
 ) -> None:
-    """The text of a scenario, as it would be played: a beginning for one of your own."""
+    """Print a scenario, to start your own from it."""
     typer.echo(load_scenario(scenario, sets, scale)[1], nl=False)
 
 

@@ -34,22 +34,24 @@ TargetOption = Annotated[
     typer.Option(
         "--target",
         metavar="URL",
-        help="mqtt://HOST:PORT (mqtt://127.0.0.1:1883), mqtts://, ws://HOST:PORT/PATH or wss://; several in turn.",
+        help="mqtt://HOST:PORT (mqtt://127.0.0.1:1883), mqtts://, ws://HOST:PORT/PATH or wss://. Repeatable.",
     ),
 ]
 CaOption = Annotated[
     str | None,
-    typer.Option("--ca", "--cacertfile", metavar="FILE", help="With TLS: who signs the broker's certificate."),
+    typer.Option("--ca", "--cacertfile", metavar="FILE", help="TLS: authority (PEM) of the broker's certificate."),
 ]
 CertOption = Annotated[
-    str | None, typer.Option("--cert", "--certfile", metavar="FILE", help="With TLS: the clients' certificate.")
+    str | None, typer.Option("--cert", "--certfile", metavar="FILE", help="TLS: the clients' certificate.")
 ]
-KeyOption = Annotated[str | None, typer.Option("--key", "--keyfile", metavar="FILE", help="The certificate's key.")]
-InsecureOption = Annotated[bool, typer.Option("--insecure", help="With TLS: take any certificate of the broker's.")]
+KeyOption = Annotated[
+    str | None, typer.Option("--key", "--keyfile", metavar="FILE", help="TLS: key of the clients' certificate.")
+]
+InsecureOption = Annotated[bool, typer.Option("--insecure", help="TLS: accept any certificate of the broker.")]
 UserOption = Annotated[
     str | None,
     typer.Option(
-        "-u", "--user", "--username", metavar="PATTERN", help="User name, as in user-%c, where the scenario has none."
+        "-u", "--user", "--username", metavar="PATTERN", help="User name, such as user-%c, for groups without one."
     ),
 ]
 PasswordOption = Annotated[
@@ -60,35 +62,35 @@ PasswordOption = Annotated[
         metavar="PATTERN",
         envvar="CANOPY_LOAD_PASSWORD",
         show_envvar=True,
-        help="Password, a pattern too.",
+        help="Password, may contain patterns too.",
     ),
 ]
 UsersOption = Annotated[
-    str | None, typer.Option("--users", metavar="FILE", help="CSV: USER_NAME,PASSWORD each line, taken in turn.")
+    str | None, typer.Option("--users", metavar="FILE", help="CSV file of USER_NAME,PASSWORD lines, used in turn.")
 ]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Change the scenario, as in groups.sensors.clients=10. Repeatable."
+        "--set", metavar="KEY=VALUE", help="Change the scenario, such as groups.sensors.clients=10. Repeatable."
     ),
 ]
 ScaleOption = Annotated[
-    float | None, typer.Option("--scale", metavar="F", help="Multiply the numbers of clients.", min=0.0)
+    float | None, typer.Option("--scale", metavar="F", help="Multiply the number of clients by this.", min=0.0)
 ]
 OutOption = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Where the report goes (canopy-load/SCENARIO-TIME).")
+    Path | None, typer.Option("--out", metavar="DIR", help="Folder for the report (canopy-load/SCENARIO-TIME).")
 ]
 ProcessesOption = Annotated[
-    int | None, typer.Option("--processes", metavar="N", min=1, max=256, help="Processes of the generator.")
+    int | None, typer.Option("--processes", metavar="N", min=1, max=256, help="Number of generator processes.")
 ]
-DriverOption = Annotated[str, typer.Option("--driver", metavar="NAME", help="Whose client speaks: canopy or amqtt.")]
-LimitOption = Annotated[bool, typer.Option("--limit/--no-limit", help="First measure the generator's own limit here.")]
+DriverOption = Annotated[str, typer.Option("--driver", metavar="NAME", help="MQTT client to use: canopy or amqtt.")]
+LimitOption = Annotated[bool, typer.Option("--limit/--no-limit", help="Measure the generator's own limit first.")]
 StrictOption = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="Exit code 3 when anything was lost, doubled, out of order, altered or unsent, connections broke, or much "
-        "could not be judged.",
+        help="Exit code 3 if messages were lost, duplicated, reordered, altered or not sent, if connections broke, or "
+        "if more than 1 % could not be judged.",
     ),
 ]
 ThresholdOption = Annotated[
@@ -96,23 +98,23 @@ ThresholdOption = Annotated[
     typer.Option(
         "--threshold",
         metavar="CONDITION",
-        help="What must hold, as in 'p99 < 50ms', 'lost == 0', 'rate >= 10000'; else exit code 4. Repeatable.",
+        help="Such as 'p99 < 50ms', 'lost == 0', 'rate >= 10000'; if missed, exit code 4. Repeatable.",
     ),
 ]
 JunitOption = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Also write JUnit XML.")]
-CsvOption = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Also write a row a second as CSV.")]
+CsvOption = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Also write CSV, a row for each second.")]
 PrometheusOption = Annotated[
     Path | None,
     typer.Option(
         "--prometheus",
         metavar="FILE",
-        help="Also write metrics for the node exporter's textfile collector: each second, and the result at the end.",
+        help="Also write metrics for the node exporter's textfile collector: every second, and at the end.",
     ),
 ]
 
 
 RecordsOption = Annotated[
-    bool, typer.Option("--records", help="Keep a row of every message: Parquet under DIR/records (needs room).")
+    bool, typer.Option("--records", help="Write a row for every message: Parquet files in OUT/records.")
 ]
 
 

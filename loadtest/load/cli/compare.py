@@ -53,19 +53,17 @@ VERSIONS: Final[dict[Mqtt, Version]] = {Mqtt.V3_1_1: "3.1.1", Mqtt.V5_0: "5.0"}
 
 
 def compare(
-    scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A built-in scenario, or a file.")],
+    scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A built-in scenario's name, or a file.")],
     broker: Annotated[
         list[str],
-        typer.Option(
-            metavar="NAME", help=f"Of: {', '.join(PEERS)}. Repeatable; the others are compared with the first."
-        ),
+        typer.Option(metavar="NAME", help=f"One of {', '.join(PEERS)}. Repeatable; ratios are to the first."),
     ],
     rounds: Annotated[int, typer.Option(min=1, max=MOST_ROUNDS, help="Runs of each broker.")] = ROUNDS,
     scale: ScaleOption = None,
     sets: SetOption = None,
     mqtt: Annotated[
         Mqtt | None,
-        typer.Option(help="Of every client. Without it: as the scenario says, or 3.1.1 where a broker needs that."),
+        typer.Option(help="MQTT version of all clients; default: the scenario's, or 3.1.1 if a broker has no 5.0."),
     ] = None,
     processes: ProcessesOption = None,
     own_limit: Annotated[
@@ -73,7 +71,7 @@ def compare(
     ] = True,
     out: OutOption = None,
 ) -> None:
-    """Play a scenario on several brokers that are started for it, in turn, and put their figures side by side."""
+    """Start several brokers in turn, run a scenario against each, and compare their figures."""
     from loadtest.load.compare.contest import Contest, Means
     from loadtest.load.compare.started_brokers import UnknownBroker, VersionConflict
     from loadtest.load.engine.running import run
@@ -100,9 +98,9 @@ def compare(
 
 
 def limit(
-    seconds: Annotated[float, typer.Option(min=0.1, max=600, help="How long it is measured.")] = 1.0,
+    seconds: Annotated[float, typer.Option(min=0.1, max=600, help="Time to measure.")] = 1.0,
 ) -> None:
-    """Measure what one process of the generator sends and checks against a server that only copies bytes."""
+    """Measure how many messages a second one generator process can send and check, without a broker."""
     from loadtest.brokers.process import BrokerFailed
     from loadtest.load.compare.generator_limit import LimitError, measure
     from loadtest.load.engine.conductor import RunError

@@ -48,39 +48,47 @@ LEVELS: Final = {"3": "3.1.1", "4": "3.1.1", "3.1.1": "3.1.1", "5": "5.0", "5.0"
 _TOKEN: Final = re.compile(r"%([%icu])")
 
 HostOption = Annotated[
-    str, typer.Option("-h", "--host", metavar="HOST", help="Several, with commas, are used in turn.")
+    str, typer.Option("-h", "--host", metavar="HOST", help="Broker; several, separated by commas, in turn.")
 ]
 PortOption = Annotated[
     int | None,
-    typer.Option("-p", "--port", metavar="PORT", min=1, max=65_535, help="1883; TLS 8883, --ws 8080 or 8443."),
+    typer.Option(
+        "-p", "--port", metavar="PORT", min=1, max=65_535, help="1883; with TLS 8883; with --ws 8080, or 8443."
+    ),
 ]
 VersionOption = Annotated[str, typer.Option("-V", "--version", metavar="V", help="MQTT version: 3, 4 (3.1.1) or 5.")]
-SslOption = Annotated[bool, typer.Option("-S", "--ssl", help="TLS.")]
-WsOption = Annotated[bool, typer.Option("--ws", help="WebSocket, at /mqtt.")]
-CountOption = Annotated[int, typer.Option("-c", "--count", metavar="N", min=1, max=1_000_000, help="Clients.")]
+SslOption = Annotated[bool, typer.Option("-S", "--ssl", help="Use TLS.")]
+WsOption = Annotated[bool, typer.Option("--ws", help="Use WebSocket, at /mqtt.")]
+CountOption = Annotated[
+    int, typer.Option("-c", "--count", metavar="N", min=1, max=1_000_000, help="Number of clients.")
+]
 IntervalOption = Annotated[
     float, typer.Option("-i", "--interval", metavar="MS", min=0.0, help="Milliseconds between two connections.")
 ]
 RateOption = Annotated[
     float,
-    typer.Option("-R", "--rate", "--connrate", metavar="N", min=0.0, help="Connections a second, in place of -i."),
+    typer.Option("-R", "--rate", "--connrate", metavar="N", min=0.0, help="Connections a second, instead of -i."),
 ]
-StartOption = Annotated[int, typer.Option("-n", "--startnumber", metavar="N", min=0, help="The first client's number.")]
+StartOption = Annotated[
+    int, typer.Option("-n", "--startnumber", metavar="N", min=0, help="Number of the first client.")
+]
 PrefixOption = Annotated[
-    str | None, typer.Option("--prefix", metavar="TEXT", help="Client identifiers are TEXT and the client's number.")
+    str | None, typer.Option("--prefix", metavar="TEXT", help="Prefix of the client identifiers; the number follows.")
 ]
-KeepAliveOption = Annotated[int, typer.Option("-k", "--keepalive", metavar="S", min=0, max=65_535, help="Seconds.")]
-CleanOption = Annotated[bool, typer.Option("-C/--no-clean", "--clean", help="Whether sessions begin anew.")]
+KeepAliveOption = Annotated[
+    int, typer.Option("-k", "--keepalive", metavar="S", min=0, max=65_535, help="Keep alive in seconds.")
+]
+CleanOption = Annotated[bool, typer.Option("-C/--no-clean", "--clean", help="Clean start (3.1.1: clean session).")]
 ExpiryOption = Annotated[
     int,
-    typer.Option("-x", "--session-expiry", metavar="S", min=0, help="Seconds the broker keeps a session (MQTT 5.0)."),
+    typer.Option("-x", "--session-expiry", metavar="S", min=0, help="Session expiry interval in seconds (MQTT 5.0)."),
 ]
 QosOption = Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="QoS.")]
 DurationOption = Annotated[
     float | None,
-    typer.Option("--duration", metavar="TIME", parser=seconds_option, help="30s, 5m; without it, until Ctrl-C."),
+    typer.Option("--duration", metavar="TIME", parser=seconds_option, help="Such as 30s or 5m; default: until Ctrl-C."),
 ]
-CalibrateOption = Annotated[bool, typer.Option("--calibrate", help="First measure the generator's own limit here.")]
+CalibrateOption = Annotated[bool, typer.Option("--calibrate", help="Measure the generator's own limit first.")]
 
 
 class HostOrHelp(TyperCommand):
@@ -163,7 +171,7 @@ class Place:
 
 
 def pub(
-    topic: Annotated[str, typer.Option("-t", "--topic", metavar="TOPIC", help="As in bench/%i.")],
+    topic: Annotated[str, typer.Option("-t", "--topic", metavar="TOPIC", help="Such as bench/%i.")],
     host: HostOption = "127.0.0.1",
     port: PortOption = None,
     version: VersionOption = "5",
@@ -178,16 +186,19 @@ def pub(
         ),
     ] = 1000.0,
     size: Annotated[
-        int, typer.Option("-s", "--size", metavar="BYTES", parser=size_option, help="Of a payload, from 16.")
+        int, typer.Option("-s", "--size", metavar="BYTES", parser=size_option, help="Payload size, at least 16.")
     ] = 256,
     qos: QosOption = 0,
-    retain: Annotated[bool, typer.Option("-r", "--retain", help="Messages are retained.")] = False,
+    retain: Annotated[bool, typer.Option("-r", "--retain", help="Set RETAIN.")] = False,
     most: Annotated[
-        int, typer.Option("-L", "--limit", metavar="N", min=0, help="Messages of all clients together; 0: no end.")
+        int,
+        typer.Option(
+            "-L", "--limit", metavar="N", min=0, help="Stop after this many messages of all clients; 0: never."
+        ),
     ] = 0,
     subscribers: Annotated[
         int,
-        typer.Option("--subscribers", metavar="N", min=0, max=100_000, help="Clients that hear it all, and check it."),
+        typer.Option("--subscribers", metavar="N", min=0, max=100_000, help="Subscribers that check all messages."),
     ] = 0,
     user: UserOption = None,
     password: PasswordOption = None,
@@ -213,7 +224,7 @@ def pub(
     csv: CsvOption = None,
     prometheus: PrometheusOption = None,
 ) -> None:
-    """Publish: canopy load pub -c 1000 -i 10 -I 1000 -t 'bench/%i' -s 256 -q 1 --duration 30s"""
+    """Publish messages: canopy load pub -c 1000 -i 10 -I 1000 -t 'bench/%i' -s 256 -q 1 --duration 30s"""
     clients = Clients(count, interval, rate, start, prefix, version, keep_alive, clean, expiry, user)
     pattern = clients.pattern(topic, "pub")
     publish: dict[str, Any] = {
@@ -242,7 +253,7 @@ def pub(
 
 
 def sub(
-    topics: Annotated[list[str], typer.Option("-t", "--topic", metavar="FILTER", help="As in bench/%i. Repeatable.")],
+    topics: Annotated[list[str], typer.Option("-t", "--topic", metavar="FILTER", help="Such as bench/%i. Repeatable.")],
     host: HostOption = "127.0.0.1",
     port: PortOption = None,
     version: VersionOption = "5",
@@ -273,7 +284,7 @@ def sub(
     csv: CsvOption = None,
     prometheus: PrometheusOption = None,
 ) -> None:
-    """Subscribe, and count what comes from others: canopy load sub -c 100 -t 'bench/#' -q 1"""
+    """Subscribe, and count received messages: canopy load sub -c 100 -t 'bench/#' -q 1"""
     clients = Clients(count, interval, rate, start, prefix, version, keep_alive, clean, expiry, user)
     filters = [{"filter": clients.pattern(each, "sub"), "qos": qos} for each in topics]
     output = Output(out, False, strict, False, tuple(threshold or ()), junit, csv, prometheus)
@@ -313,7 +324,7 @@ def conn(
     csv: CsvOption = None,
     prometheus: PrometheusOption = None,
 ) -> None:
-    """Connect and stay: canopy load conn -c 10000 --rate 500"""
+    """Connect, and stay connected: canopy load conn -c 10000 --rate 500"""
     clients = Clients(count, interval, rate, start, prefix, version, keep_alive, clean, expiry, user)
     output = Output(out, False, strict, False, tuple(threshold or ()), junit, csv, prometheus)
     _play(

@@ -59,18 +59,24 @@ MqttOption = Annotated[Mqtt, typer.Option("--mqtt", help="Version of MQTT.")]
 
 def capture(
     filters: Annotated[
-        list[str] | None, typer.Option("--filter", metavar="FILTER", help="What to subscribe to (#). Repeatable.")
+        list[str] | None,
+        typer.Option("--filter", metavar="FILTER", help="Topic filter to subscribe to (#). Repeatable."),
     ] = None,
     target: Annotated[str, typer.Option("--target", metavar="URL", help="mqtt://HOST:PORT.")] = "mqtt://127.0.0.1:1883",
-    qos: Annotated[int, typer.Option("--qos", min=0, max=2, help="Of the subscriptions.")] = 2,
+    qos: Annotated[int, typer.Option("--qos", min=0, max=2, help="QoS of the subscriptions.")] = 2,
     mqtt: MqttOption = Mqtt.V5_0,
     seconds: Annotated[
-        float | None, typer.Option("--seconds", metavar="S", parser=seconds_option, help="How long: 30, or 1m30s.")
+        float | None,
+        typer.Option(
+            "--seconds", metavar="S", parser=seconds_option, help="Stop after this time, such as 30 or 1m30s."
+        ),
     ] = None,
-    messages: Annotated[int | None, typer.Option("--messages", metavar="N", min=1, help="How many.")] = None,
-    sizes_only: Annotated[bool, typer.Option("--sizes-only", help="Leave payloads out, keep their sizes.")] = False,
+    messages: Annotated[
+        int | None, typer.Option("--messages", metavar="N", min=1, help="Stop after this many.")
+    ] = None,
+    sizes_only: Annotated[bool, typer.Option("--sizes-only", help="Write sizes instead of payloads.")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Where it is written (capture-TIME.parquet).")
+        Path | None, typer.Option("--out", metavar="FILE", help="File to write (capture-TIME.parquet).")
     ] = None,
     ca: CaOption = None,
     cert: CertOption = None,
@@ -84,7 +90,7 @@ def capture(
         ),
     ] = None,
 ) -> None:
-    """Write down what subscribers get, for `replay`: until Ctrl-C, for so long, or so many messages."""
+    """Write the messages that a subscriber receives to a file for `replay`, until Ctrl-C."""
     from loadtest.load.capture.file import CaptureError
     from loadtest.load.capture.subscriber import Captured, Wanted
     from loadtest.load.capture.subscriber import capture as work
@@ -126,18 +132,26 @@ def replay(
         ),
     ],
     target: TargetOption = None,
-    speed: Annotated[str, typer.Option("--speed", metavar="X", help="10x, 0.5x, or max: as fast as it goes.")] = "1x",
+    speed: Annotated[str, typer.Option("--speed", metavar="X", help="10x, 0.5x, or max: as fast as possible.")] = "1x",
     publishers: Annotated[
-        int, typer.Option("--publishers", metavar="N", min=1, max=MOST_PUBLISHERS, help="Topics are dealt to them.")
+        int,
+        typer.Option(
+            "--publishers", metavar="N", min=1, max=MOST_PUBLISHERS, help="Publishers, which share the topics."
+        ),
     ] = 1,
     subscribers: Annotated[
-        int, typer.Option("--subscribers", metavar="N", min=1, max=MOST_SUBSCRIBERS, help="Each gets everything.")
+        int,
+        typer.Option(
+            "--subscribers", metavar="N", min=1, max=MOST_SUBSCRIBERS, help="Subscribers; each receives all messages."
+        ),
     ] = 1,
     filters: Annotated[
         list[str] | None,
-        typer.Option("--filter", metavar="FILTER", help="What they subscribe to (what was captured). Repeatable."),
+        typer.Option(
+            "--filter", metavar="FILTER", help="The subscribers' topic filters (those of the capture). Repeatable."
+        ),
     ] = None,
-    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Stands before every topic.")] = "",
+    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Prefix of every topic.")] = "",
     mqtt: MqttOption = Mqtt.V5_0,
     processes: ProcessesOption = None,
     driver: DriverOption = "canopy",
@@ -157,7 +171,7 @@ def replay(
     password: PasswordOption = None,
     users: UsersOption = None,
 ) -> None:
-    """Play recorded traffic on a broker that runs, with its own timing, and write a report."""
+    """Publish recorded traffic to a running broker with its recorded timing, and write a report."""
     from dataclasses import replace
 
     from pydantic import ValidationError

@@ -15,12 +15,12 @@ from pipeline.cli import app
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["--once"], "--once and --every are for a stream"),
-        (["--every", "10s"], "--once and --every are for a stream"),
-        (["--checkpoint", "c", "--once", "--every", "10s"], "--once and --every: one of them"),
+        (["--once"], "--once and --every need --checkpoint DIR"),
+        (["--every", "10s"], "--once and --every need --checkpoint DIR"),
+        (["--checkpoint", "c", "--once", "--every", "10s"], "--once and --every exclude each other"),
         (["--checkpoint", "c", "--every", "soon"], "--every soon: a number and a unit"),
-        (["--checkpoint", "c", "--since", "2026-11-21"], "--since, --until and --run are not for a stream"),
-        (["--checkpoint", "c", "--input", "b"], "a stream reads one folder"),
+        (["--checkpoint", "c", "--since", "2026-11-21"], "--since, --until and --run do not work with --checkpoint"),
+        (["--checkpoint", "c", "--input", "b"], "with --checkpoint give one folder"),
     ],
 )
 def test_misuse_is_one_line(arguments: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -341,7 +341,7 @@ def test_the_command(plant: Path) -> None:
         refused = CliRunner().invoke(app, [*arguments, *option])
         assert (refused.exit_code, refused.stderr) == (
             2,
-            "canopy: --master, --remote, --conf and --packages are for Spark: give --engine spark too\n",
+            "canopy: --master, --remote, --conf and --packages need --engine spark\n",
         )
     sorted((plant / "record").rglob("seg-*.parquet"))[0].unlink()
     arguments[4] = str(plant / "again")
