@@ -342,6 +342,9 @@ def _judgements(error: ValidationError, chosen: Mapping[str, Entry]) -> list[str
         # A setting's own name, and the way to a part of its value.
         length = 2 if len(steps) > 1 and isinstance(steps[1], str) else 1
         name = ".".join(str(step) for step in steps[:length])
+        if name not in chosen:
+            problems.append(_about_section(fault, name, chosen))
+            continue
         entry = chosen[name]
         # What is said of the tag of a table is said of the table.
         where = entry.where(*steps, *(("type",) if fault["type"].startswith("union_tag_") else ()))
@@ -356,6 +359,18 @@ def _judgements(error: ValidationError, chosen: Mapping[str, Entry]) -> list[str
         else:
             problems.append(f"{where}: {_about_part(fault, name, steps[length:], kind)}")
     return list(dict.fromkeys(problems))
+
+
+def _about_section(fault: ErrorDetails, section: str, chosen: Mapping[str, Entry]) -> str:
+    """What is wrong with the settings of a section together; the fault names the one that has to change."""
+    at = fault["ctx"]["at"]
+    steps = (section, *_steps(at))
+    entry = chosen.get(".".join(str(step) for step in steps[:2]))
+    if entry is None:
+        # It is not set: another setting of the section is why it must be.
+        entry = next(each for each in chosen.values() if each.name.startswith(f"{section}."))
+        steps = ()
+    return f"{entry.where(*steps)}: {section}{at}: found {show(fault['ctx']['found'])}; allowed: {fault['msg']}"
 
 
 def _steps(part: str) -> Steps:

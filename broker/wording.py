@@ -79,7 +79,7 @@ ALLOWED: Final = {
     "rule[].address": 'IP addresses or networks, like "10.0.0.0/8" or ["10.0.0.0/8", "fd00::/8"]',
     "rule[].action": '"publish", "subscribe", "receive" or "all", or a list of them',
     "rule[].filters": 'a topic filter or a list of them, like ["sensors/{user}/#"]',
-    "store.path": 'a folder, like "/var/lib/canopy", or "" for memory alone',
+    "store.path": 'a folder, like "/var/lib/canopy", or "" for memory only',
     "store.url": 'a database, like "postgresql://canopy@localhost/canopy", or "" for none',
     "store.name": 'the name of a schema, like "canopy"',
     "recorder.directory": 'a folder, like "/var/lib/canopy/record", or "" for none',

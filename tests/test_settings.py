@@ -275,6 +275,24 @@ class TestMessages:
         toml.write_text("max_qos = 1\n")
         assert problems(toml) == [f"{toml}: max_qos: no such setting; the nearest is mqtt.max_qos"]
 
+    @pytest.mark.parametrize(
+        ("text", "told"),
+        [
+            (
+                'listen = ["http://0.0.0.0:8080"]',
+                'http.listen[0]: found "http://0.0.0.0:8080"; allowed: a loopback address; for any other set http.pass',
+            ),
+            (
+                'key = "k"\nlisten = ["https://127.0.0.1:8443"]',
+                'http.certificate: found ""; allowed: a file, because http.listen has an https:// address',
+            ),
+        ],
+    )
+    def test_settings_of_a_section_that_do_not_agree(self, toml: Path, text: str, told: str) -> None:
+        toml.write_text(f"[http]\n{text}\n")
+        (problem,) = problems(toml)
+        assert problem.startswith(f"{toml}: {told}")
+
     def test_a_name_like_nothing_else(self) -> None:
         assert problems(sets=("zzz=1",)) == [
             "--set zzz=1: zzz: no such setting; canopy check-config --defaults lists them all",
@@ -483,7 +501,7 @@ class TestQueueRules:
                 '"$share/g/t"',
                 "a topic filter without $share/name/ before it; the rule holds for shared subscriptions too",
             ),
-            ('{user = "a", depth = 5}', ".depth", "5", "only beside topic_filter"),
+            ('{user = "a", depth = 5}', ".depth", "5", "only with topic_filter"),
             *(
                 (
                     f'{{topic_filter = "t", {key} = 5}}',

@@ -101,18 +101,18 @@ class TestTogether:
             ),
             (
                 '[{url = "mqtt://h", tls = {certificate = "c", key = "k"}}]',
-                "listener[0].tls: found a table; allowed: only beside",
+                "listener[0].tls: found a table; allowed: only with",
             ),
-            ('[{url = "mqtt://h", mode = "0600"}]', 'listener[0].mode: found "0600"; allowed: only beside'),
+            ('[{url = "mqtt://h", mode = "0600"}]', 'listener[0].mode: found "0600"; allowed: only with'),
             ('[{url = "mqtt+unix:///s", mode = "999"}]', 'listener[0].mode: found "999"; allowed: the mode of a file'),
             ('[{url = "mqtts://h", tls = {certificate = "c"}}]', "listener[0].tls.key: missing; allowed: a file"),
             (
                 '[{url = "mqtts://h", tls = {certificate = "c", key = "k", client_certificates = "required"}}]',
-                'listener[0].tls.client_ca: found ""; allowed: a file of certificates, beside client_certificates',
+                'listener[0].tls.client_ca: found ""; allowed: a file of certificates, with client_certificates',
             ),
             (
                 '[{url = "mqtts://h", tls = {certificate = "c", key = "k", crl = "r"}}]',
-                'listener[0].tls.crl: found "r"; allowed: only beside client_ca',
+                'listener[0].tls.crl: found "r"; allowed: only with client_ca',
             ),
             (
                 '[{url = "mqtts://h", tls = {certificate = "c", key = "k", minversion = "1.3"}}]',
@@ -124,7 +124,7 @@ class TestTogether:
             ),
             ('[{url = "ws://h", path = "mqtt"}]', 'listener[0].path: found "mqtt"; allowed: a path, like "/mqtt"'),
             ('[{url = "ws://h", path = "/mqtt?x"}]', 'listener[0].path: found "/mqtt?x"; allowed: a path'),
-            ('[{url = "mqtt://h", path = "/mqtt"}]', 'listener[0].path: found "/mqtt"; allowed: only beside a ws://'),
+            ('[{url = "mqtt://h", path = "/mqtt"}]', 'listener[0].path: found "/mqtt"; allowed: only with a ws://'),
             (
                 '[{url = "mqtt://h", origins = ["https://a"]}]',
                 'listener[0].origins: found ["https://a"]; allowed: only',
@@ -140,7 +140,7 @@ class TestTogether:
             ),
             (
                 '[{url = "mqtt://h", proxy_from = ["10.0.0.0/8"]}]',
-                'listener[0].proxy_from: found ["10.0.0.0/8"]; allowed: only beside proxy_protocol',
+                'listener[0].proxy_from: found ["10.0.0.0/8"]; allowed: only with proxy_protocol',
             ),
             (
                 '[{url = "mqtt://h", proxy_protocol = "v1", proxy_from = ["10.0.0.1/8"]}]',
@@ -157,7 +157,7 @@ class TestTogether:
             ('[{url = "mqtt://h", mount = "{user}-{client}/"}]', "listener[0].mount: found"),
             (
                 '[{url = "mqtt://h", mount = "{listener}/"}]',
-                'listener[0].name: found ""; allowed: a name that can be a level of a topic, beside mount with',
+                'listener[0].name: found ""; allowed: a name that can be a level of a topic, with mount with',
             ),
             ('[{url = "mqtt://h", max_packet_size = 1}]', "listener[0].max_packet_size: found 1; allowed: 0, or an"),
         ],

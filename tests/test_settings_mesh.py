@@ -13,9 +13,9 @@ from broker.settings.mesh import Mesh
     [
         ({"name": "a b"}, "letters, digits"),
         ({"node": "x" * 65}, "at most 64"),
-        ({"listen": ["127.0.0.1:7447"]}, "is no place such as tcp/"),
-        ({"connect": ["tls/other:7447"]}, "tls/ needs ca_file, cert_file and key_file"),
-        ({"queue_bytes": 4_194_303}, r"queue_bytes \(4194303\) must be at least 4 times pipe_bytes \(1048576\)"),
+        ({"listen": ["127.0.0.1:7447"]}, "an address like tcp/"),
+        ({"connect": ["tls/other:7447"]}, "a file, because of tls/other:7447"),
+        ({"queue_bytes": 4_194_303}, r"at least 4 times mesh.pipe_bytes .1048576."),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_reason(values: dict[str, object], why: str) -> None:

@@ -105,14 +105,15 @@ class Http(Section):
     def _whole(self) -> Http:
         schemes = {parse_http(url).scheme for url in self.listen}
         if "https" in schemes and not (self.certificate and self.key):
-            raise wrong("a certificate and its key beside https://", ".certificate", self.certificate)
+            missing = "key" if self.certificate else "certificate"
+            raise wrong("a file, because http.listen has an https:// address", f".{missing}", "")
         if self.guarded:
             return self
         for at, url in enumerate(self.listen):
             host = parse_http(url).host
             if host and not is_loopback(host):
                 needed = "http.password_file, http.operator_token_file or http.viewer_token_file"
-                raise wrong(f"an address of this machine alone, or {needed}", f".listen[{at}]", url)
+                raise wrong(f"a loopback address; for any other set {needed}", f".listen[{at}]", url)
         return self
 
     @property

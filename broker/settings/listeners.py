@@ -219,16 +219,16 @@ class Tls(Section):
     def _authority(cls, value: str, info: ValidationInfo) -> str:
         asked = info.data.get("client_certificates", "none")
         if asked != "none" and not value:
-            raise wrong(f'a file of certificates, beside client_certificates = "{asked}"')
+            raise wrong(f'a file of certificates, with client_certificates = "{asked}"')
         if asked == "none" and value:
-            raise wrong('only beside client_certificates = "optional" or "required"')
+            raise wrong('only with client_certificates = "optional" or "required"')
         return value
 
     @field_validator("crl")
     @classmethod
     def _of_an_authority(cls, value: str, info: ValidationInfo) -> str:
         if value and not info.data.get("client_ca", "-"):
-            raise wrong("only beside client_ca")
+            raise wrong("only with client_ca")
         return value
 
 
@@ -289,14 +289,14 @@ class Listener(Section):
     @classmethod
     def _of_a_file(cls, value: str, info: ValidationInfo) -> str:
         if not info.data.get("url", "mqtt+unix:").startswith("mqtt+unix:"):
-            raise wrong("only beside an mqtt+unix:// url")
+            raise wrong("only with an mqtt+unix:// url")
         return value
 
     @field_validator("path", "origins")
     @classmethod
     def _of_web_sockets(cls, value: str | tuple[str, ...], info: ValidationInfo) -> str | tuple[str, ...]:
         if value and not info.data.get("url", "ws:").startswith(("ws:", "wss:")):
-            raise wrong("only beside a ws:// or wss:// url")
+            raise wrong("only with a ws:// or wss:// url")
         return value
 
     @field_validator("max_packet_size")
@@ -310,7 +310,7 @@ class Listener(Section):
     @classmethod
     def _with_tls(cls, value: Tls | None, info: ValidationInfo) -> Tls | None:
         if value is not None and not info.data.get("url", "mqtts:").startswith(("mqtts:", "wss:")):
-            raise wrong("only beside an mqtts:// or wss:// url")
+            raise wrong("only with an mqtts:// or wss:// url")
         return value
 
     @model_validator(mode="after")
@@ -318,9 +318,9 @@ class Listener(Section):
         if self.tls is None and self.endpoint.tls:
             raise wrong("a table [listener.tls] with certificate and key", ".tls", "none")
         if self.proxy_protocol != "none" and not self.proxy_from and not self.endpoint.path:
-            raise wrong('the networks of the proxies, like ["127.0.0.1/32"], beside proxy_protocol', ".proxy_from", [])
+            raise wrong('the networks of the proxies, like ["127.0.0.1/32"], with proxy_protocol', ".proxy_from", [])
         if "{listener}" in self.mount and (not self.name or set(self.name) & set("/+#") or self.name.startswith("$")):
-            raise wrong("a name that can be a level of a topic, beside mount with {listener}", ".name", self.name)
+            raise wrong("a name that can be a level of a topic, with mount with {listener}", ".name", self.name)
         if self.proxy_protocol == "none" and self.proxy_from:
-            raise wrong('only beside proxy_protocol = "v1" or "v2"', ".proxy_from", self.proxy_from)
+            raise wrong('only with proxy_protocol = "v1" or "v2"', ".proxy_from", self.proxy_from)
         return self

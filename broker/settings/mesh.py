@@ -21,9 +21,9 @@ def _name(name: str) -> str:
 
 
 def _places(places: Sequence[str]) -> tuple[str, ...]:
-    for place in places:
+    for at, place in enumerate(places):
         if not _PLACE.fullmatch(place):
-            raise ValueError(f"{place!r} is no place such as tcp/0.0.0.0:7447, tls/HOST:PORT or unixsock-stream/PATH")
+            raise wrong("an address like tcp/HOST:7447, tls/HOST:7447 or unixsock-stream/PATH", f"[{at}]", place)
     return tuple(places)
 
 
@@ -89,10 +89,9 @@ class Mesh(Section):
     def _whole(self) -> Mesh:
         if self.queue_bytes < 4 * self.pipe_bytes:
             # Two pipes between two nodes, each full both ways, and what else is said.
-            raise ValueError(
-                f"queue_bytes ({self.queue_bytes}) must be at least 4 times pipe_bytes ({self.pipe_bytes})"
-            )
+            raise wrong(f"at least 4 times mesh.pipe_bytes ({self.pipe_bytes})", ".queue_bytes", self.queue_bytes)
         tls = [place for place in (*self.listen, *self.connect) if place.startswith(("tls/", "quic/"))]
-        if tls and not (self.ca_file and self.cert_file and self.key_file):
-            raise ValueError("tls/ needs ca_file, cert_file and key_file")
+        for key in ("ca_file", "cert_file", "key_file") if tls else ():
+            if not getattr(self, key):
+                raise wrong(f"a file, because of {tls[0]}", f".{key}", "")
         return self

@@ -94,9 +94,9 @@ class Rule(Section):
     @model_validator(mode="after")
     def _agrees(self) -> Rule:
         if self.effect == "deny" and self.max_qos != 2:
-            raise wrong('only beside effect = "allow"; a denying rule says nothing of QoS', ".max_qos", self.max_qos)
+            raise wrong('only with effect = "allow"; a denying rule says nothing of QoS', ".max_qos", self.max_qos)
         if self.retain != "any" and not {"publish", "all"}.intersection(self.action):
-            raise wrong("only beside the action publish", ".retain", self.retain)
+            raise wrong("only with the action publish", ".retain", self.retain)
         return self
 
 

@@ -241,7 +241,7 @@ class QueueRuleSettings(Section):
     def _of_a_subscription(cls, value: int | None, info: ValidationInfo) -> int | None:
         # A topic filter that is wrong is missing here, and said already.
         if value is not None and info.data.get("topic_filter", "") is None:
-            raise wrong("only beside topic_filter")
+            raise wrong("only with topic_filter")
         return value
 
     @field_validator("live_messages", "live_bytes", "session_messages", "session_bytes")

@@ -163,9 +163,9 @@ class JwtTable(AuthenticatorTable):
         given = [name for name in ("secret", "secret_file", "key_file", "jwks") if getattr(self, name)]
         fitting = ("secret", "secret_file", "jwks") if shared else ("key_file", "jwks")
         if len(given) != 1 or given[0] not in fitting:
-            raise wrong(f"one of {', '.join(fitting)} beside algorithms = {list(self.algorithms)}")
+            raise wrong(f"one of {', '.join(fitting)} with algorithms = {list(self.algorithms)}")
         if self.token_in == "user-name" and (self.same_user or not self.user_claim):
-            raise wrong('a user_claim, and not same_user, beside token_in = "user-name"')
+            raise wrong('a user_claim, and not same_user, with token_in = "user-name"')
         return self
 
 
@@ -206,7 +206,7 @@ class HttpTable(AuthenticatorTable):
     @classmethod
     def _certificate_and_key(cls, value: str, info: ValidationInfo) -> str:
         if value and not info.data.get("cert_file"):
-            raise wrong("only beside cert_file")
+            raise wrong("only with cert_file")
         return value
 
 

@@ -230,7 +230,7 @@ class Upstream(Section):
     def _with_tls(cls, value: str, info: ValidationInfo) -> str:
         # An URL that is wrong is missing here, and said already.
         if value and not info.data.get("url", "mqtts:").startswith("mqtts:"):
-            raise wrong("only beside an mqtts:// url")
+            raise wrong("only with an mqtts:// url")
         return value
 
     @field_validator("key_file")
@@ -238,9 +238,9 @@ class Upstream(Section):
     def _certificate_and_key(cls, value: str, info: ValidationInfo) -> str:
         certificate = info.data.get("cert_file")
         if certificate and not value:
-            raise wrong("the file of the private key, beside cert_file")
+            raise wrong("the file of the private key, with cert_file")
         if value and certificate == "":
-            raise wrong("only beside cert_file")
+            raise wrong("only with cert_file")
         return value
 
     @field_validator("roots")
@@ -248,7 +248,7 @@ class Upstream(Section):
     def _within_budget(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         most = info.data.get("max_filters", MOST_FILTERS)
         if info.data.get("aggregate") == "auto" and len(value) > most:
-            raise wrong(f'at most max_filters, {most}, topic filters beside aggregate = "auto"')
+            raise wrong(f'at most max_filters, {most}, topic filters with aggregate = "auto"')
         return value
 
     @field_validator("retry_max")

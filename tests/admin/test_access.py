@@ -206,7 +206,7 @@ class TestWhere:
 
     @pytest.mark.parametrize("url", ["http://0.0.0.0:8080", "http://[::]:8080", "http://broker.example"])
     def test_an_address_that_others_reach_takes_credentials(self, url: str) -> None:
-        with pytest.raises(ValidationError, match="an address of this machine alone"):
+        with pytest.raises(ValidationError, match="a loopback address"):
             Settings(http=Http(listen=(url,)))
         assert Http(listen=(url,), viewer_token_file="tokens").listen == (url,)
 
