@@ -122,7 +122,7 @@ def _moment(text: str | None, option: str) -> datetime | None:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        fail(f"{option} {text}: a time is wanted, as in 2026-11-21T16:00 or 2026-11-21", MISUSED)
+        fail(f"{option} {text}: must be a time, such as 2026-11-21T16:00 or 2026-11-21", MISUSED)
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 

@@ -47,7 +47,7 @@ def size(text: str, option: str) -> int:
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise MisuseError(f"{option} {text}: a size is wanted, as in 500k, 128m or 10g")
+        raise MisuseError(f"{option} {text}: must be a size, such as 500k, 128m or 10g")
     return int(float(found[1]) * _UNITS[found[2].lower()])
 
 

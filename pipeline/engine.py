@@ -83,7 +83,7 @@ def chosen(engine: str, inputs: Sequence[str], output: str, master: str | None =
         PipelineError: it is not installed.
     """
     if engine not in ENGINES:
-        raise MisuseError(f"--engine {engine}: {', '.join(ENGINES)} is wanted")
+        raise MisuseError(f"--engine {engine}: must be one of {', '.join(ENGINES)}")
     there = find_spec("duckdb") is not None
     remote = [path for path in (*inputs, output) if local_path(path) is None]
     clustered = master is not None or submitted() or bool(SETTINGS.get()) or REMOTE.get() is not None

@@ -141,7 +141,7 @@ def seconds(text: str, option: str) -> float:
     """
     found = _TIME.fullmatch(text.strip())
     if found is None:
-        raise MisuseError(f"{option} {text}: a number and a unit are wanted, as in 500ms, 10s, 5m, 2h or 7d")
+        raise MisuseError(f"{option} {text}: must be a number and a unit, such as 500ms, 10s, 5m, 2h or 7d")
     return float(found[1]) * _UNITS[found[2]]
 
 

@@ -317,7 +317,7 @@ def moment(text: str, option: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:
-        raise MisuseError(f"{option} {text}: a time is wanted, as in 2026-11-21T16:00 or 2026-11-21") from error
+        raise MisuseError(f"{option} {text}: must be a time, such as 2026-11-21T16:00 or 2026-11-21") from error
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 

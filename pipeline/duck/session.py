@@ -194,7 +194,7 @@ def connected(memory: str = "2g") -> Iterator[Session]:
     """
     size = _MEMORY.fullmatch(memory.strip())
     if size is None:
-        raise MisuseError(f"--driver-memory {memory}: a size is wanted, as in 4g")
+        raise MisuseError(f"--driver-memory {memory}: must be a size, such as 4g")
     with tempfile.TemporaryDirectory(prefix="canopy-duckdb-") as spill:
         connection = duckdb.connect(
             config={

@@ -63,9 +63,9 @@ def run(
         PipelineError: a segment is corrupt, or nobody subscribed to anything.
     """
     if max_filters is not None and max_filters < 1:
-        raise MisuseError(f"--max-filters {max_filters}: at least 1 is wanted")
+        raise MisuseError(f"--max-filters {max_filters}: must be at least 1")
     if headroom < 0:
-        raise MisuseError(f"--headroom {headroom:g}: a percentage of 0 or more is wanted")
+        raise MisuseError(f"--headroom {headroom:g}: must be a percentage of 0 or more")
     check([*inputs, *traffic], output)
     results = Results(spark, output)
     plans = []

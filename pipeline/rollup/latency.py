@@ -49,7 +49,7 @@ def columns(mode: str) -> tuple[str, ...]:
         return ()
     if mode.startswith(PROPERTY) and len(mode) > len(PROPERTY):
         return ("properties",)
-    raise MisuseError(f"--latency {mode}: auto, mark, none or property:NAME is wanted")
+    raise MisuseError(f"--latency {mode}: must be auto, mark, none or property:NAME")
 
 
 def latency(mode: str) -> Column:

@@ -108,6 +108,10 @@ class Outcome:
     def lines(self) -> list[str]:
         """For people."""
         told = [f"{self.done.read:,} publishes up to number {self.done.through:,}: {self.output}"]
+        if not self.done.version:
+            told.append(
+                "no finished segment in the record yet (the recorder finishes one every minute, and at its stop)"
+            )
         for name, rows in self.rows.items():
             dead = {reason: n for (table, reason), n in sorted(self.done.dead.items()) if table == name}
             why = ", ".join(f"{n:,} {reason}" for reason, n in dead.items())
@@ -161,14 +165,14 @@ def _sink(options: Options, out: Output, identity: str, mapping: Mapping, spark:
         return ParquetSink(out.place)
     if options.format == KAFKA:
         if spark is None:
-            raise MisuseError("--format kafka is written by Spark: give --engine spark too")
+            raise MisuseError("--format kafka needs --engine spark")
         from pipeline.tables.sinks.kafka import KafkaSink
 
         return KafkaSink(spark, out.place, options.servers, options.prefix)
     if options.format == ICEBERG:
         return IcebergSink(out.place, identity, mapping.plans, options.catalog, options.namespace)
     if not isinstance(out.place, Local):
-        raise MisuseError("--format delta: --output is to be a folder of this machine")
+        raise MisuseError("--format delta: --output must be a folder of this machine")
     return DeltaSink(out.place, identity, mapping.plans)
 
 
@@ -201,7 +205,7 @@ def _pinned(mapping: Mapping, unread: Unread, say: Say) -> Mapping:
         if text is None:
             raise MisuseError(
                 f"{mapping.path}: tables.{name}.pinned: no JSON object in the record under {plan.pattern.text}: "
-                "nothing to infer columns from; give columns"
+                "it cannot infer columns; set columns"
             )
         file = mapping.open[name]
         Local(file.parent).write(file.name, text.encode())
@@ -269,7 +273,7 @@ class _Job:
         staged = self.engine.stage(look.files, done.through, look.to, self.plans, births, self.out.staging())
         births.settle()
         if births.refused:
-            say(f"{births.refused:,} births did not fit limits.births: what refers to them is in the dead letters")
+            say(f"{births.refused:,} births exceed limits.births: messages that refer to them are dead letters")
         lost = replace(done.lost, findings=[*done.lost.findings], kinds=Counter(done.lost.kinds))
         for each in look.findings:
             lost.add(each)
@@ -284,11 +288,11 @@ class _Job:
     def _stopped(self, look: Look) -> str:
         places = {"--input": self.source, "--output": self.out.output, "--mapping": str(self.mapping.path)}
         options = " ".join(f"{name} {shlex.quote(value)}" for name, value in places.items())
-        at = f"the tables stop before these events, at number {self.out.done.through:,}"
+        at = f"the tables end before these events, at number {self.out.done.through:,}"
         return "\n".join(
             [
                 *named(look.surely),
-                f"{at}. Put the segments back and start it again, or go on without them (its end names them then):",
+                f"{at}. Put the segments back and run it again, or continue without them (its last lines name them):",
                 f"canopy pipeline tables {options} --allow-gaps",
             ]
         )

@@ -184,7 +184,7 @@ def _parsed(file: Path, model: type[BaseModel]) -> Any:
     try:
         found = tomllib.loads(_content(file, str(file)).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise MisuseError(f"{file}: no TOML: {error}") from error
+        raise MisuseError(f"{file}: not valid TOML: {error}") from error
     try:
         model.model_validate(found)
     except ValidationError as error:
@@ -258,7 +258,7 @@ class _Loader:
     def plan(self, table: Any) -> tuple[Plan, Path | None]:
         """The table's plan, and the file that its columns are to be pinned in, where they are not known yet."""
         if not _NAMED.fullmatch(self.name) or self.name == DEAD_LETTERS:
-            raise self._wrong("", "a name is wanted of small letters, digits and _, and not dead_letters")
+            raise self._wrong("", "use lower-case letters, digits and _ for its name, and not dead_letters")
         missing: Path | None = None
         schema, message, framing = b"", "", "none"
         columns = table.fixed or tuple(each.column(name) for name, each in table.columns.items())
@@ -289,10 +289,10 @@ class _Loader:
     def _json(self, table: JsonModel, columns: tuple[Column, ...]) -> tuple[tuple[Column, ...], Path | None]:
         if table.pinned is None:
             if not columns:
-                raise self._wrong("columns", "are missing; give them, or pinned = FILE to have them inferred")
+                raise self._wrong("columns", "missing; set them, or pinned = FILE to infer them")
             return columns, None
         if columns:
-            raise self._wrong("pinned", "columns are given too; leave out one of them")
+            raise self._wrong("pinned", "set either pinned or columns, not both")
         file = self.file.parent / table.pinned
         if not file.exists():
             return (), file
@@ -313,20 +313,20 @@ class _Loader:
     def _check(self, plan: Plan) -> None:
         """What no single key says."""
         if len(plan.columns) > self.limits.columns:
-            raise self._wrong("columns", f"{len(plan.columns)}, and limits.columns is {self.limits.columns}")
+            raise self._wrong("columns", f"{len(plan.columns)} columns, but limits.columns is {self.limits.columns}")
         named = [*plan.keep, *plan.pattern.names, *(each.name for each in plan.columns)]
         for name in named:
             if not _NAMED.fullmatch(name):
-                raise self._wrong(f"columns.{name}", "a name is wanted of small letters, digits and _; give columns")
+                raise self._wrong(f"columns.{name}", "use lower-case letters, digits and _ for its name; set columns")
             if name in RESERVED:
-                raise self._wrong(f"columns.{name}", "every table has a column of that name; give another")
+                raise self._wrong(f"columns.{name}", "every table has a column of this name; use another")
             if named.count(name) > 1:
-                raise self._wrong(f"columns.{name}", "a level or another column has that name; give another")
+                raise self._wrong(f"columns.{name}", "a level or another column has this name; use another")
             if name in KEPT and name not in plan.keep:
-                raise self._wrong(f"columns.{name}", "the record has a column of that name; give another")
+                raise self._wrong(f"columns.{name}", "the record has a column of this name; use another")
         times = [each.name for each in plan.columns if each.type == "timestamp"]
         if plan.event_time is not None and plan.event_time not in times:
-            raise self._wrong("event_time", f"{plan.event_time} is no column of type timestamp ({', '.join(times)})")
+            raise self._wrong("event_time", f"{plan.event_time} is not a column of type timestamp ({', '.join(times)})")
 
 
 def _sparkplug_columns() -> tuple[Column, ...]:

@@ -58,7 +58,7 @@ def pattern(text: str) -> Pattern:
         ValueError: it is none; the message says why.
     """
     if not text or "\0" in text or text.startswith("$share/"):
-        raise ValueError("a topic filter is wanted, as in site/{site}/device/{device}/+")
+        raise ValueError("not a topic filter, such as site/{site}/device/{device}/+")
     levels: list[str] = []
     names: dict[str, int] = {}
     for at, (level, last) in enumerate(_levels(text)):
@@ -69,7 +69,7 @@ def pattern(text: str) -> Pattern:
             names[found[1]] = at
             levels.append("+")
         elif "{" in level or "}" in level:
-            raise ValueError(f"the level {level}: a name is wanted in braces, of small letters, digits and _")
+            raise ValueError(f"the level {level}: use lower-case letters, digits and _ for a name in braces")
         elif level == "#" and last:
             break
         elif "#" in level or ("+" in level and level != "+"):

@@ -228,13 +228,13 @@ def test_the_account_of_a_load_run_is_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["--engine", "polars"], "--engine polars: auto, spark, duckdb is wanted"),
+        (["--engine", "polars"], "--engine polars: must be one of auto, spark, duckdb"),
         (["--engine", "duckdb", "--master", "local[2]"], "are for Spark; leave them out"),
         (
             ["--engine", "duckdb", "--input", "s3a://bucket/record"],
             "s3a://bucket/record is not a folder of this machine",
         ),
-        (["--engine", "duckdb", "--driver-memory", "much"], "--driver-memory much: a size is wanted"),
+        (["--engine", "duckdb", "--driver-memory", "much"], "--driver-memory much: must be a size"),
         (["--engine", "duckdb", "--checkpoint", "c"], "--engine duckdb does not work with --checkpoint"),
     ],
 )

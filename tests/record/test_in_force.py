@@ -85,7 +85,7 @@ class TestFiles:
     def test_what_is_no_time_is_one_line(self, tmp_path: Path, option: str) -> None:
         result = files(tmp_path, option, "yesterday")
         assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-        assert f"{option} yesterday: a time is wanted" in result.stderr
+        assert f"{option} yesterday: must be a time" in result.stderr
 
     def test_one_that_is_missing_is_named_and_not_printed(self, tmp_path: Path) -> None:
         written = record(tmp_path)

@@ -257,7 +257,7 @@ class _Wanted:
             try:
                 self._network = ipaddress.ip_network(query.ip_address, strict=False)
             except ValueError:
-                raise ApiError(400, "BAD_REQUEST", "ip_address: an IP address or network is wanted") from None
+                raise ApiError(400, "BAD_REQUEST", "ip_address: must be an IP address or network") from None
 
     def __call__(self, session: Session) -> bool:
         query = self._query

@@ -72,7 +72,7 @@ class AvroDecoder:
             found: Any = self._read(stream, self.schema, None)
         # Whatever the library says of hostile bytes: it stays with these bytes.
         except Exception as error:
-            raise BadPayloadError(MALFORMED, f"no Avro of this schema: {type(error).__name__}: {error}") from error
+            raise BadPayloadError(MALFORMED, f"not Avro of this schema: {type(error).__name__}: {error}") from error
         left = len(payload) - stream.tell()
         if left:
             raise BadPayloadError(MALFORMED, f"{left:,} bytes are left over")
@@ -109,7 +109,7 @@ def columns(text: bytes) -> tuple[Column, ...]:
     except Exception as error:
         raise ValueError(f"no Avro schema: {type(error).__name__}: {error}") from error
     if not isinstance(found, dict) or found.get("type") != "record":
-        raise ValueError("the schema of a record is wanted")
+        raise ValueError("the schema must be that of a record")
     _least(found, {}, ())
     return tuple(Column(str(each["name"]), _type(each["type"]), (str(each["name"]),)) for each in found["fields"])
 

@@ -54,7 +54,7 @@ def value(found: Any, column: Column) -> Any:
 
 
 def _wrong(found: Any, column: Column) -> BadPayloadError:
-    return BadPayloadError(WRONG_TYPE, f"{column.name}: {type(found).__name__} is no {column.type}")
+    return BadPayloadError(WRONG_TYPE, f"{column.name}: {type(found).__name__} is not {column.type}")
 
 
 def _whole(found: Any, column: Column) -> int:
@@ -76,7 +76,7 @@ def _number(found: Any, column: Column) -> float:
     except OverflowError as error:
         raise BadPayloadError(OUT_OF_RANGE, f"{column.name}: does not fit {column.type}") from error
     if not math.isfinite(made):
-        raise BadPayloadError(NOT_FINITE, f"{column.name}: {made} is no number to reckon with")
+        raise BadPayloadError(NOT_FINITE, f"{column.name}: {made} is not a finite number")
     return made
 
 
@@ -102,7 +102,7 @@ def _bytes(found: Any, column: Column) -> bytes:
     try:
         return base64.b64decode(found, validate=True)
     except ValueError as error:
-        raise BadPayloadError(MALFORMED, f"{column.name}: no base64") from error
+        raise BadPayloadError(MALFORMED, f"{column.name}: not base64") from error
 
 
 def _time(found: Any, column: Column) -> int:
@@ -110,7 +110,7 @@ def _time(found: Any, column: Column) -> int:
         try:
             found = datetime.fromisoformat(found)
         except ValueError as error:
-            raise BadPayloadError(MALFORMED, f"{column.name}: no time of ISO 8601") from error
+            raise BadPayloadError(MALFORMED, f"{column.name}: not an ISO 8601 time") from error
     if isinstance(found, datetime):
         made = micros(found)
     elif isinstance(found, date):
@@ -130,7 +130,7 @@ def _counted(found: float, column: Column) -> int:
         return found // 1_000 if unit == "ns" else found * int(UNITS[unit])
     made = found * UNITS[unit]
     if not math.isfinite(made):
-        raise BadPayloadError(NOT_FINITE, f"{column.name}: {found} {unit} is no time")
+        raise BadPayloadError(NOT_FINITE, f"{column.name}: {found} {unit} is not a time")
     return round(made)
 
 
@@ -152,7 +152,7 @@ def as_json(found: Any) -> str:
     try:
         return json.dumps(found, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain)
     except (ValueError, TypeError, RecursionError) as error:
-        raise BadPayloadError(MALFORMED, f"cannot be said in JSON ({error})") from error
+        raise BadPayloadError(MALFORMED, f"cannot be written as JSON ({error})") from error
 
 
 def _plain(found: Any) -> Any:

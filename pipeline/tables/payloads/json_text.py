@@ -53,7 +53,7 @@ class JsonReader:
         try:
             return self._decoder.decode(text)
         except ValueError as error:
-            raise BadPayloadError(MALFORMED, f"no JSON: {error}") from error
+            raise BadPayloadError(MALFORMED, f"not JSON: {error}") from error
         except RecursionError as error:
             raise BadPayloadError(TOO_DEEP, f"deeper than {self.limits.depth}") from error
 
@@ -76,7 +76,7 @@ class JsonReader:
 
 
 def _constant(text: str) -> float:
-    raise BadPayloadError(NOT_FINITE, f"{text} is no JSON")
+    raise BadPayloadError(NOT_FINITE, f"{text} is not valid JSON")
 
 
 def _float(text: str) -> float:
@@ -106,7 +106,7 @@ class JsonDecoder:
         del topic, seq
         found = self.reader.read(payload)
         if not isinstance(found, dict):
-            raise BadPayloadError(WRONG_TYPE, f"no JSON object, but {type(found).__name__}")
+            raise BadPayloadError(WRONG_TYPE, f"{type(found).__name__} instead of a JSON object")
         return [fields(found, self.columns)]
 
 

@@ -21,7 +21,7 @@ def text_of(payload: bytes) -> str:
     try:
         return payload.decode()
     except UnicodeDecodeError as error:
-        raise BadPayloadError(MALFORMED, f"no UTF-8 at byte {error.start}") from error
+        raise BadPayloadError(MALFORMED, f"not UTF-8 at byte {error.start}") from error
 
 
 class TextDecoder:
@@ -43,5 +43,5 @@ class NumberDecoder:
         """One row."""
         del topic, seq
         if len(payload) > 1_000 or _NUMBER.fullmatch(payload) is None:
-            raise BadPayloadError(WRONG_TYPE, "no decimal number")
+            raise BadPayloadError(WRONG_TYPE, "not a decimal number")
         return [(value(float(payload), self.column),)]

@@ -44,7 +44,7 @@ class ProtobufDecoder:
             raise
         # Whatever the library says of hostile bytes: it stays with these bytes.
         except Exception as error:
-            raise BadPayloadError(MALFORMED, f"no such message: {type(error).__name__}: {error}") from error
+            raise BadPayloadError(MALFORMED, f"not this message: {type(error).__name__}: {error}") from error
 
 
 def columns(text: bytes, message: str) -> tuple[Column, ...]:

@@ -55,7 +55,7 @@ class SparkplugDecoder:
         """The metrics of one message, with the names that the births before `seq` gave them."""
         where = place(topic)
         if where is None:
-            raise BadPayloadError(MALFORMED, f"no topic of Sparkplug B ({NAMESPACE}/GROUP/TYPE/NODE/DEVICE)")
+            raise BadPayloadError(MALFORMED, f"not a topic of Sparkplug B ({NAMESPACE}/GROUP/TYPE/NODE/DEVICE)")
         group, kind, node, device = where
         said = read(payload, self.items)
         head = (group, kind, node, device)
@@ -105,7 +105,7 @@ def _values(metric: Any, datatype: int | None) -> tuple[Any, ...]:
         # As somebody wrote it: 21.3 and not 21.299999237060547.
         found = metric.float_value
         if found != found or found in (float("inf"), float("-inf")):
-            raise BadPayloadError(NOT_FINITE, f"{metric.name or metric.alias}: {found} is no number to reckon with")
+            raise BadPayloadError(NOT_FINITE, f"{metric.name or metric.alias}: {found} is not a finite number")
         return None, _shortest(found), None, None, None
     if metric.HasField("double_value"):
         return None, value(metric.double_value, _FLOAT_COLUMN), None, None, None

@@ -70,10 +70,10 @@ def read(payload: bytes, items: int) -> Any:
         made.ParseFromString(payload)
     # Whatever the library says of hostile bytes: it stays with these bytes.
     except Exception as error:
-        raise BadPayloadError(MALFORMED, f"no Sparkplug payload: {type(error).__name__}: {error}") from error
-    # The library gives the bytes of a text that is no UTF-8, in messages of proto2.
+        raise BadPayloadError(MALFORMED, f"not a Sparkplug payload: {type(error).__name__}: {error}") from error
+    # The library gives the bytes of a text that is not UTF-8, in messages of proto2.
     if any(isinstance(text, bytes) for metric in made.metrics for text in (metric.name, metric.string_value)):
-        raise BadPayloadError(MALFORMED, "no Sparkplug payload: a text that is no UTF-8")
+        raise BadPayloadError(MALFORMED, "not a Sparkplug payload: a text that is not UTF-8")
     return made
 
 
@@ -96,9 +96,9 @@ def _count(payload: bytes, items: int) -> None:
             elif wire in (1, 5):
                 at += 8 if wire == 1 else 4
             else:
-                raise BadPayloadError(MALFORMED, f"no Sparkplug payload: wire type {wire}")
+                raise BadPayloadError(MALFORMED, f"not a Sparkplug payload: wire type {wire}")
     except IndexError as error:
-        raise BadPayloadError(MALFORMED, "no Sparkplug payload: it breaks off") from error
+        raise BadPayloadError(MALFORMED, "not a Sparkplug payload: it breaks off") from error
 
 
 def _varint(payload: bytes, at: int) -> tuple[int, int]:
@@ -109,4 +109,4 @@ def _varint(payload: bytes, at: int) -> tuple[int, int]:
         made |= (byte & 0x7F) << shift
         if byte < 0x80:
             return made, at
-    raise BadPayloadError(MALFORMED, "no Sparkplug payload: a number of more than ten bytes")
+    raise BadPayloadError(MALFORMED, "not a Sparkplug payload: a number of more than ten bytes")

@@ -161,8 +161,8 @@ def test_two_at_once_are_refused_and_spark_reads_what_is_merged(spark: SparkSess
     ("arguments", "why"),
     [
         (["--input", "/nowhere/at/all"], "no such folder"),
-        (["--input", ".", "--target-size", "much"], "--target-size much: a size is wanted"),
-        (["--input", ".", "--older-than", "old"], "--older-than old: a number and a unit"),
+        (["--input", ".", "--target-size", "much"], "--target-size much: must be a size"),
+        (["--input", ".", "--older-than", "old"], "--older-than old: must be a number and a unit"),
     ],
 )
 def test_misuse_is_one_line(arguments: list[str], why: str) -> None:

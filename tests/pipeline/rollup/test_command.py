@@ -18,7 +18,7 @@ from pipeline.cli import app
         (["--once"], "--once and --every need --checkpoint DIR"),
         (["--every", "10s"], "--once and --every need --checkpoint DIR"),
         (["--checkpoint", "c", "--once", "--every", "10s"], "--once and --every exclude each other"),
-        (["--checkpoint", "c", "--every", "soon"], "--every soon: a number and a unit"),
+        (["--checkpoint", "c", "--every", "soon"], "--every soon: must be a number and a unit"),
         (["--checkpoint", "c", "--since", "2026-11-21"], "--since, --until and --run do not work with --checkpoint"),
         (["--checkpoint", "c", "--input", "b"], "with --checkpoint give one folder"),
     ],

@@ -37,7 +37,7 @@ def test_what_it_shows_runs(
     exec(code, {})
     printed = capsys.readouterr().out
     assert "231.5" in printed
-    assert "watts: str is no float64" in printed
+    assert "watts: str is not float64" in printed
 
 
 def test_it_names_what_there_is() -> None:

@@ -93,7 +93,7 @@ def test_a_bad_payload_is_a_dead_letter_with_its_reason_and_number(plant: Path) 
         "site/s1/device/d1/power",
         "power",
         "wrong-type",
-        "watts: str is no float64",
+        "watts: str is not float64",
     )
     assert b'"many"' in found[0][6]
     assert json.loads((plant / "out/summary.json").read_text())["dead_letters"] == {"power": {"wrong-type": 3}}
@@ -347,6 +347,12 @@ def test_the_command(plant: Path) -> None:
     arguments[4] = str(plant / "again")
     assert CliRunner().invoke(app, arguments).exit_code == 3
     assert CliRunner().invoke(app, [*arguments, "--allow-gaps"]).exit_code == 0
+
+
+def test_a_record_without_a_finished_segment_is_told(plant: Path) -> None:
+    shutil.rmtree(plant / "record")
+    (plant / "record").mkdir()
+    assert "no finished segment in the record yet" in tables(plant).lines()[1]
 
 
 @pytest.mark.parametrize(("name", "why"), [("none.toml", "no such file"), ("maps", "is a folder")])

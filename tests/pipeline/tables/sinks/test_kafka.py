@@ -175,7 +175,7 @@ def test_a_stream_sends_what_comes_and_each_row_once(
     [
         (["--format", "kafka"], "--servers"),
         (["--servers", "a:1"], "--format kafka"),
-        (["--format", "kafka", "--servers", "a:1"], "give --engine spark too"),
+        (["--format", "kafka", "--servers", "a:1"], "needs --engine spark"),
         (["--format", "kafka", "--servers", "a:1", "--engine", "spark", "--topic-prefix", "a b"], "--topic-prefix"),
     ],
 )
