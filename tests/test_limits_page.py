@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in (ROOT / "docs/limits.md").read_text(encoding="utf-8").splitlines()
-    if line.startswith("| ") and not line.startswith("| bound |")
+    if line.startswith("| ") and line.count("|") > 3 and not line.startswith("| limit |")
 ]
 KEYS = set(flatten(Settings()))
 
