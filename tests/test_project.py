@@ -54,7 +54,8 @@ def test_the_figures_of_the_readme_stand_in_the_benchmarks() -> None:
     rows = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     assert len(pairs) == 3
     for ours, theirs in pairs:
-        assert re.search(rf"^\| .+ \| {re.escape(ours)} \| .+ \| {re.escape(theirs)} \| ", rows, re.MULTILINE), ours
+        row = rf"^\| .+ \| {re.escape(ours)} \| (?:.+ \| )?{re.escape(theirs)} \| "
+        assert re.search(row, rows, re.MULTILINE), ours
 
 
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
