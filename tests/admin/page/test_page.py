@@ -132,8 +132,8 @@ async def test_sessions_of_clients_that_are_away_are_ended(serve: Serve, visit: 
     await expect(page.get_by_role("table")).to_contain_text(HOSTILE[0])
     await expect(page.get_by_role("table")).to_contain_text("1 h")
     await page.get_by_role("button", name="End").click()
-    await page.get_by_role("button", name="End: what waits is lost").click()
-    await expect(page.get_by_text("There is nothing here.")).to_be_visible()
+    await page.get_by_role("button", name="End: its queued messages are lost").click()
+    await expect(page.get_by_text("No entries.")).to_be_visible()
     assert not broker.router.sessions
 
 
@@ -292,7 +292,7 @@ async def test_a_client_s_story_is_told_and_it_is_disconnected(serve: Serve, vis
         await page.get_by_role("button", name="Disconnect: Sure?").click()
         gone = await peer.wait_for(wire.DISCONNECT)
         assert gone.code == 0x98
-        await expect(page.get_by_role("alert")).to_contain_text("There is no such client")
+        await expect(page.get_by_role("alert")).to_contain_text("There is no client or session")
 
 
 @pytest.mark.long
@@ -325,7 +325,7 @@ async def test_a_client_is_banned_and_let_in_again(serve: Serve, visit: Visit) -
     await picture(page, "bans")
     await page.get_by_role("button", name="Lift").click()
     await page.get_by_role("button", name="Lift: Sure?").click()
-    await expect(page.get_by_text("There is nothing here.")).to_be_visible()
+    await expect(page.get_by_text("No entries.")).to_be_visible()
     async with connected(broker, HOSTILE[1]):
         pass
 
@@ -338,7 +338,7 @@ async def test_a_message_is_explained(serve: Serve, visit: Visit) -> None:
         page = await visit(broker, "explain")
         await page.get_by_label("Topic").fill("plant/temp")
         await page.get_by_role("button", name="Explain").click()
-        table = page.get_by_role("table", name="Who gets it")
+        table = page.get_by_role("table", name="Receivers")
         await expect(table).to_contain_text(HOSTILE[0])
         await expect(table).to_contain_text("yes")
         await picture(page, "explain")
@@ -361,7 +361,7 @@ async def test_a_trace_is_begun_saved_and_forgotten(serve: Serve, visit: Visit) 
         await picture(page, "traces")
         await page.get_by_role("button", name="Forget").click()
         await page.get_by_role("button", name="Forget: Sure?").click()
-        await expect(page.get_by_text("There is nothing here.")).to_be_visible()
+        await expect(page.get_by_text("No entries.")).to_be_visible()
 
 
 @pytest.mark.long

@@ -9,12 +9,12 @@ const EVERY = 3000;
 const MOST = 20; // subscriptions that are shown here
 
 const WORDED = {
-  clientid: ["client identifier"], username: ["user"], connected_at: ["connected since", moment], disconnected_at: ["left", moment],
-  created_at: ["session made", moment], keepalive: ["keep alive", seconds], expiry_interval: ["session expiry", seconds],
+  clientid: ["client identifier"], username: ["user"], connected_at: ["connected since", moment], disconnected_at: ["disconnected", moment],
+  created_at: ["session created", moment], keepalive: ["keep alive", seconds], expiry_interval: ["session expiry", seconds],
   proto_ver: ["protocol", (version) => `MQTT ${version}`],
-  port: ["port", String], ip_address: ["address"], mqueue_len: ["messages that wait"], mqueue_bytes: ["bytes that wait", bytes],
-  mqueue_dropped: ["messages lost"], inflight_cnt: ["in flight"], inflight_bytes: ["in flight, in bytes", bytes],
-  subscriptions_cnt: ["subscriptions"], awaiting_rel_cnt: ["QoS 2 messages without PUBREL"], lag: ["behind", seconds],
+  port: ["port", String], ip_address: ["address"], mqueue_len: ["queued messages"], mqueue_bytes: ["queued bytes", bytes],
+  mqueue_dropped: ["messages lost"], inflight_cnt: ["in flight"], inflight_bytes: ["bytes in flight", bytes],
+  subscriptions_cnt: ["subscriptions"], awaiting_rel_cnt: ["QoS 2 messages without PUBREL"], lag: ["lag", seconds],
   dropped: ["lost by cause"], received: ["published by this connection"], delivered: ["delivered to it"],
 };
 
@@ -22,8 +22,8 @@ export function client(root, parameters) {
   const id = parameters.id ?? "";
   const at = `/clients/${part(id)}`;
   const now = figures({
-    state: "State", mqueue_len: "Waiting", inflight_cnt: "In flight", lost: "Lost", subscriptions_cnt: "Subscriptions",
-    lag: "Behind", received: "Published", delivered: "Delivered",
+    state: "State", mqueue_len: "Queued", inflight_cnt: "In flight", lost: "Lost", subscriptions_cnt: "Subscriptions",
+    lag: "Lag", received: "Published", delivered: "Delivered",
   });
   const told = h("div");
   const details = h("div");
@@ -38,9 +38,9 @@ export function client(root, parameters) {
           await read();
         }) : null,
       has("/trace", "post")
-        ? action("Trace for a minute", () => ask("POST", "/trace", { body: { type: "clientid", value: id, duration: 60 } }), { sure: "its packets are written down", done: "See Traces." }) : null,
+        ? action("Trace for a minute", () => ask("POST", "/trace", { body: { type: "clientid", value: id, duration: 60 } }), { sure: "records its packets", done: "See Traces." }) : null,
       has("/sessions/{}", "delete")
-        ? action("End the session", async () => { await ask("DELETE", `/sessions/${part(id)}`); await read(); }, { sure: "what waits is lost" }) : null,
+        ? action("End the session", async () => { await ask("DELETE", `/sessions/${part(id)}`); await read(); }, { sure: "its queued messages are lost" }) : null,
       has("/explain") ? link("explain", { client: id }, "Explain a message") : null),
     h("h2", {}, "Subscriptions"), subscriptions, h("h2", {}, "Details"), details);
   let stopped = false;
@@ -58,7 +58,7 @@ export function client(root, parameters) {
       show(found, filters);
     } catch (error) {
       if (stopped) return;
-      replace(told, error.status === 404 ? h("p", { class: "told", role: "alert" }, "There is no such client and no session of it.") : failed(error));
+      replace(told, error.status === 404 ? h("p", { class: "told", role: "alert" }, "There is no client or session with this identifier.") : failed(error));
     }
     timer = setTimeout(read, EVERY);
   }

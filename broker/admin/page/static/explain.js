@@ -14,12 +14,12 @@ export function explain(root, parameters) {
       location.hash = place("explain", Object.fromEntries(new FormData(form)));
     },
   },
-  field("topic", "Topic", { type: "search", required: true }), field("client", "To the client (empty: everybody)"),
-  field("publisher", "Published by"),
+  field("topic", "Topic", { type: "search", required: true }), field("client", "Receiver (empty: all clients)"),
+  field("publisher", "Publisher"),
   h("label", {}, "QoS", h("select", { name: "qos" }, ["0", "1", "2"].map((each) => h("option", { value: each, selected: each === parameters.qos }, each)))),
   h("button", {}, "Explain"));
   const shown = h("div", { "aria-live": "polite" });
-  replace(root, h("h1", {}, "Explain"), h("p", { class: "soft" }, "What would happen to a message that is published now. Nothing is published."), form, shown);
+  replace(root, h("h1", {}, "Explain"), h("p", { class: "soft" }, "Who would receive a message published now. Nothing is published."), form, shown);
   async function read() {
     if (!parameters.topic) return;
     try {
@@ -27,8 +27,8 @@ export function explain(root, parameters) {
       const said = (title, sentences) => (sentences.length ? [h("h2", {}, title), sentences.map((each) => h("p", {}, sentence(each)))] : []);
       replace(shown,
         said("The publisher", [answer.publisher.sentence]),
-        h("h2", {}, "Who gets it"),
-        table("Who gets it", [
+        h("h2", {}, "Receivers"),
+        table("Receivers", [
           { title: "", cell: (each) => (each.gets ? (each.certain ? "yes" : "yes?") : "no") },
           { title: "Client", cell: (each) => client(each.client_id) },
           { title: "Why", cell: (each) => sentence(each.sentence) },
@@ -37,7 +37,7 @@ export function explain(root, parameters) {
         said("Shared subscriptions", answer.groups.map((each) => each.sentence)),
         answer.more_groups ? h("p", { class: "soft" }, `and ${plural(answer.more_groups, "more share group")}`) : null,
         answer.retained ? said("Retained", [answer.retained.sentence]) : null,
-        said("What this cannot say", answer.unknown));
+        said("Not known", answer.unknown));
     } catch (error) {
       replace(shown, failed(error));
     }

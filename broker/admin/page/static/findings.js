@@ -15,7 +15,7 @@ export function findings() {
   const add = (bad, ...parts) => found.push({ bad, parts });
   if (now === null) return found;
   if (Date.now() - live.heard > QUIET) {
-    add(true, `no news from the broker for ${seconds((Date.now() - live.heard) / 1000)}`);
+    add(true, `no data from the broker for ${seconds((Date.now() - live.heard) / 1000)}`);
   }
   const kinds = new Set(now.alarms.active.map((each) => each.name));
   for (const alarm of now.alarms.active.slice(0, MOST)) {
@@ -38,7 +38,7 @@ export function findings() {
     const worst = now.slow.clients[0];
     const parts = [link("slow", {}, plural(now.slow.count, "slow subscriber"))];
     if (worst) {
-      parts.push(", worst ", client(worst.clientid), ` ${seconds(worst.delay)} behind`);
+      parts.push(", worst ", client(worst.clientid), ` with a lag of ${seconds(worst.delay)}`);
       if (worst.dropped) parts.push(`, lost ${count(worst.dropped)}`);
     }
     add(false, ...parts);
@@ -46,7 +46,7 @@ export function findings() {
   const dropped = lately("dropped", 10);
   if (dropped > 0 && !kinds.has("drop-rate")) {
     const causes = Object.entries(live.dropping).sort((one, other) => other[1] - one[1]);
-    add(false, `drops ${rate(dropped)} messages/s`, causes.length ? `: ${causes.slice(0, 3).map(([cause]) => cause).join(", ")}` : "");
+    add(false, `the broker drops ${rate(dropped)} messages/s`, causes.length ? `: ${causes.slice(0, 3).map(([cause]) => cause).join(", ")}` : "");
   }
   const lag = Math.max(0, ...live.samples.slice(-10).map((each) => each.lag));
   if (lag > LATE) add(false, `the event loop was ${seconds(lag)} late`);
@@ -56,10 +56,10 @@ export function findings() {
 /** The line on top of the page. */
 export function headline() {
   const found = findings();
-  if (live.snapshot === null) return h("p", { class: "quiet" }, "Waiting for the broker…");
+  if (live.snapshot === null) return h("p", { class: "quiet" }, "Waiting for data…");
   if (found.length === 0) {
     const [sample] = live.samples.slice(-1);
-    return h("p", { class: "good" }, `All is well: ${plural(sample.connected, "client")} connected, nothing is dropped, no subscriber is slow.`);
+    return h("p", { class: "good" }, `All is well: ${plural(sample.connected, "client")} connected, no message is dropped, no subscriber is slow.`);
   }
   found.sort((one, other) => Number(other.bad) - Number(one.bad));
   return h("ul", { class: found.some((each) => each.bad) ? "bad" : "warn" }, found.map((each) => h("li", { class: each.bad ? "bad" : "warn" }, each.parts)));

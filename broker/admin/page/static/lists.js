@@ -14,7 +14,7 @@ const VIEWS = {
     search: [
       { parameter: "like_clientid", title: "Client identifier" }, { parameter: "username", title: "User" },
       { parameter: "ip_address", title: "Address or network" }, { parameter: "conn_state", title: "State", choices: ["connected", "disconnected"] },
-      { parameter: "min_lag", title: "Behind, s at least" }, { parameter: "min_dropped", title: "Lost at least" },
+      { parameter: "min_lag", title: "Lag of at least, s" }, { parameter: "min_dropped", title: "Lost at least" },
     ],
     columns: () => [
       { title: "Client", cell: (row) => client(row.clientid) },
@@ -22,7 +22,7 @@ const VIEWS = {
       { title: "Address", cell: (row) => (row.ip_address ? name(`${row.ip_address}${row.port ? `:${row.port}` : ""}`) : "–") },
       { title: "State", cell: (row) => (row.connected ? "connected" : "away") },
       { title: "Since", cell: (row) => moment(row.connected ? row.connected_at : row.disconnected_at) },
-      number("Subscriptions", "subscriptions_cnt"), number("Waiting", "mqueue_len"), number("Behind", "lag", (lag) => (lag ? seconds(lag) : "–")),
+      number("Subscriptions", "subscriptions_cnt"), number("Queued", "mqueue_len"), number("Lag", "lag", (lag) => (lag ? seconds(lag) : "–")),
       number("In flight", "inflight_cnt"), number("Lost", "mqueue_dropped"),
     ],
   },
@@ -35,15 +35,15 @@ const VIEWS = {
     columns: (again) => [
       { title: "Client", cell: (row) => client(row.clientid) },
       text("User", "username"),
-      { title: "Left", cell: (row) => moment(row.disconnected_at) },
-      { title: "Kept for", cell: (row) => (row.expiry_interval == null ? "ever" : seconds(row.expiry_interval)) },
-      number("Subscriptions", "subscriptions_cnt"), number("Waiting", "mqueue_len"), number("In bytes", "mqueue_bytes", bytes),
+      { title: "Disconnected", cell: (row) => moment(row.disconnected_at) },
+      { title: "Expires after", cell: (row) => (row.expiry_interval == null ? "never" : seconds(row.expiry_interval)) },
+      number("Subscriptions", "subscriptions_cnt"), number("Queued", "mqueue_len"), number("Queued bytes", "mqueue_bytes", bytes),
       number("Lost", "mqueue_dropped"),
       has("/sessions/{}", "delete") && {
         title: "", cell: (row) => action("End", async () => {
           await ask("DELETE", `/sessions/${part(row.clientid)}`);
           again();
-        }, { sure: "what waits is lost" }) ?? "",
+        }, { sure: "its queued messages are lost" }) ?? "",
       },
     ].filter(Boolean),
   },
@@ -65,7 +65,7 @@ const VIEWS = {
       { title: "Topic", cell: (row) => link("message", { topic: row.topic }, name(row.topic)) },
       number("QoS", "qos"),
       number("Payload", "payload_size", bytes), number("Expires in", "expires_in", seconds),
-      { title: "By", cell: (row) => (row.from_clientid ? client(row.from_clientid) : "–") },
+      { title: "Published by", cell: (row) => (row.from_clientid ? client(row.from_clientid) : "–") },
       has("/mqtt/retainer/message/{}", "delete") && {
         title: "", cell: (row) => action("Clear", async () => {
           await ask("DELETE", `/mqtt/retainer/message/${part(row.topic)}`);
@@ -78,7 +78,7 @@ const VIEWS = {
     title: "Bans", path: "/banned", search: [],
     columns: (again) => [
       { title: "What", cell: (row) => row.as ?? "–" }, text("Who", "who"), text("Why", "reason"),
-      { title: "Until", cell: (row) => (row.until == null || row.until === "infinity" ? "it is lifted" : moment(row.until)) },
+      { title: "Until", cell: (row) => (row.until == null || row.until === "infinity" ? "lifted" : moment(row.until)) },
       has("/banned/{}/{}", "delete") && {
         title: "", cell: (row) => action("Lift", async () => {
           await ask("DELETE", `/banned/${part(row.as)}/${part(row.who)}`);

@@ -7,8 +7,8 @@ import { figures, table } from "./parts.js";
 
 const STATES = {
   connected: () => "connected",
-  joined: (each) => h("span", { class: "warn" }, `there, and takes no messages since ${moment(each.down_since)}`),
-  gone: (each) => h("strong", { class: "bad" }, `gone since ${moment(each.down_since)}`),
+  joined: (each) => h("span", { class: "warn" }, `connected, but accepts no messages since ${moment(each.down_since)}`),
+  gone: (each) => h("strong", { class: "bad" }, `not connected since ${moment(each.down_since)}`),
 };
 
 /** What is late at a node that is there; of one that is gone nothing is known. */
@@ -17,29 +17,29 @@ const late = (each, is, text, otherwise) => (each.state === "gone" ? "–" : is 
 const COLUMNS = [
   { title: "Node", cell: (each) => name(each.name) },
   { title: "State", cell: (each) => STATES[each.state](each) },
-  { title: "Waiting for it", cell: (each) => count(each.waiting), number: true },
-  { title: "In bytes", cell: (each) => bytes(each.waiting_bytes), number: true },
+  { title: "Queued for it", cell: (each) => count(each.waiting), number: true },
+  { title: "Queued bytes", cell: (each) => bytes(each.waiting_bytes), number: true },
   { title: "Lost", cell: (each) => (each.dropped ? h("strong", { class: "bad" }, count(each.dropped)) : "0"), number: true },
-  { title: "Filters it wants", cell: (each) => count(each.filters), number: true },
-  { title: "What is wanted here", cell: (each) => late(each, each.behind, "not all known there", "known there") },
-  { title: "Retained messages", cell: (each) => late(each, !each.in_step, "on their way", "in step") },
+  { title: "Its filters", cell: (each) => count(each.filters), number: true },
+  { title: "Knows our filters", cell: (each) => late(each, each.behind, "not all", "yes") },
+  { title: "Retained messages", cell: (each) => late(each, !each.in_step, "synchronizing", "synchronized") },
 ];
 
 export function mesh(root) {
   const title = h("h1", {}, "Mesh");
   const now = figures({
-    connected: "Nodes connected", waiting: "Waiting, bytes", lost: "Lost, messages", in: "Sessions that came",
-    out: "Sessions that went", late: "Answers late", told: "Filters told",
+    connected: "Nodes connected", waiting: "Queued bytes", lost: "Lost messages", in: "Sessions taken over",
+    out: "Sessions handed over", late: "Late answers", told: "Filters sent",
   });
   const shown = h("div");
   replace(root, title, now.list, shown, h("p", { class: "soft" },
-    "Seen from this node. What is for a node that is gone waits for mesh.node_expiry; then the node is given up and is not shown any more."));
+    "As this node sees the others. Messages for a node that is not connected are queued for mesh.node_expiry; then the node is removed from this list."));
   return {
     tick() {
       if (live.snapshot === null) return;
       const found = live.snapshot.mesh;
       if (!found) {
-        replace(root, title, h("p", { class: "told" }, "This broker is on its own: its settings name no mesh."));
+        replace(root, title, h("p", { class: "told" }, "This broker has no mesh (mesh.name is not set)."));
         return;
       }
       refresh(title, "Mesh ", name(found.mesh), ", node ", name(found.node));
@@ -53,7 +53,7 @@ export function mesh(root) {
       now.set("out", count(found.sessions_out));
       now.set("late", count(found.claims_unanswered + found.answers_late));
       now.set("told", count(found.told));
-      refresh(shown, found.nodes.length ? table("Other nodes", COLUMNS, found.nodes) : h("p", { class: "told" }, "No other node has come yet."),
+      refresh(shown, found.nodes.length ? table("Other nodes", COLUMNS, found.nodes) : h("p", { class: "told" }, "No other node has connected yet."),
         found.others ? h("p", { class: "soft" }, `and ${plural(found.others, "other")} that are connected`) : null);
     },
   };

@@ -8,39 +8,39 @@ import { figures, table } from "./parts.js";
 
 export const slowTable = (clients) => table("Slow subscribers", [
   { title: "Client", cell: (each) => client(each.clientid) },
-  { title: "Behind", cell: (each) => seconds(each.delay), number: true },
-  { title: "Waiting", cell: (each) => count(each.waiting), number: true },
-  { title: "In bytes", cell: (each) => bytes(each.bytes), number: true },
+  { title: "Lag", cell: (each) => seconds(each.delay), number: true },
+  { title: "Queued", cell: (each) => count(each.waiting), number: true },
+  { title: "Bytes", cell: (each) => bytes(each.bytes), number: true },
   { title: "Lost", cell: (each) => count(each.dropped), number: true },
 ], clients);
 
 export function overview(root) {
   const now = figures({
-    received: "Received, messages/s", sent: "Sent, messages/s", dropped: "Dropped, messages/s", lag: "Event loop's lag",
-    queued: "Waiting, messages", queued_bytes: "Waiting, bytes", connected: "Clients", connections: "New connections/s",
+    received: "Received, messages/s", sent: "Sent, messages/s", dropped: "Dropped, messages/s", lag: "Event loop lag",
+    queued: "Queued messages", queued_bytes: "Queued bytes", connected: "Clients", connections: "New connections/s",
   });
   const charts = [
-    chart("Messages a second", [
+    chart("Messages per second", [
       { label: "in", colour: "--link", values: () => rates("received") },
       { label: "out", colour: "--good", values: () => rates("sent") },
     ], short),
-    chart("Bytes a second", [
+    chart("Bytes per second", [
       { label: "in", colour: "--link", values: () => rates("bytes_in") },
       { label: "out", colour: "--good", values: () => rates("bytes_out") },
     ], short),
-    chart("Dropped messages a second", [{ label: "dropped", colour: "--bad", values: () => rates("dropped") }], short),
-    chart("Event loop's lag", [{ label: "lag", colour: "--warn", values: () => values("lag") }], seconds, 0.02),
-    chart("Messages that wait", [{ label: "waiting", colour: "--warn", values: () => values("queued") }], short),
+    chart("Dropped messages per second", [{ label: "dropped", colour: "--bad", values: () => rates("dropped") }], short),
+    chart("Event loop lag", [{ label: "lag", colour: "--warn", values: () => values("lag") }], seconds, 0.02),
+    chart("Queued messages", [{ label: "queued", colour: "--warn", values: () => values("queued") }], short),
     chart("Clients", [{ label: "connected", colour: "--link", values: () => values("connected") }], short),
   ];
   const slow = h("div");
   const causes = h("div");
   const more = figures({
-    sessions: "Sessions", subscriptions: "Subscriptions", filters: "Filters", retained: "Retained", uptime: "Running for",
+    sessions: "Sessions", subscriptions: "Subscriptions", filters: "Filters", retained: "Retained", uptime: "Uptime",
     denied: "Not authorized", errors: "Protocol errors",
   });
   replace(root, h("h1", {}, "Overview"), now.list, h("div", { class: "charts" }, charts.map((each) => each.figure)),
-    h("h2", {}, "Slow subscribers"), slow, h("h2", {}, "Dropped since the start"), causes, h("h2", {}, "In all"), more.list);
+    h("h2", {}, "Slow subscribers"), slow, h("h2", {}, "Dropped since the start"), causes, h("h2", {}, "Totals"), more.list);
   let shownSlow = "";
   let shownCauses = "";
   return {
@@ -72,7 +72,7 @@ export function overview(root) {
         refresh(causes, rows.length ? table("Dropped messages by cause", [
           { title: "Cause", cell: ([cause]) => cause },
           { title: "Messages", cell: ([, number]) => count(number), number: true },
-          { title: "Now, a second", cell: ([cause]) => rate(live.dropping[cause] ?? 0), number: true },
+          { title: "Now, per second", cell: ([cause]) => rate(live.dropping[cause] ?? 0), number: true },
         ], rows) : h("p", { class: "soft" }, "Nothing."));
       }
       const totals = snapshot.totals;
@@ -91,7 +91,7 @@ export function overview(root) {
 export function slow(root) {
   const shown = h("div");
   replace(root, h("h1", {}, "Slow subscribers"),
-    h("p", { class: "soft" }, "Subscribers whose oldest message has waited for queue.slow_after, the slowest first."), shown);
+    h("p", { class: "soft" }, "Subscribers whose oldest message has waited longer than queue.slow_after, the slowest first."), shown);
   let before = "";
   return {
     tick() {

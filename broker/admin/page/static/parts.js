@@ -50,7 +50,7 @@ export function table(caption, columns, rows) {
     h("thead", {}, h("tr", {}, columns.map((each) => h("th", { scope: "col", class: each.number && "number" }, each.title)))),
     h("tbody", {}, rows.length
       ? rows.map((row) => h("tr", {}, columns.map((each) => h("td", { class: each.number && "number" }, cell(each.cell(row))))))
-      : h("tr", {}, h("td", { colspan: columns.length, class: "soft" }, "There is nothing here.")))));
+      : h("tr", {}, h("td", { colspan: columns.length, class: "soft" }, "No entries.")))));
 }
 
 const cell = (value) => (value === undefined || value === null ? "–" : value);

@@ -26,7 +26,7 @@ const FILTERS = {
 
 export function topics(root) {
   const tree = h("ul", { class: "tree", "aria-label": "Topics with retained messages" });
-  replace(root, h("h1", {}, "Topics"), h("p", { class: "soft" }, "Topics with a retained message, and what leads there."), tree);
+  replace(root, h("h1", {}, "Topics"), h("p", { class: "soft" }, "Topics with a retained message, and the levels above them."), tree);
   fill(TOPICS, tree, null, "");
   return {};
 }
@@ -34,7 +34,7 @@ export function topics(root) {
 export function filters(root) {
   const tree = h("ul", { class: "tree", "aria-label": "Topic filters" });
   replace(root, h("h1", {}, "Filters"),
-    h("p", { class: "soft" }, "Topic filters that clients subscribe to; in brackets how many subscriptions go on from there."), tree);
+    h("p", { class: "soft" }, "Topic filters of the clients; in brackets the number of subscriptions below each level."), tree);
   fill(FILTERS, tree, null, "");
   return {};
 }
@@ -46,7 +46,7 @@ async function fill(of, list, prefix, cursor) {
     const answer = prefix === "" ? await ask("GET", `${of.path}?prefix=` + (cursor ? `&cursor=${encodeURIComponent(cursor)}` : "") + `&limit=${MOST}`)
       : await ask("GET", of.path, { query: { prefix, cursor, limit: MOST } });
     list.append(...answer.data.map((each) => level(of, each)));
-    if (answer.data.length === 0 && cursor === "") list.append(h("li", { class: "soft" }, "There are none."));
+    if (answer.data.length === 0 && cursor === "") list.append(h("li", { class: "soft" }, "None."));
     if (answer.meta.hasnext) {
       const more = h("li", {}, h("button", {
         type: "button",
@@ -110,13 +110,13 @@ export function top(root, parameters) {
       if (stopped) return;
       const people = of === "publishers" || of === "subscribers";
       const worded = by === "lag" ? seconds : by === "bytes" ? bytes : rate;
-      const title = { lag: "Behind", bytes: "Bytes a second", drops: "Lost a second", messages: "Messages a second" }[by];
+      const title = { lag: "Lag", bytes: "Bytes per second", drops: "Lost per second", messages: "Messages per second" }[by];
       const sampled = answer.data.some((row) => row.error || row.deviation);
       replace(shown, table("Top", [
         { title: people ? "Client" : "Topic", cell: (row) => (people ? client(row.name) : name(row.name)) },
         { title, number: true, cell: (row) => worded(row.value) },
-        { title: "Of all", number: true, cell: (row) => (by === "lag" || !answer.total ? "–" : `${Math.round((100 * row.value) / answer.total)} %`) },
-        ...(sampled ? [{ title: "Too high by at most", number: true, cell: (row) => worded(row.error) }] : []),
+        { title: "Share", number: true, cell: (row) => (by === "lag" || !answer.total ? "–" : `${Math.round((100 * row.value) / answer.total)} %`) },
+        ...(sampled ? [{ title: "Error at most", number: true, cell: (row) => worded(row.error) }] : []),
       ], answer.data), h("p", { class: "soft" }, `Over ${seconds(answer.seconds)}; ${by === "lag" ? "the longest" : "all together"}: ${worded(answer.total)}.`));
     } catch (error) {
       if (!stopped) replace(shown, failed(error));
