@@ -1,6 +1,6 @@
-"""The protocol and the routing: pure code that no event loop, socket or clock can be seen from.
+"""The MQTT protocol and the routing, without event loop, sockets and clocks.
 
-Callers hand in bytes and the time (`now`, seconds of a monotonic clock) and get packets, queued frames and events
-back. Its rooms, each of which imports only those before it: `codec`, `topics`, `queues`, `session`, `routing`,
-`connection`; `persistence` stands beside them. All of it may be compiled by mypyc; the same code runs interpreted.
+Callers pass bytes and the time (`now`, in seconds of a monotonic clock) and get packets, queued frames and events back.
+Packages, each of which imports only those before it: `codec`, `topics`, `queues`, `session`, `routing`, `connection`;
+and `persistence` beside them. mypyc compiles all of it; the same code also runs interpreted.
 """

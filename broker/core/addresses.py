@@ -1,4 +1,4 @@
-"""Which addresses count as one client's: an IPv4 address, or a network of IPv6."""
+"""Groups addresses into clients: an IPv4 address, or a network of IPv6."""
 
 from __future__ import annotations
 

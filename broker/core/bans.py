@@ -1,4 +1,4 @@
-"""Clients that an operator keeps out: by client identifier, user name, IP address or network.
+"""Clients that an operator has banned, by client identifier, user name, IP address or network.
 
 Owns the table. Promises: at most `most` bans; a CONNECT costs a look-up in three tables, and one comparison for each
 network. Times are those of the router's clock.

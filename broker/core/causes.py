@@ -1,6 +1,6 @@
-"""Why a connection ended: one name for each cause, as logs and `$SYS` show it.
+"""The causes for which a connection ends, as logs and `$SYS` name them.
 
-Owns the names, and which of them spare the will.
+Owns the names, and which causes suppress the will.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The broker's running totals: plain integers, added to where things happen and read by whoever reports them.
+"""The broker's totals: plain integers, increased where things happen and read by reports.
 
-Owns nothing but numbers. All of them only grow; gauges (sessions, retained messages …) are asked of their owners.
+Owns only numbers. All of them only grow; the owners of sessions, retained messages … have the gauges.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Guards around the hooks (`core.hooks`, `Journal`): an exception of a hook goes no further than its guard.
+"""Guards around the hooks (`core.hooks`, `Journal`): an exception of a hook does not leave its guard.
 
-Each guard wraps one hook and is called in its place. It reports the exception to a `HookReporter` and answers for the
-hook: access is refused, an authentication exchange fails, a listener or journal has not heard. The hooks that answer
-for a client are timed as well, where a clock is given, because the event loop waits for them.
+Each guard wraps one hook and is called instead. It reports the exception to a `HookReporter` and answers for the hook:
+access is refused, an authentication exchange fails, a listener or journal has not been told. Hooks that decide about a
+client are timed too, if a clock is given, because the event loop waits for them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How long something took, over and over: counts by upper bound, as Prometheus has them, their sum and the worst.
+"""Durations: counts by upper bound as in Prometheus, their sum and the maximum.
 
-Owns nothing but numbers, a fixed few for each histogram, whatever is added.
+Owns a fixed number of counts for each histogram.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the core asks and tells the outside: who may do what, and what happened.
+"""The interfaces through which the core asks for decisions and reports events.
 
-Owns the interfaces; their implementations live in the shell, the security room and embedding programs. The core
-calls them synchronously. A hook that is not set costs nothing; one that is set must not block.
+Their implementations are in the shell, in `security` and in embedding programs. The core calls them synchronously. A
+hook that is not set costs nothing; one that is set must not block.
 """
 
 from __future__ import annotations

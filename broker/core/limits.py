@@ -1,4 +1,4 @@
-"""What the operator allows, as plain numbers: the core's side of the settings. Owns the names and the defaults."""
+"""The settings that the core uses, as plain numbers. Owns their names and defaults."""
 
 from __future__ import annotations
 

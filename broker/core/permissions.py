@@ -1,7 +1,7 @@
-"""Access control as routing asks it: which of its verdicts may be remembered, and until when.
+"""Access control for routing: which decisions may be cached, and until when.
 
-Owns `Permissions`, one for each access control of a broker. What is worked out from verdicts is kept where it is used
-(a route, a connection), beside the stamp that it was made with; it holds as long as the stamp does.
+Owns `Permissions`, one for each access control of a broker. Results are cached where they are used (a route, a
+connection), with the stamp of their computation; they are valid as long as the stamp is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Who a client is, once that is known: what access control is asked about instead of names that anybody can send.
+"""The authenticated identity of a client, which access control uses instead of names that anybody can send.
 
-Owns `Principal`. It stands on the session (`Session.principal`), and is that of the present connection, or of the last
-one while the client is away. Promises: it is never changed once it stands there; a client that comes back has its own.
+Owns `Principal`. `Session.principal` is that of the present connection, or of the last one while the client is away.
+Promises: it is never changed; a client that connects again has a new one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What is recorded of a broker: every event with a number, on its way to whoever writes it down.
+"""The numbered events for the recorder, on their way to its thread.
 
 Owns the numbers, the bounded queue between the event loop and the recorder's thread, and the account of what did not
-fit into it. The core tells a `Tap` what happens, in the order in which it happens; the shell gives it a clock and a
-`Sink`, and takes what has come together. Files, threads and the wall clock are `broker.record`'s.
+fit into it. The core reports events to a `Tap` in their order; the shell gives it a clock and a `Sink`, and takes
+batches. `broker.record` has the files, threads and the wall clock.
 """
 
 from __future__ import annotations

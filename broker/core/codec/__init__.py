@@ -1,5 +1,4 @@
-"""Bytes and packets: the wire format of MQTT 3.1.1 and 5.0, its reason codes, errors and names.
+"""The wire format of MQTT 3.1.1 and 5.0: packets, properties, reason codes, errors, topic names and filters.
 
-Owns the decoder and the encoder with the packets they speak of, properties, and what topic names and filters may be.
 Imports nothing else of the core.
 """

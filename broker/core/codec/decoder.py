@@ -1,9 +1,9 @@
-"""Frames to packets: what stands in each packet of one network connection (section 3 of both documents).
+"""Decodes the packets of one network connection (section 3 of both specifications).
 
-The owner of a `Decoder` calls `feed` for each read, then `next_frame` until it says False, and for each frame
-`publish` or `short_ack` (when it is one) or `packet`. The decoder makes every check that can be made on a packet
-alone. A peer can cause nothing but a `ProtocolError`, which carries the reason code; then the connection ends.
-What came before (a second CONNECT, aliases, packet identifiers in use, keep alive) is for others to check.
+The owner of a `Decoder` calls `feed` for each read, then `next_frame` until it returns False, and for each frame
+`publish` or `short_ack` (if it is one) or `packet`. The decoder makes every check that needs one packet only. Invalid
+input raises only `ProtocolError`, which has the reason code; then the connection ends. Checks that need state (a second
+CONNECT, aliases, packet identifiers in use, keep alive) are made elsewhere.
 """
 
 from __future__ import annotations

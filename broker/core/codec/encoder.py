@@ -1,9 +1,8 @@
-"""Packets to bytes, for every packet type, version and direction (sections 2 and 3 of both documents).
+"""Encodes every packet type for every version and direction (sections 2 and 3 of both specifications).
 
-The encoder leaves out what the specification allows to leave out; 3.1 and 3.1.1 have no place for properties and
-reason codes. The decoder reads a packet that the specification allows back as an equal one. What has no encoding
-raises `ValueError`: that is a fault of this program, never of a peer. `ack`, `publish` and `publish_properties` are for
-the hot path; nothing here keeps state.
+The encoder omits what the specification allows to omit; 3.1 and 3.1.1 have no properties and reason codes. The decoder
+reads a valid packet back as an equal one. A value that cannot be encoded raises `ValueError`, which is always a fault
+of this program. `ack`, `publish` and `publish_properties` are for the hot path. There is no state.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""One tree of errors (`CanopyError`); each that a peer can cause carries the MQTT reason code to answer with.
+"""The tree of errors that peers can cause (`CanopyError`), each with the MQTT reason code to answer with.
 
-Nothing here is raised for what the operator or this program did wrong: those are other trees (settings, start-up).
+Faults of the operator or of this program are not among them; settings and start-up have their own errors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The topic filters of a SUBSCRIBE or UNSUBSCRIBE, read one at a time (sections 3.8.3 and 3.10.3).
+"""Reads the topic filters of a SUBSCRIBE or UNSUBSCRIBE one at a time (sections 3.8.3 and 3.10.3).
 
-A packet may hold a quarter of a million of them: whoever works them off does so in turns, twice over, once to check
-them and once to act on them, and keeps no object for each.
+A packet may contain a quarter of a million filters. They are read in turns, first to validate them and then to act on
+them, without an object for each.
 """
 
 from __future__ import annotations

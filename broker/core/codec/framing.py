@@ -1,9 +1,9 @@
-"""The frames of one network connection: where each packet in the incoming bytes begins and ends (section 2.1).
+"""Splits the incoming bytes of one network connection into packets (section 2.1).
 
-Owns the bytes of a connection that are not parsed yet, and the rules of the fixed header; `decoder.Decoder` looks into
-the packets. A read is parsed where it lies, without a copy when nothing of the read before is left over. Nothing is
-allocated for a declared length: a packet above `max_packet_size` is refused as soon as its fixed header is there. A
-packet that comes in many reads costs time and memory in proportion to its size.
+Owns the unparsed bytes of a connection, and the rules of the fixed header; `decoder.Decoder` decodes the packets. A
+read is parsed without a copy if no bytes of the previous read are left. Nothing is allocated for a declared length: a
+packet above `max_packet_size` is refused as soon as its fixed header has arrived. A packet that arrives in many reads
+costs time and memory in proportion to its size.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What a mounted client's topics are called in the broker: a prefix before each name and filter that it sends.
+"""Adds and removes the topic prefix of a mounted client.
 
-Owns the prefix of a mount in bytes and text. It is whole levels, ends in "/", holds no wildcard and does not begin with
-"$". Promises: what a mounted client names lies below its prefix, or has no name (None): topics that begin with "$" are
-the broker's own and everybody's, and what would be too long is none. What `inner_properties` takes off,
-`outer_properties` has put before.
+Owns the prefix of a mount as bytes and text. It consists of whole levels, ends in "/", contains no wildcard and does
+not begin with "$". Promises: every name from a mounted client gets the prefix, or is None: topics that begin with "$"
+are not mounted, and names that would be too long do not exist. `inner_properties` removes exactly what
+`outer_properties` has added.
 
-Names and filters come checked.
+Names and filters are already validated.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The packets of MQTT 3.1.1 and 5.0 as data. No parsing, no encoding, no rules beyond types.
+"""The packets of MQTT 3.1.1 and 5.0 as data: no parsing, no encoding, no rules beyond types.
 
-Owns the packet type numbers and one class for each packet. They are data classes with their initialisers written out:
-those can be compiled, and what `dataclass` makes at run time cannot. `Publish`, on the hot path, is plain altogether.
-Topic names and filters: `Publish.topic` is the UTF-8 bytes as they came (they are the key of the match cache),
-everything else is `str`. What 3.1.1 does not have (properties, reason codes) is at its default there.
+Owns the packet type numbers and one class for each packet. Their initialisers are written out, because mypyc compiles
+those but not what `dataclass` generates at run time. `Publish`, on the hot path, is a plain class. `Publish.topic` is
+the UTF-8 bytes as they arrived (the key of the match cache); all other texts are `str`. Fields that 3.1.1 does not have
+(properties, reason codes) have their defaults there.
 """
 
 from __future__ import annotations

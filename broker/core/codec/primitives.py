@@ -1,8 +1,8 @@
-"""The data representations of MQTT (section 1.5) and nothing above them: integers, strings, binary data.
+"""The data representations of MQTT (section 1.5): integers, strings, binary data.
 
-Owns the cursor that every cold decoding path uses (`Reader`) and the few functions that write the same representations.
-Promises: a `Reader` never reads past its `end`, whatever a length field says; a field that would is a
-`MalformedPacket`. Writing raises `ValueError` for a value that has no encoding.
+Owns the cursor for all decoding outside the hot path (`Reader`), and the functions that write the same representations.
+Promises: a `Reader` never reads past its `end`, whatever a length field says; a longer field is a `MalformedPacket`.
+Writing a value that cannot be encoded raises `ValueError`.
 """
 
 from __future__ import annotations

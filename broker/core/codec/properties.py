@@ -1,10 +1,10 @@
-"""MQTT 5.0 properties (section 2.2.2): the table of all of them, the bag that most packets carry, and their codec.
+"""MQTT 5.0 properties (section 2.2.2): the table of all properties, their container, and their codec.
 
-The table has the type of every property, the packets it may stand in, whether it may be repeated, and its values.
-`parse` and `encode` turn a whole section into `Properties` and back. `ForwardScan`, for PUBLISH and Will, validates a
-section as fully, takes out what concerns this hop only, and hands on the rest as it came, without building anything.
-An unknown or misplaced identifier and a value not of its type are a Malformed Packet; a repetition and a value out of
-range are a Protocol Error (section 2.2.2.2).
+The table has each property's type, the packets that may contain it, whether it may be repeated, and its valid values.
+`parse` and `encode` convert a whole section into `Properties` and back. `ForwardScan`, for PUBLISH and Will, validates
+a section as completely, extracts the properties for this hop, and passes the rest on unchanged, without building
+objects. An unknown or misplaced identifier and a value of a wrong type are a Malformed Packet; a repetition and a value
+out of range are a Protocol Error (section 2.2.2.2).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where the fields of a PUBLISH stand in its bytes, and how they are put together (section 3.3).
+"""Finds the fields of a PUBLISH in its bytes, and puts them together (section 3.3).
 
-The one parser and the one builder of that layout, for everybody who works on the bytes themselves: places come out,
-no objects. Frames are whole, and `body` is where their variable header begins.
+The only parser and builder of that layout for code that works on the bytes: it returns positions, not objects. Frames
+are complete, and `body` is where their variable header begins.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Topic names and topic filters: what is well-formed, and what matches what (section 4.7 of both specifications).
+"""Topic names and topic filters: which are valid, and which match (section 4.7 of both specifications).
 
-Pure functions over `str`; the tries, the retained tree and the match cache rest on them. Levels are what stands between
-the slashes; an empty level is a level like any other. Nothing is normalised: two strings are equal when their code
-points are [MQTT-4.7.3-4]. Each `validate_*` returns, or raises a `ProtocolError` with the reason code to answer with:
-0x81 for what breaks the grammar, 0x8F or 0x90 for what is well-formed and more than this server takes.
+Pure functions over `str`, used by the tries, the retained tree and the match cache. Levels are separated by slashes,
+and may be empty. Nothing is normalised: two strings are equal if their code points are [MQTT-4.7.3-4]. Each
+`validate_*` returns, or raises a `ProtocolError` with the reason code to answer with: 0x81 for an invalid name or
+filter, 0x8F or 0x90 for one that is valid but above a limit of this server.
 """
 
 from __future__ import annotations

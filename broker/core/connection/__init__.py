@@ -1,4 +1,4 @@
-"""One connection's side of the protocol: CONNECT, PUBLISH, SUBSCRIBE, acknowledgements, rates, and its end.
+"""One connection's protocol: CONNECT, PUBLISH, SUBSCRIBE, acknowledgements, rates, and its end.
 
-May import everything else of the core but `persistence`.
+May import everything else of the core except `persistence`.
 """

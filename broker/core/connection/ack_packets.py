@@ -1,4 +1,4 @@
-"""A client's PUBACK, PUBREC, PUBREL and PUBCOMP packets: told to whoever they are for."""
+"""Passes a client's PUBACK, PUBREC, PUBREL and PUBCOMP packets to the part that handles them."""
 
 from __future__ import annotations
 

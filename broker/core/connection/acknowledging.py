@@ -1,8 +1,8 @@
-"""The one place that acknowledges what a client publishes, and that keeps the Receive Maximum towards it.
+"""Acknowledges a client's publishes, and enforces the Receive Maximum for them.
 
-Every PUBACK, PUBREC and PUBCOMP of a client's connection leaves by `Acknowledger._send`, which knows what each stands
-for. With a store that commits later it leaves when that is committed (`windows.held_answers`). A request's
-acknowledgement waits before, until links have said whom it reached (`queues.requests`).
+Every PUBACK, PUBREC and PUBCOMP of a client's connection is sent by `Acknowledger._send`, which knows what each
+acknowledges. With a store it is sent when that has been committed (`windows.held_answers`). A request's acknowledgement
+first waits until the links have answered (`queues.requests`).
 """
 
 from __future__ import annotations

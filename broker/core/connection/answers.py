@@ -1,4 +1,4 @@
-"""Control packets to one client that may be long: never longer than it takes, and without what it does not want."""
+"""Fits long control packets to one client's Maximum Packet Size and Request Problem Information."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The authentication exchange of one connection whose CONNECT named a method (5.0 section 4.12)."""
+"""The enhanced authentication of one connection whose CONNECT named a method (5.0 section 4.12)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first bytes of a connection: whether they begin a CONNECT, and if not, what they speak, for the log."""
+"""Inspects the first bytes of a connection: a CONNECT, or another protocol, which the log names."""
 
 from __future__ import annotations
 

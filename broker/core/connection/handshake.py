@@ -1,7 +1,7 @@
-"""CONNECT and CONNACK: what is asked for, what is granted, and what is refused (sections 3.1 and 3.2).
+"""CONNECT and CONNACK: what is requested, granted and refused (sections 3.1 and 3.2).
 
-Owns the negotiation. `check` raises `Refused` for a CONNECT that the settings do not accept, `Terms` works out what
-both sides keep to, `accept` and `refusal` make the CONNACK. Pure functions over the packet and the limits.
+Owns the negotiation. `check` raises `Refused` for a CONNECT that the settings do not accept, `Terms` computes what both
+sides have agreed on, `accept` and `refusal` make the CONNACK. Pure functions over the packet and the limits.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""How long a publisher is held back: while a subscriber that reads has more waiting for it than half of its queue.
+"""Holds back a publisher while a subscriber that reads has more than half of its queue waiting.
 
-A publisher in full flight sends what its subscribers cannot have read yet: a client that reads as fast as it can would
-lose what does not fit into its queue. Reading from the publisher stops instead, and TCP tells it. Bounded: a publisher
-has `most` seconds in which it may be held, and gets `RECOVERY` of the time back. Only who has sent more than was acted
-on, or comes again at once, is held; never for its own queue, nor while it has acknowledgements to send for which others
-may wait.
+Without this, a subscriber that reads as fast as it can would lose what does not fit into its queue. The broker stops
+reading from the publisher, and TCP slows it down. Bounded: a publisher may be held for `most` seconds, and gets
+`RECOVERY` of the time back. Only clients that have sent more than was processed, or send again at once, are held; never
+because of their own queue, nor while they have acknowledgements to send for which others may wait.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Who a client is to this broker, and what follows from that: whose session it may take up, whether it may be a link,
-and to which of the broker's own topics it may publish.
+"""Who a client is, and what follows: which session it may take over, whether it may be a link, and to which of the
+broker's own topics it may publish.
 
-Owns each of these comparisons, once. A client is known by its principal, and to itself by the principal's user name.
+Owns each of these comparisons. A client is identified by its principal.
 
-Promises: what is refused here has changed nothing: no connection was ended, and no session was looked into.
+Promises: a refusal here has changed nothing: no connection was ended, and no session was read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which part of the topic tree a client is shut into: the mount of its listener, with the client's names put in.
+"""Computes a client's mount from its listener's mount and the client's names.
 
-Owns `mount_of` and what it does to a will; `codec.mounted_names` has the names themselves. Promises: no two clients
-with different names get the same mount, since a name that would change which levels it has is refused at CONNECT, and
-settings let one placeholder stand in a level.
+Owns `mount_of`, and the mount of a will; `codec.mounted_names` handles the names. Promises: clients with different
+names never get the same mount, because a name that would change the number of levels is refused at CONNECT, and
+settings allow one placeholder in a level.
 """
 
 from __future__ import annotations

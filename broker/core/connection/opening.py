@@ -1,4 +1,4 @@
-"""The way of a CONNECT that is in order to its session: who has to go for it, and what the session takes from it."""
+"""Opens the session for an accepted CONNECT: ends the connection it takes over, and applies the new terms."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A CONNECT that is not answered yet: the way of its client to its session.
+"""A CONNECT that is not answered yet.
 
-Owns what is known of the client until then, and what it waits for: whoever decides about clients (`AccessControl`), and
-then, in a mesh, the other brokers (`Owner`). `ServerProtocol` says when it is whose turn, and drops it when the client
-is in, or its connection has ended.
+Owns what is known of the client until then, and what it waits for: access control (`AccessControl`), and then, in a
+mesh, the other brokers (`Owner`). `ServerProtocol` calls each in order, and drops it when the client is accepted or its
+connection has ended.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The phases of a connection, and what each packet from its client means in each of them.
 
-Rule 1: every change of phase stands in `NEXT`, and every packet that may come or may not stands in `ACTIONS`. Whoever
-drives a connection asks both, and decides nothing of this by itself.
-Rule 2: this file knows packet types alone. What a packet says, and whether it may say that, is its handler's to judge.
-Rule 3: a packet that may not come ends the connection; which error it is stands in `ERRORS`.
+Rule 1: every change of phase is in `NEXT`, and every packet that is allowed or not is in `ACTIONS`. The driver of a
+connection asks both, and decides nothing of this itself.
+Rule 2: this file knows packet types only. The handler of a packet judges its content.
+Rule 3: a packet that is not allowed ends the connection; `ERRORS` has the error.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""One network connection's side of the protocol: bytes come in, calls to the router and queued packets come out.
+"""One network connection's protocol: bytes come in; calls to the router and queued packets go out.
 
-Drives a connection through its phases (`phases`) and its packets to those who handle them, a turn at a time: each turn
-is bounded, and the rest of a read waits until others had theirs. A malformed or forbidden packet ends this connection
-with the reason code of its error, and touches nobody else. The shell calls `receive`, `go_on`, `lost` and `close`;
-after each of them `close_cause` says whether the connection is over, and `final_packet` what is still to be written.
+Moves a connection through its phases (`phases`) and its packets to their handlers, in bounded turns: the rest of a read
+waits until other connections have had a turn. An invalid packet ends this connection with the reason code of its error,
+and affects no other. The shell calls `receive`, `go_on`, `lost` and `close`; after each of them `close_cause` says
+whether the connection has ended, and `final_packet` what is still to be written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Publishes of QoS 1 or 2 that came side by side, alike but for payload and packet identifier, and go to one receiver.
+"""Consecutive QoS 1 or 2 publishes that differ only in payload and packet identifier, and go to one receiver.
 
-Owns what is done for all of them in one go: routing, sending and acknowledging. What goes to another node of a mesh
-goes this way also where it is a single one: its acknowledgement waits for the node.
+Owns what is done for all of them together: routing, sending and acknowledging. Messages to another node of a mesh also
+use it for a single publish, because its acknowledgement waits for the node.
 """
 
 from __future__ import annotations

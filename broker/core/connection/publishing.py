@@ -1,9 +1,9 @@
-"""What a connected client publishes: the hot path in.
+"""Handles a connected client's PUBLISH packets: the hot path in.
 
-Owns the decision whether a PUBLISH is routed, and what its acknowledgement says; `Acknowledger` sends that. A QoS 0
-PUBLISH of the common form goes on as the bytes that it came in: nothing of it is decoded but its topic's place. A QoS 2
-PUBLISH is routed once, however often it comes, until its PUBREL [MQTT-4.3.3-10]. A message that has been here before,
-or has come over too many links, is acknowledged and goes nowhere (`loop_detection`).
+Owns the decision whether a PUBLISH is routed, and with which reason code it is acknowledged; `Acknowledger` sends that.
+A QoS 0 PUBLISH of the common form is forwarded as the bytes that arrived: only the position of its topic is decoded. A
+QoS 2 PUBLISH is routed once until its PUBREL, even if it is sent again [MQTT-4.3.3-10]. A message that has already been
+here, or has crossed too many links, is acknowledged and not routed (`loop_detection`).
 """
 
 from __future__ import annotations

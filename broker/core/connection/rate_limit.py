@@ -1,8 +1,8 @@
-"""How fast is too fast: a rate with a burst, and what the publishing of one client is held to.
+"""Rate limits: a token bucket, and the limits for one client's publishes.
 
-`TokenBucket` costs a few additions for each call, whatever the load. What is over the rate goes into debt and is waited
-for, so that the rate holds in the long run also where many packets are taken at once. `PublishLimit` says until when
-a client is held back, and when that has gone on for too long. Callers pass `now`, in seconds of one monotonic clock.
+`TokenBucket` costs a few additions for each call, whatever the load. What exceeds the rate becomes debt that must be
+waited for, so the rate also holds if many packets are taken together. `PublishLimit` says until when a client is held
+back, and when that has taken too long. Callers pass `now`, in seconds of one monotonic clock.
 """
 
 from __future__ import annotations

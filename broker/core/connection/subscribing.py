@@ -1,10 +1,10 @@
-"""SUBSCRIBE and UNSUBSCRIBE: what each filter gets for an answer, and in which turn (sections 3.8 to 3.11).
+"""Handles SUBSCRIBE and UNSUBSCRIBE in turns (sections 3.8 to 3.11).
 
-A packet may hold a quarter of a million filters, so it is worked off in turns (`FilterWork`): a bounded piece, then
-others are served. So are the subscriptions of a session that goes on (`SubscriptionReview`). The connection
-(`FilterHandler`) acts on none of its later packets before.
-A filter that breaks the grammar ends the connection before any filter of its packet was acted on; one that is
-well-formed and not wanted here gets its own reason code, and the others of the packet are served.
+A packet may contain a quarter of a million filters, so it is processed in bounded pieces (`FilterWork`), between which
+others have their turns; likewise the subscriptions of a resumed session (`SubscriptionReview`). The connection
+(`FilterHandler`) processes none of its later packets before. An invalid filter ends the connection before any filter of
+its packet is acted on; a valid one that is refused gets its own reason code, and the others of the packet are
+processed.
 """
 
 from __future__ import annotations

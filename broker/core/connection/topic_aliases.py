@@ -1,7 +1,7 @@
-"""The topic aliases that one client has set (section 3.3.2.3.4), and what they take.
+"""The topic aliases that one client has set (section 3.3.2.3.4), and their memory.
 
-Their bytes are counted, for each client and for all (`Router.alias_bytes`), and bounded by the settings. A client that
-connects while most of the bound over all is used is told that it may set none.
+Their bytes are counted for each client and for all (`Router.alias_bytes`), and limited by the settings. A client that
+connects while most of the total is used gets Topic Alias Maximum 0.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a durable store is told (`journal`), how far that is committed (`commits`), and how a broker is made from what a
-store kept (`restore`), or a session goes from one broker to another (`moving`).
+"""The core's side of a store: changes for it (`journal`), what it has committed (`commits`), building a router from it
+(`restore`), and moving a session to another broker (`moving`).
 
-`journal` is an interface that queues and sessions call, `commits` the line of what waits until it may be sent.
-`restore` may import everything but `connection`.
+`journal` is an interface that queues and sessions call, `commits` the list of packets that wait for a commit. `restore`
+may import everything except `connection`.
 """

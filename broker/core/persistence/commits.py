@@ -1,9 +1,9 @@
-"""Which of what a journal was told is safe by now, and who waits for that before it says anything of it to a client.
+"""Which journal entries are committed, and who waits for them before it answers a client.
 
-Owns two numbers and the line of those who wait. Promises: nobody is released before his number; they go on in the order
-in which they began to wait, a bounded number in a turn; one who has left is forgotten at once, so that a store that
-cannot write keeps nothing of connections that are over. It knows neither what waits (`Waiter`) nor the event loop:
-`wake` tells the shell that there is somebody to release.
+Owns two numbers and the list of waiters. Promises: no waiter is released before its number; they continue in the order
+in which they began to wait, a bounded number in each turn; one that has left is forgotten at once, so a store that
+cannot write keeps nothing of closed connections. It knows neither what waits (`Waiter`) nor the event loop: `wake`
+tells the shell that there is a waiter to release.
 """
 
 from __future__ import annotations

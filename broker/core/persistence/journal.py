@@ -1,8 +1,8 @@
-"""What must outlive a connection or the process: who is told of each change of it, and the records it comes back as.
+"""The changes that must outlive a connection or the process, and the records that they become.
 
-`Journal` is told what happens, in the order in which it happens; a store keeps it. `Saved` is what a store gives back,
-and `restore.restore` builds a router from it. Without a journal nothing here is called: a session, or a router, looks
-at one attribute, and QoS 0 to a connected client not even at that.
+`Journal` is told of changes in their order, and a store keeps them. A store returns `Saved`, and `restore.restore`
+builds a router from it. Without a journal nothing here is called: a session or a router reads one attribute, and QoS 0
+to a connected client does not even do that.
 """
 
 from __future__ import annotations

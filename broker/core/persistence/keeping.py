@@ -1,4 +1,4 @@
-"""Which sessions are kept, and what a journal is told of one that a connection has opened, and of its subscriptions."""
+"""Decides which sessions are stored, and tells a journal of an opened session and its subscriptions."""
 
 from __future__ import annotations
 

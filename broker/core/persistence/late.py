@@ -1,7 +1,7 @@
-"""A message for a session that was not there when the message was published, though its subscriptions were.
+"""A message for a session that was loaded after the message was published, but subscribed before.
 
-Owns what becomes of it: what `routing.in_turns.broadcasts` does for the sessions that are there. Share groups have had
-their turn by then.
+Owns its delivery, as `routing.in_turns.broadcasts` does for present sessions. Share groups have had the message
+already.
 """
 
 from __future__ import annotations

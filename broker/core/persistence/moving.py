@@ -1,7 +1,7 @@
-"""A session out of a router that runs, as the record that `restore.admit` makes a session of in another one.
+"""Turns a session of a running router into the record from which `restore.admit` makes a session in another one.
 
-Owns what of a live `Session` goes along: subscriptions, what waits and what is in flight in its order, the packet
-identifiers of its client's publishes, the will, and what is left of the times. Refuses: to know who moves it, and how.
+Owns what of a `Session` is moved: subscriptions, queued and in-flight messages in their order, the packet identifiers
+of its client's publishes, the will, and the remaining times. It does not know who moves it, or how.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What of the sessions' queues is on disk alone: in pages, of which the memory keeps how much is in them.
+"""Pages: the parts of sessions' queues that are on disk only, of which memory keeps the totals.
 
-Owns `Page`, and `Pages`: the bounds beyond which messages wait on disk alone, and what waits so in all sessions.
-Refuses: to know queues (`queues.disk_queue`) and files (the store).
+Owns `Page`, and `Pages`: the limits above which messages are on disk only, and the totals of all sessions. It knows
+neither queues (`queues.disk_queue`) nor files (the store).
 """
 
 from __future__ import annotations

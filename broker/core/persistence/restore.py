@@ -1,11 +1,11 @@
-"""A router made of what a store kept: sessions with all their state, and retained messages.
+"""Builds a router from a store: sessions with all their state, and retained messages.
 
 Subscriptions, queues in their order, deliveries in flight, packet identifiers of the client's QoS 2 publishes, session
-expiry and delayed wills are as they were, the time between counted: exactly-once delivery goes on where it was
-(section 4.3.3). A session whose client was connected counts as disconnected now, and so does its will's delay. The
-present limits hold: what no longer fits into a queue is dropped and counted. What has fallen due meanwhile is left to
-`Router.tick`, which is called when everybody is there for the wills, and messages that were on their way to very many
-go on there. Whoever has links to others makes their sessions.
+expiry and delayed wills are as before, minus the time that has passed: exactly-once delivery continues (section 4.3.3).
+A session whose client was connected counts as disconnected now, and its will delay begins. The present limits apply:
+what no longer fits into a queue is dropped and counted. What has become due meanwhile is left to `Router.tick`, which
+runs when the receivers of the wills exist, and broadcasts that were in progress continue there. The sessions of links
+are made by the links.
 """
 
 from __future__ import annotations

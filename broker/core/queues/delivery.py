@@ -1,9 +1,9 @@
-"""A message on its way to one session, and the queue of a subscription that it may wait in.
+"""A message on its way to one session, and the queue of a subscription in which it may wait.
 
-Owns `Delivery`, which is what is in flight or waits, and `SubscriptionQueue`, an account of those of one subscription
-(or one client) that keep to terms of their own: newest only, age, depth. It has their order by age and, for `LATEST`,
-one by topic. A client's queues stay one line in one order; nothing is taken out of them here. Each operation costs the
-same, amortised, however much waits, and what is remembered is bounded by what waits.
+Owns `Delivery`, which is in flight or waits, and `SubscriptionQueue`, the account of those of one subscription (or one
+client) with its own terms: newest only, age, depth. It has their order by age and, for `LATEST`, one by topic. A
+client's queues remain one queue in one order; nothing is removed from them here. Each operation has amortised constant
+cost, and memory is bounded by what waits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What of one session's queue is on disk alone: what may wait so, and how it comes back.
+"""The part of one session's queue that is on disk only, and how it is read back.
 
-Owns the pages, oldest first, and what is being read of them. Promises: each message has its place in one of the sums at
-any time, in memory's from the moment at which it is asked for; one read is under way at most; losses are counted.
-Refuses: to know where in the queue the pages stand (`SessionQueue`), and files (`Journal.fetch`).
+Owns the pages, oldest first, and the current read. Promises: each message is counted in exactly one of the sums at any
+time, in memory's from the moment of the request; at most one read is in progress; losses are counted. It knows neither
+where in the queue the pages are (`SessionQueue`) nor files (`Journal.fetch`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""What one client has lost, by cause, for as long as its session lives.
+"""The losses of one client, by cause, for the lifetime of its session.
 
 Owns `Ledger`. The session and each of its connections' outboxes write to the same one; the client is told from it
 (`canopy-lost`), and so are the log and `$SYS`.
 
-Promises: a loss costs a few additions, whoever it is told to and however often: nothing is logged or encoded here.
-Each loss is told to the client once, but for messages that expired, and is in one log line. Causes are those of
-`counters.DROP_CAUSES`.
+Promises: a loss costs a few additions, whoever is told: nothing is logged or encoded here. Each loss is reported to the
+client once, except expired messages, and is in one log line. Causes are those of `counters.DROP_CAUSES`.
 """
 
 from __future__ import annotations

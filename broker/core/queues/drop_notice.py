@@ -1,11 +1,11 @@
-"""Loss told in band: the user property with which a 5.0 subscriber learns what it did not get.
+"""Losses reported in band: the user property that tells a 5.0 subscriber what it did not get.
 
-Owns the property's form, `canopy-lost` = `count;cause`, one for each cause, and how it gets into a PUBLISH that is
+Owns the property's form, `canopy-lost` = `count;cause`, one for each cause, and its insertion into a PUBLISH that is
 ready to be written. Promises: the message is otherwise the same, byte for byte, with the publisher's own user
-properties first and in their order [MQTT-3.3.2-18]; no packet grows beyond what the client takes [MQTT-3.1.2-24]: what
-does not fit is told with a later, smaller message.
+properties first and in their order [MQTT-3.3.2-18]; no packet exceeds the client's Maximum Packet Size [MQTT-3.1.2-24]:
+what does not fit is reported with a later, smaller message.
 
-3.1.1 has no place for it.
+3.1.1 has no user properties.
 """
 
 from __future__ import annotations

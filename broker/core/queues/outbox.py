@@ -1,10 +1,10 @@
-"""What waits to be written to one connected peer: which messages come in, and the frames that go out.
+"""The queue of one connected peer: which messages are accepted, and the frames that are sent.
 
-The fanout and the session offer, the writer alone takes; the `SendQueue` behind it has the line and its accounts.
-Bounded in messages and bytes, and by what the broker allows in all its queues; every drop has a cause that `offer`
-answers. What makes room, if anything, is the policy's choice. Control packets are never dropped and keep their place;
-`congested` stops reading from a peer that does not read them. A 5.0 client is told what it lost (`drop_notice`).
-It knows no socket, task or session.
+The fanout and the session offer, only the writer takes; the `SendQueue` behind it has the order and the accounts.
+Limited in messages and bytes, and by the total of all queues; every drop has a cause, which `offer` returns. The policy
+decides what makes room, if anything. Control packets are never dropped and keep their place; `congested` stops reading
+from a peer that does not read them. A 5.0 client is told what it lost (`drop_notice`). It knows no socket, task or
+session.
 """
 
 from __future__ import annotations

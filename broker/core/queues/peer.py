@@ -1,4 +1,4 @@
-"""The connection behind an outbox, as far as the core needs to know it."""
+"""The interface of the connection behind an outbox."""
 
 from __future__ import annotations
 

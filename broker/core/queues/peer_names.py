@@ -1,6 +1,6 @@
-"""How the topics of one connected peer are called in its frames, where that is not as everybody's.
+"""The topics in one connected peer's frames, if they differ from those of others.
 
-Owns the topic aliases that we give to it (section 3.3.2.3.4), and the names below the mount of a mounted client
+Owns the topic aliases that the broker sets (section 3.3.2.3.4), and the names below the mount of a mounted client
 (`codec.mounted_names`). Such a peer shares no frame with others.
 """
 

@@ -1,14 +1,14 @@
-"""What a 5.0 subscriber asks of its queue, in user properties of SUBSCRIBE, and what it is granted.
+"""The queue options of a 5.0 subscriber, in user properties of SUBSCRIBE, and what is granted.
 
-Owns the three names, their values, and the bounds that the settings put on them:
+Owns the three names, their values, and the limits that the settings put on them:
 
     canopy-queue    drop-newest, drop-oldest, disconnect or latest
-    canopy-max-age  seconds that a message may wait, such as 5 or 0.5; 0: no bound
-    canopy-depth    messages that may wait; 0: no bound
+    canopy-max-age  seconds that a message may wait, such as 5 or 0.5; 0: no limit
+    canopy-depth    messages that may wait; 0: no limit
 
-They hold for each filter of the packet. Promises: a value that means nothing, a name that begins like these and is
-none, and a name that comes twice are told, not passed over; what is asked beyond what the administrator allows is
-granted as far as that goes, and the SUBACK says how far. Other user properties are none of our business.
+They apply to each filter of the packet. Promises: an invalid value, an unknown name that begins like these, and a
+repeated name are reported and not ignored; requests above the administrator's limits are reduced to them, and the
+SUBACK says so. Other user properties are ignored.
 """
 
 from __future__ import annotations

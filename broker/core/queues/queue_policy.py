@@ -1,7 +1,7 @@
-"""What a queue does when it is full, or when something has waited too long: the words for it.
+"""The policies of a full queue and of messages that have waited too long.
 
-Owns the policies, `QueueTerms` (what the queues of one client keep to) and `QueueRule` (what changes that for some).
-Plain data; the queues obey it, `queue_rules` and `queue_options` choose it.
+Owns the policies, `QueueTerms` (the terms of one client's queues) and `QueueRule` (changes for some clients). Plain
+data; the queues obey it, `queue_rules` and `queue_options` choose it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which terms a client's queues keep to, and which a single subscription: the settings, and the rules that change them.
+"""Chooses the terms of a client's queues and of single subscriptions from the settings and the rules.
 
-Owns `QueueRule` and the order in which rules apply: all that match, one after the other, a later one winning for what
-it names. Rules with a topic filter speak of subscriptions, all others of clients.
+Owns `QueueRule` and the order in which rules apply: all that match, one after the other; a later one wins for what it
+sets. Rules with a topic filter apply to subscriptions, all others to clients.
 
-Promises: where there are no rules, nothing is looked at. What a subscriber asks for is read by `queue_options`.
+Promises: without rules, nothing is computed. `queue_options` reads what a subscriber requests.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What all queues of one broker hold together, the time of the batch, and the lag of the event loop.
+"""The totals of all queues of one broker, the time of the batch, and the lag of the event loop.
 
-Queues add to the sums and take from them; the shell writes the time and the lag. Reading the time here costs nothing,
-so that a message's wait is known without a clock for each message. Whoever finds a bound reached asks the `Reliever`
-(`session.global_limit`) for room.
+Queues add to the sums and subtract from them; the shell writes the time and the lag. Reading the time here costs
+nothing, so a message's wait is known without reading a clock for each message. A queue that reaches a limit asks the
+`Reliever` (`session.global_limit`) for room.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Requests: publishes with a Response Topic whose acknowledgement tells whether anybody was reached, also over links.
+"""Requests: publishes with a Response Topic, whose acknowledgement says whether anybody received it, also over links.
 
-A request goes to links of other brokers. Each of them says in its own acknowledgement whether it reached anybody (0x10:
-it did not), and the publisher is told what they said.
+A request is sent to the links of other brokers. Each of them says in its acknowledgement whether it reached anybody
+(0x10: it did not), and the publisher is told the result.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""The line in which what is for one peer waits, and the accounts of it. An `Outbox` has one, and decides what comes in.
+"""The ordered queue behind one peer's `Outbox`, and its accounts. The outbox decides what is accepted.
 
 Promises:
 - The ledger is exact: offered = taken + dropped (by cause) + waiting, at all times, for what was offered here.
-- What is shed from the middle leaves a gap, and gaps never outnumber what is there (but for a few): shedding costs the
-  same whatever waits, amortised. QoS 0 alone is shed; the rest is in flight in its session, or is no message.
-- Time in the queue is known without a clock for each message: one that came is watched until it goes, then the next.
+- Dropping from the middle leaves a gap, and gaps never outnumber the entries (except for a few): dropping has amortised
+  constant cost. Only QoS 0 is dropped; the rest is in flight in its session, or is not a message.
+- The waiting time is known without reading a clock for each message: one message is watched until it leaves, then the
+  next.
 """
 
 from __future__ import annotations

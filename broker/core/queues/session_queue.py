@@ -1,9 +1,9 @@
-"""The messages that wait in a session: for the client's return, or for its window.
+"""The messages that wait in a session, until its client connects again or acknowledges others.
 
-Owns the session's own queue with its bounds, and the choice of what is dropped when something does not fit: here, or in
-the outbox on behalf of a subscription (`SubscriptionQueue`). Each drop is counted by cause. What is in flight is never
-dropped, and what stays keeps its order. Dropping costs the same whatever waits, amortised: what was dropped from the
-middle leaves a gap that holds nothing, and gaps never outnumber what waits (but for a few).
+Owns the session's queue with its limits, and the choice of what is dropped if something does not fit: here, or in the
+outbox on behalf of a subscription (`SubscriptionQueue`). Each drop is counted by cause. In-flight messages are never
+dropped, and the order never changes. Dropping has amortised constant cost: a drop from the middle leaves an empty gap,
+and gaps never outnumber the messages (except for a few).
 """
 
 from __future__ import annotations

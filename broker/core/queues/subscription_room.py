@@ -1,8 +1,8 @@
-"""What the terms of one subscription (`SubscriptionQueue`) make of a message that comes: the way into its queue.
+"""Applies the terms of one subscription (`SubscriptionQueue`) to an arriving message.
 
-What has become too old goes first, a newer message takes the place of the one of its topic, and beyond the depth the
-oldest goes, or the message itself. All of it is about the client's one queue: what waits in the session
-(`SessionQueue`), and what waits in the outbox of its connection; None: it is away.
+Messages that are too old are dropped first, a newer message replaces the one of its topic, and above the depth the
+oldest is dropped, or the new one. This concerns the client's one queue: what waits in the session (`SessionQueue`), and
+what waits in the outbox of its connection; None: it is away.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Consecutive publishes that go the same way, taken as one.
+"""Consecutive publishes with the same receivers, processed together.
 
-A `Run` is two or more whole QoS 0 PUBLISH frames that stand side by side in a read and whose topics all have the same
-single filter for their match. A receiver with nothing of its own in the frame gets the bytes in one piece, as they came
-or in the layout of its version: a burst costs it one entry in its outbox. For all others the run is taken apart, once,
-into its messages. A run holds only what `PublishHandler` would route one by one on its hot path, in the same order, and
-never more than `most` messages and `most_bytes` bytes (unless a single frame is longer).
+A `Run` is two or more complete QoS 0 PUBLISH frames that are adjacent in a read and whose topics all match the same
+single filter. A receiver without fields of its own in the frame gets the bytes in one piece, as they came or in the
+layout of its version: a burst costs it one entry in its outbox. For all others the run is split, once, into its
+messages. A run contains only what `PublishHandler` would route one by one on its hot path, in the same order, and never
+more than `most` messages and `most_bytes` bytes (unless a single frame is longer).
 """
 
 from __future__ import annotations

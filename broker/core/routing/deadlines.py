@@ -1,9 +1,9 @@
-"""Things that fall due: session expiry, delayed wills, expiry of retained messages.
+"""Times at which something is due: session expiry, delayed wills, expiry of retained messages.
 
-Owns a heap of times; knows nothing of clocks. The shell asks `next_due()`, arms one timer, and calls the router back.
-Promises: each thing has at most one time; setting it again replaces the old one, and cancelling takes it away. The heap
-knows where each thing stands and holds nothing stale: all operations cost O(log n), each time, and memory grows with
-the things that wait and not with how often they are changed.
+Owns a heap of times; knows no clock. The shell asks `next_due()`, sets one timer, and calls the router back. Promises:
+each thing has at most one time; setting it again replaces the old one, and cancelling removes it. The heap knows the
+position of each entry and keeps no stale ones: all operations cost O(log n), and memory grows with the number of
+entries and not with the number of changes.
 """
 
 from __future__ import annotations

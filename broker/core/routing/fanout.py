@@ -1,6 +1,6 @@
-"""Who gets a message: from the filters that match its topic to the sessions behind them.
+"""Finds the receivers of a message: from the filters that match its topic to the sessions behind them.
 
-A message costs one look-up (none of the trie where the cache answers) and one step for each receiver; no lock, no
+A message costs one look-up (none of the trie if the cache has the topic) and one step for each receiver; no lock, no
 await. Its cost does not grow with the absent members of a share group nor, as long as no subscription changes, with the
 number of filters behind a plan (`plans`). Each session whose filters match gets one delivery, with the highest QoS
 among them and every subscription identifier [MQTT-3.3.4-2] [MQTT-3.3.4-3]; each share group gets one.

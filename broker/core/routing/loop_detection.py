@@ -1,9 +1,9 @@
-"""The way of a message over links between brokers: one user property for each broker that handed it on.
+"""The path of a message over links between brokers: one user property for each broker that forwarded it.
 
 Owns the names (`LINK` in a CONNECT and its CONNACK, `VIA` in a PUBLISH, `UPLINKS` for a broker's own links), and how
-the path is read and made longer. Properties without a path cost one search for its name. `with_hop` keeps what is there
-and appends to it [MQTT-3.3.2-18]. Anybody can write any path: it is good for ending loops, and for nothing that must be
-trusted.
+the path is read and extended. Properties without a path cost one search for its name. `with_hop` keeps existing
+properties and appends to them [MQTT-3.3.2-18]. Anybody can write any path: use it to end loops, and for nothing that
+must be trusted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What the core knows of the other nodes of a mesh.
+"""The core's view of the other nodes of a mesh.
 
-Owns `NodeState`, which messages are not for a node (No Local), and the user property that tells for which share group
-a message on its way to another node was chosen: nodes put it there and take it away; from a client it is an ordinary
-user property.
+Owns `NodeState`, which messages are not for a node (No Local), and the user property with the share group for which a
+message to another node was chosen: nodes add and remove it; from a client it is an ordinary user property.
 """
 
 from __future__ import annotations

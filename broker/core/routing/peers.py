@@ -1,9 +1,9 @@
-"""Who is connected. The one place where a session gets or loses its outbox.
+"""The connected peers. The only place where a session gets or loses its outbox.
 
-Whoever sees a peer come or go (a protocol, a writer that cannot write, a timer) posts a `PeerConnected` or
-`PeerDisconnected`. `ConnectedPeers` applies these before each batch of packets is routed, and between packets where a
-CONNECT asks for it, so that nobody joins or leaves in the middle of a fanout. A peer that matches nothing costs
-nothing, and after its `PeerDisconnected` nothing here refers to it.
+Whoever notices that a peer connects or disconnects (a protocol, a writer that cannot write, a timer) posts a
+`PeerConnected` or `PeerDisconnected`. `ConnectedPeers` applies these before each batch of packets is routed, and
+between packets if a CONNECT needs it, so that no peer joins or leaves during a fanout. A peer without matching filters
+costs nothing, and after its `PeerDisconnected` nothing here refers to it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Whom a topic goes to that several filters match: made once, and mended where subscriptions change.
+"""The receivers of a topic that several filters match: computed once, and updated when subscriptions change.
 
-Owns `FanoutPlan`: one `Recipient` for each session behind the filters of a route, with what its subscriptions there
-come to, and the share groups. Promises: a plan is what a new one would be, whatever has changed; a change of a few
-subscriptions costs in proportion to them and to the filters of the route, and not to the recipients. Only where more
-has changed than a filter remembers (`Changed`) is the plan made anew.
+Owns `FanoutPlan`: one `Recipient` for each session behind the filters of a route, with the result of its subscriptions
+there, and the share groups. Promises: a plan always equals a new one; a change of a few subscriptions costs in
+proportion to them and to the filters of the route, and not to the recipients. Only if more has changed than a filter
+remembers (`Changed`) is the plan computed again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How a message is published: routed to everybody it is for, and kept where it is retained.
+"""Publishes a message: routes it to all receivers, and retains it if asked.
 
-Owns the order of the two. What comes in on a connection takes shorter ways where it can (`connection.publishing`).
+Owns the order of the two. Messages from a connection take shorter paths if possible (`connection.publishing`).
 """
 
 from __future__ import annotations

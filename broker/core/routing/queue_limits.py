@@ -1,4 +1,4 @@
-"""What the queues of each client and subscription keep to, by the settings, the rules and the client's queue options.
+"""Applies limits, queue rules and queue options to the queues of each client and subscription.
 
 Owns the way from limits and rules to the queues of a session, its connection and its subscriptions.
 """

@@ -1,9 +1,9 @@
-"""Who of those whom a topic goes to may have it, and with which QoS: worked out once for a route, and again where
-something has changed.
+"""Which receivers of a topic may have it, and with which QoS: computed once for a route, and again if something
+changes.
 
-Owns `Reach`. Promises: nobody is asked about twice while access control says the same, however often subscribers come
-and go; what it holds is as large as the route's receivers are many. Members of share groups are asked about when it is
-their turn, so that absent ones cost nothing.
+Owns `Reach`. Promises: access control is asked once about each receiver while its decisions stay valid, however often
+subscribers come and go; its size is that of the route's receivers. Members of share groups are checked when it is their
+turn, so absent ones cost nothing.
 """
 
 from __future__ import annotations

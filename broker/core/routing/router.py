@@ -1,10 +1,10 @@
-"""What changes who gets what: subscriptions and sessions that come and go, and what falls due among them.
+"""Changes of subscriptions and sessions, and what is due among them.
 
-Owns the parts of the routing state and whatever goes over several of them; nobody else changes them.
+Owns the parts of the routing state and everything that involves several of them; nobody else changes them.
 Promises:
-- A will is published once on every end of a connection but DISCONNECT 0x00, after its delay, and not when the client
-  is back before [MQTT-3.1.2-8] [MQTT-3.1.3-9].
-- A session is gone when its expiry interval has passed [MQTT-4.1.0-2].
+- A will is published once at every end of a connection except DISCONNECT 0x00, after its delay, and not if the client
+  has connected again before [MQTT-3.1.2-8] [MQTT-3.1.3-9].
+- A session ends when its expiry interval has passed [MQTT-4.1.0-2].
 """
 
 from __future__ import annotations

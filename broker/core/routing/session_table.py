@@ -1,8 +1,8 @@
-"""The sessions of a broker by client identifier: what they take in all, and which of them hold nothing.
+"""The sessions of a broker by client identifier, their total size, and which of them are empty.
 
-Owns the session map and its accounts. Promises: the accounts are exact for what was told to `count`; the session that
-has been empty for longest is found at once; nobody else's session ends because of a client that comes, unless it is
-empty: no subscription, no message, no will.
+Owns the session map and its accounts. Promises: the accounts are exact for what `count` was told; the session that has
+been empty for longest is found at once; a client that connects never ends another session, unless it is empty: no
+subscription, no message, no will.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which member of a share group gets a message (section 4.8.2).
+"""Chooses the member of a share group that gets a message (section 4.8.2).
 
-A member that is connected and has room comes first, then one that is connected, then any; in rotation, or clients of
-this broker before other nodes of a mesh. What a group costs does not grow with its absent members, and of those who may
-not have the message a bounded number is passed over.
+Connected members with room come first, then connected ones, then any; in rotation, or clients of this broker before
+other nodes of a mesh. The cost does not grow with the absent members of a group, and at most a fixed number of members
+without permission is skipped.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""All subscriptions of a broker: the filters they hang at, what they take, and how they go when their session ends.
+"""All subscriptions of a broker: their filters, their size, and their removal when their session ends.
 
-Owns the trie, the match cache, the accounts of subscriptions, and the sessions that are over and still have some. The
-accounts are exact: what a subscription added is what its end takes away (`topics.filter_bytes`). The subscriptions of a
-session that ends go in turns; it gets no message meanwhile (`Session.deliver`, `SharedGroup`), and whoever subscribes
-takes two of them away first, so that they never pile up.
+Owns the trie, the match cache, the accounts of subscriptions, and the ended sessions that still have some. The accounts
+are exact: the end of a subscription subtracts what it added (`topics.filter_bytes`). The subscriptions of an ended
+session are removed in turns; it gets no message meanwhile (`Session.deliver`, `SharedGroup`), and each new subscription
+first removes two of them, so that they do not accumulate.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The publication of wills (section 3.1.2.5): in turns, where many are due together.
+"""Publishes wills (section 3.1.2.5), in turns if many are due together.
 
-Owns what becomes of a session's will, and the wills that wait for a turn. Promises: a will that is to be published is
-published once, and none is lost because too many are due at one instant: as soon as one has half filled a queue, the
-others wait until its writer had a turn.
+Owns a session's will at the end of its connection, and the wills that wait for a turn. Promises: a will is published
+exactly once, and none is lost because too many are due at once: as soon as one has half filled a queue, the others wait
+until its writer has had a turn.
 """
 
 from __future__ import annotations

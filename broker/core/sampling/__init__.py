@@ -1,4 +1,4 @@
-"""Who and what costs most, in constant memory: a sample of the publishes, and a walk over the subscribers.
+"""The most expensive topics and clients, in constant memory: a sample of publishes, and a pass over the subscribers.
 
-It stands beside `routing` and `connection`; both tell it, and it asks nobody.
+`routing` and `connection` report to it, and it asks nobody.
 """

@@ -1,11 +1,11 @@
-"""What publishes cost, by topic, prefix and publisher, known from a sample of them.
+"""Estimates the cost of publishes by topic, prefix and publisher from a sample.
 
-Each PUBLISH that comes in is as long as its bytes and `SHARE` more. The sampler draws points on that length, one in
-`gap` on average and each independent of all others; whoever handles a PUBLISH takes its length from `until` and calls
-`take` when that is below 0: the only work for a publish that has no point. A point stands for `gap` of the length, so
-a PUBLISH of m and a message of s bytes counts, for each of its points, for gap / m messages and gap * s / m bytes:
-on average for exactly one message and s bytes, and never for much more. While there is little to do, gap is 1 and
-all are counted. What comes in decides how much is sampled, and never what: no order of messages makes one hide.
+Each arriving PUBLISH has a length: its bytes and `SHARE` more. The sampler draws points on the sum of these lengths,
+one in `gap` on average and independent of all others. The handler of a PUBLISH subtracts its length from `until` and
+calls `take` if that is below 0; this is the only work for a publish without a point. A point stands for `gap` of the
+length, so a PUBLISH of m and a message of s bytes counts, for each of its points, for gap / m messages and gap * s / m
+bytes: on average for exactly one message and s bytes, and never for much more. With little traffic, gap is 1 and all
+are counted. The traffic decides how much is sampled, and never what: no order of messages hides any.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which subscribers take most, lose most, and lag most: found by a walk over all sessions once in a while.
+"""Finds the subscribers with most traffic, losses and lag by a pass over all sessions at intervals.
 
-Nothing is sampled and nothing is counted for it: queues and ledgers have exact totals, and remember what those were at
-the walk before. A walk goes in pieces, so that no call is long, and keeps so many of each list and no more. What a
-connection took that has ended between two walks is in none of them.
+Nothing is sampled and nothing is counted for it: queues and ledgers have exact totals, and remember those of the
+previous pass. A pass is divided into pieces, so that no call is long, and keeps a fixed number of each list. Traffic of
+a connection that ended between two passes is not included.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""One account for all that the broker keeps for one client: filters, retained messages, session, and messages.
+"""One account for everything that the broker keeps for one client: filters, retained messages, session, and messages.
 
-Each part has a bound of its own; together they are bounded by `limits.max_client_bytes`. What grows at a client's word
-(filters, retained messages) is refused beyond it. Messages keep to what these leave, and always have `MESSAGE_ROOM`.
-What is on its way to a connected client (the outbox) is not in it, so that live messages cost nothing more.
+Each part has its own limit; `limits.max_client_bytes` limits the sum. What a client makes grow directly (filters,
+retained messages) is refused above it. Messages may use what these leave, and always `MESSAGE_ROOM`. The outbox of a
+connected client is not included, so live messages cost nothing more.
 """
 
 from __future__ import annotations

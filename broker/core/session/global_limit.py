@@ -1,10 +1,10 @@
-"""Room when all queues of the broker together hold too much: the fullest ones give first.
+"""Makes room when all queues of the broker together hold too much, from the fullest ones first.
 
-`GlobalLimiter` has the fullest queues, live and offline alike, drop what has waited longest (cause `global`). No queue
-gives anything while a fuller one has more to give; a live queue of a single piece gives nothing, and what is in flight
-is not touched. A look at all of them finds the level down to which they give, so that there is room for some more than
-is asked for; then they give. Both are done in pieces, `ROUND` units in a round of the event loop, and charged to
-whoever publishes. A look comes once in `RETRY` seconds at most where less can be dropped.
+`GlobalLimiter` makes the fullest queues, live and offline alike, drop what has waited longest (cause `global`). A queue
+gives nothing while a fuller one has more to give; a live queue of a single piece gives nothing, and in-flight messages
+are not touched. A pass over all queues finds the level to which they are reduced, with room for some more than is
+needed; then they drop. Both are done in pieces, `ROUND` units in a round of the event loop, and charged to the
+publisher. If less can be dropped, there is at most one pass in `RETRY` seconds.
 """
 
 from __future__ import annotations

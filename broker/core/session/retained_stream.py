@@ -1,9 +1,9 @@
-"""Retained messages on their way to new subscriptions, read from the tree as the receiver takes them.
+"""Sends retained messages for new subscriptions, read from the tree as the receiver takes them.
 
 Owns, for one session, the subscriptions that still wait for some, and a cursor over the retained tree for the first of
-them. Promises: nothing is queued here, whatever a filter matches; a message is looked up when it is its turn, so that a
-live message that came before is not followed by an older one; the work of one turn is bounded, also where a filter
-looks at much and finds little; a stream costs the same to start, stop and end however many there are.
+them. Promises: nothing is queued here, whatever a filter matches; a message is looked up when it is sent, so that an
+older one never follows a live message; the work of one turn is bounded, even if a filter visits much and finds little;
+starting, stopping and ending a stream cost the same for any number of streams.
 """
 
 from __future__ import annotations

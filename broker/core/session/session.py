@@ -1,10 +1,10 @@
 """The state that MQTT keeps for one client identifier, connected or not (5.0 section 4.1, 3.1.1 section 3.1.2.4).
 
-Owns the subscriptions, what is in flight to the client (`SendWindow`) and what waits (`SessionQueue`), the QoS 2
+Owns the subscriptions, the messages in flight to the client (`SendWindow`) and waiting ones (`SessionQueue`), the QoS 2
 identifiers that the client has not released, retained messages still to be streamed, and the ledger. Promises:
-- Messages of one topic and QoS leave in the order in which they came; a resumed session sends what was in flight
-  first, in its order, with its packet identifiers [MQTT-4.4.0-1] [MQTT-4.6.0-1].
-- offered = delivered + dropped (by cause) + queued, whenever no call is under way.
+- Messages of one topic and QoS are sent in the order of arrival; a resumed session first sends what was in flight, in
+  its order, with its packet identifiers [MQTT-4.4.0-1] [MQTT-4.6.0-1].
+- offered = delivered + dropped (by cause) + queued, whenever no call is in progress.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a session takes by itself: the bytes that are counted for it beside its subscriptions and its queues.
+"""The size of a session without its subscriptions and its queues.
 
-The constants are upper bounds of what a compiled broker was measured to take.
+The constants are upper bounds of what was measured in a compiled broker.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What subscriptions cost in memory: the bytes that are counted for a topic filter and for who subscribed to it.
+"""The memory of subscriptions: the bytes counted for a topic filter and its subscribers.
 
-The figures are upper bounds of what a compiled broker was measured to take, so that a bound on the sum of them is a
-bound on the growth of the process. A filter's levels are by far the most: 128 levels of one character are 256 bytes on
-the wire and up to 40 KB in the trie.
+The figures are upper bounds of what was measured in a compiled broker, so a limit on their sum is a limit on the growth
+of the process. A filter's levels are by far the largest part: 128 levels of one character are 256 bytes on the wire and
+up to 40 KB in the trie.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The match cache: what the trie answered for the topics that are published now.
+"""The match cache: the trie's results for recently published topics.
 
-`MatchCache` stands in front of a trie, and filters enter and leave the trie through it. A `Route` is its answer: the
-filter entries that match a topic, with room for what the router computes from them. A route says which filters match,
-and nothing about who is connected or allowed.
+`MatchCache` is in front of a trie, and filters are added to and removed from the trie through it. A `Route` is a
+result: the filter entries that match a topic, with room for what the router computes from them. A route says which
+filters match, and nothing about who is connected or allowed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What hangs at a topic filter: its subscriptions and its share groups.
+"""The subscriptions and share groups of a topic filter.
 
-Three records know each other: a `FilterEntry` (one topic filter of the trie), its `Subscription`s, and its
+Three records refer to each other: a `FilterEntry` (one topic filter of the trie), its `Subscription`s, and its
 `SharedGroup`s. The trie finds entries; sessions hold subscriptions; the router reads both.
 """
 

@@ -1,8 +1,8 @@
-"""A tree of topic names with a value at each, walked by topic filter.
+"""A tree of topic names with a value for each, searched by topic filter.
 
-The retained messages stand in a `RetainedTree` (section 3.3.1.3), and the match cache keeps another to find the cached
+The retained messages are in a `RetainedTree` (section 3.3.1.3), and the match cache has another one to find the cached
 topics that a new filter matches. Values are opaque: anything that derives from `Retainable`. Topics and filters are
-valid, and expiry is the caller's.
+valid, and the caller handles expiry.
 """
 
 from __future__ import annotations

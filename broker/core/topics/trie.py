@@ -1,7 +1,7 @@
-"""The topic-filter trie: its two layouts under one interface, and the records that hang in it.
+"""The topic-filter trie: its two layouts under one interface, and its records.
 
-Owns the choice of layout, `create`, and the names that other rooms import. What a layout promises stands in its own
-file: `trie_nodes` (a node for each prefix) and `trie_compact` (tables, and nothing between them).
+Owns the choice of layout, `create`, and the names that other packages import. Each layout's file has its promises:
+`trie_nodes` (a node for each prefix) and `trie_compact` (tables without nodes).
 
 An unknown layout is a ValueError; the settings refuse it before.
 """

@@ -1,4 +1,4 @@
-"""The interface of the topic-filter index, whichever layout is behind it.
+"""The interface of the topic-filter index, for both layouts.
 
 Owns the names that the router and the match cache use. The layouts are `trie_nodes.NodeTrie` and
 `trie_compact.CompactTrie`; `trie.create` makes one by name.

@@ -1,8 +1,8 @@
-"""The compacted layout of the topic-filter trie: no nodes and no edges, but two tables.
+"""The compact layout of the topic-filter trie: two tables instead of nodes and edges.
 
-One table has every filter under its own spelling. The other has, for each prefix of a wildcard filter that has
-something after it, what may follow. To match, one spells the filters that could be there and looks whether they are.
-See `Trie` for what it takes for granted.
+One table has every filter as a string. The other has, for each prefix of a wildcard filter that has something after it,
+what may follow. To match a topic, it forms the filters that could exist and looks them up. See `Trie` for its
+assumptions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The node layout of the topic-filter trie: a tree with one node for each distinct prefix of a wildcard filter.
 
-A node has a dict of literal children, a field for `+` and a field for `#`: wildcards are fields and never keys, so that
-no level can be mistaken for one. `#` ends every filter it is in, so that its field holds the entry itself. Filters
-without wildcards stand in one plain dict. See `Trie` for what it takes for granted.
+A node has a dict of literal children, a field for `+` and a field for `#`: wildcards are fields and never keys, so a
+level cannot be mistaken for one. `#` is always the last level of a filter, so its field has the entry itself. Filters
+without wildcards are in one plain dict. See `Trie` for its assumptions.
 """
 
 from __future__ import annotations

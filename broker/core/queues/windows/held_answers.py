@@ -1,9 +1,9 @@
-"""Control packets to one client that stand for something which is not committed yet: PUBACK, PUBREC, PUBCOMP, SUBACK …
+"""Control packets to one client that wait for a commit: PUBACK, PUBREC, PUBCOMP, SUBACK …
 
-Owns the line of them. Promises: none leaves before what it stands for is committed, and they leave in the order in
-which they were sent here [MQTT-4.6.0-2] [MQTT-4.6.0-3] [MQTT-4.6.0-4]: what stands for nothing goes behind what is
-held. Those that end a publish count against Receive Maximum meanwhile, and their bytes as unread by the client: so
-what is held is bounded. With the connection it ends.
+Owns their order. Promises: none is sent before what it acknowledges is committed, and they are sent in the order in
+which they came here [MQTT-4.6.0-2] [MQTT-4.6.0-3] [MQTT-4.6.0-4]: packets without anything to commit follow those that
+are held. Those that end a publish count against Receive Maximum meanwhile, and their bytes as unread by the client, so
+what is held is bounded. It ends with the connection.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Publishes of QoS 2 to one client that may not leave yet: that they are in flight is not committed.
+"""QoS 2 publishes to one client that wait until their packet identifier is committed.
 
-Owns the line of them. Only so is a message that a killed broker has sent known to the next one by its packet
+Owns their order. So a message that was sent by a broker which is then killed is known to the next one by its packet
 identifier, and delivered once (section 4.3.3). Promises: their order stays [MQTT-4.6.0-6]; the outbox gets them when
-they are committed and it has room; nothing of another QoS waits for them, and what passed them stays before them when
-it is sent again. They are in flight in their session all the while, and so bounded by its send quota and its bytes;
-when the connection ends, they are unsent.
+they are committed and it has room; messages of another QoS do not wait for them, and those that overtook them stay in
+front when they are sent again. They are in flight in their session meanwhile, and so bounded by its send quota and its
+bytes; if the connection ends, they are unsent.
 """
 
 from __future__ import annotations

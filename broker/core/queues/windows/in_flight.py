@@ -1,8 +1,8 @@
-"""The deliveries in flight to one client, found by their packet identifiers.
+"""The deliveries in flight to one client, by packet identifier.
 
-Owns `InFlight`: which identifiers are in use, and which one is next. Identifiers are given in order, so that a ring of
-references holds them: an identifier's slot is its lowest bits, and one whose slot is taken is passed over. That costs 8
-to 32 bytes a delivery and no object, where a dictionary has an entry and an integer.
+Owns `InFlight`: which identifiers are in use, and which one is next. Identifiers are assigned in order, so a ring of
+references suffices: the lowest bits of an identifier are its slot, and an identifier whose slot is in use is skipped.
+That costs 8 to 32 bytes for each delivery and no object, unlike a dictionary.
 """
 
 from __future__ import annotations

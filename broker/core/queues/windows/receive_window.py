@@ -1,8 +1,8 @@
-"""How many QoS 1 and 2 publishes of a peer wait for their last acknowledgement to be written (section 3.3.4).
+"""Counts a peer's QoS 1 and 2 publishes whose last acknowledgement is not written yet (section 3.3.4).
 
 A publish of the peer ends with our PUBACK, our PUBCOMP, or a PUBREC that refuses it. What the peer cannot have seen
-still counts against its Receive Maximum: such a packet counts from when it is queued until it is written. A PUBCOMP for
-an identifier that nobody knows ends nothing. Those QoS 2 publishes that wait for PUBREL are the session's to count.
+still counts against its Receive Maximum: such a packet counts until it is written. A PUBCOMP for an unknown identifier
+ends nothing. The session counts QoS 2 publishes that wait for PUBREL.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether a client may still be sent what waits for it: asked again when the rules have changed, as it is sent."""
+"""Checks again, when the rules have changed, whether a client may still receive its queued messages."""
 
 from __future__ import annotations
 

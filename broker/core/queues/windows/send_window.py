@@ -1,10 +1,10 @@
-"""What is in flight towards one client: within its send quota and a bound in bytes, until it is acknowledged.
+"""The messages in flight to one client, within its send quota and a limit in bytes.
 
-Owns the packet identifiers, the quota, the byte sums and what each acknowledgement does to a delivery.
+Owns the packet identifiers, the quota, the byte sums and the effect of each acknowledgement on a delivery.
 
 Promises:
 - Never more unacknowledged publishes than the client's Receive Maximum [MQTT-3.3.4-9], nor more bytes of them than
-  `max_bytes`, but for a single message.
+  `max_bytes`, except for a single message.
 - What was in flight when a connection ended is sent again first, in its order [MQTT-4.4.0-1].
 """
 

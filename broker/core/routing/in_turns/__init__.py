@@ -1,3 +1,3 @@
-"""Messages that are on their way over several turns: to very many (`broadcasts`), or from one member of a shared
+"""Deliveries that take several turns: to very many receivers (`broadcasts`), or from one member of a shared
 subscription to others (`unfinished`).
 """

@@ -1,9 +1,9 @@
-"""A message for very many: who is to get it, one after another, over as many turns as it takes.
+"""A message to very many receivers, delivered over several turns.
 
-Owns, for one message, the subscriptions that matched when it came, and how far it has got. Promises: one delivery to
-each session, as with a `FanoutPlan`; whoever unsubscribes before its turn gets nothing, whoever subscribes after the
-message neither. A journal hears of each session that has had it, so that a broker that dies goes on with the others.
-What it finds of few sessions with very many filters is their plan, for the messages that follow.
+Owns, for one message, the subscriptions that matched when it arrived, and the progress. Promises: one delivery to each
+session, as with a `FanoutPlan`; who unsubscribes before its turn gets nothing, nor does who subscribes after the
+message. A journal is told of each session that has had it, so that a restarted broker continues with the others. What
+it finds about few sessions with very many filters becomes their plan for the next messages.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a member of shared subscriptions leaves unfinished, and who has it then (section 4.8.2).
+"""Gives the unfinished messages of a leaving member of shared subscriptions to other members (section 4.8.2).
 
-Owns the messages that were taken from a member and that no other has yet: a few go at once, the rest in turns, while
-they count as waiting. Where a store keeps what is acknowledged, all go at once: none may be nobody's.
+Owns the messages that were taken from a member and are not given to another yet: a few are given at once, the rest in
+turns, while they count as waiting. With a store, all are given at once, so that each message always has an owner.
 """
 
 from __future__ import annotations

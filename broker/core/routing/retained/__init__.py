@@ -1,1 +1,1 @@
-"""Retained messages: the tree of them with its bounds (`store`), and who they count for (`shares`)."""
+"""Retained messages: their tree with its limits (`store`), and the share of each client (`shares`)."""

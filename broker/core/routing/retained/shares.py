@@ -1,7 +1,7 @@
-"""How much of the room for retained messages each client takes: bytes by the client identifier of the publisher.
+"""The bytes of retained messages of each client, by the publisher's client identifier.
 
-A message is charged to whoever published it, with the levels that the tree got for it, and given back when it goes.
-The broker's own messages are nobody's, and what comes over a link to an upstream broker is not one client's.
+A message is charged to its publisher, with the levels that the tree got for it, and credited when it is removed. The
+broker's own messages and those from a link to an upstream broker are charged to no client.
 """
 
 from __future__ import annotations

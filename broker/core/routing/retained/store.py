@@ -1,8 +1,8 @@
-"""The retained messages of a broker: kept, replaced, cleared and bounded (section 3.3.1.3).
+"""The retained messages of a broker: set, replaced, cleared and limited (section 3.3.1.3).
 
-Owns the tree of retained messages and its accounts. Promises: retained messages are bounded in number and bytes, the
-levels of their topics counted with them; one that does not fit is delivered, counted, and not kept. The broker's own
-(`$SYS`) take no room from the clients' and need none.
+Owns the tree of retained messages and its accounts. Promises: retained messages are limited in number and bytes,
+including the levels of their topics; one that does not fit is delivered, counted, and not retained. The broker's own
+(`$SYS`) do not count against the clients' limits.
 """
 
 from __future__ import annotations
