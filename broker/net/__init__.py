@@ -1,4 +1,4 @@
 """The asyncio shell around the core: listeners, connections, writers, timers.
 
-Read `server` first, then `connection` (what comes in and what goes out) and `turns` (who goes on in which round).
+Read `server` first, then `connection` (reading and writing) and `turns` (who continues in which round).
 """

@@ -1,9 +1,9 @@
-"""Which connections get as far as their CONNECT: how many in all, from one address, and in a second.
+"""Limits on connections: in all, from one address, and new ones a second.
 
-`Admission` counts connections by address and in all, and the rate at which new ones come; `ListenerAdmission` has the
-further limits of one listener. A connection counts from its arrival until its protocol is over (`leave`). One that is
-over a limit waits for its CONNECT only to be told so; at most `HALF_OPEN_ROOM` such connections exist at a time, and
-any more are closed at once, without a word. Callers pass `now` in seconds of the loop's time.
+`Admission` counts connections by address and in all, and the rate of new ones; `ListenerAdmission` has the further
+limits of one listener. A connection counts from its arrival until its protocol has ended (`leave`). One above a limit
+is kept until its CONNECT only to be refused; at most `HALF_OPEN_ROOM` such connections exist at a time, and further
+ones are closed at once, without an answer. Callers pass `now` in seconds of the loop's time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A client as whoever accepts, counts, logs and ends connections knows it: what it is, and how to end it.
+"""The interface to a client for the parts that accept, count, log and end connections.
 
-`Connection` is the one class behind it. It stands on the table of connections, which therefore knows this instead.
+Only `Connection` implements it. A connection is in the table of connections, which therefore imports this instead.
 """
 
 from __future__ import annotations

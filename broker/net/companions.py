@@ -1,6 +1,6 @@
-"""The other workers of a broker that is one of several: what it is told of them, and what it tells.
+"""The other workers of a broker: the interface through which it asks them and tells them.
 
-Whoever runs the workers implements it (`broker.workers`). A broker on its own has none.
+`broker.workers` implements it. A broker without workers has none.
 """
 
 from __future__ import annotations

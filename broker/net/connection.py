@@ -1,10 +1,10 @@
-"""One client's connection: what comes in goes to its `ServerProtocol`, what waits in its outbox goes out.
+"""One client's connection: reads go to its `ServerProtocol`, and the messages of its outbox are written.
 
-The writer task takes batches from the outbox and joins each to one write (a single piece is written in its place). A
-peer that does not read costs its outbox, one batch in the transport, and no more: nothing is written to a transport
-that is full, and one that makes no progress for `stall_timeout` seconds is given up. A peer that sends and does not
-read its acknowledgements is not read from until it does; nor is one that publishes too fast, until its time has come.
-A connection counts as one until its protocol is over, and not for as long as its socket lives.
+The writer task takes batches from the outbox and joins each to one write (a single piece is written at once). A peer
+that does not read costs its outbox, one batch in the transport, and no more: nothing is written to a full transport,
+and one without progress for `stall_timeout` seconds is closed. The broker does not read from a peer that does not read
+its acknowledgements, nor from one that publishes too fast, until its time has come. A connection counts until its
+protocol has ended, not until its socket is closed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the log says of clients: who came, on which terms, and how and why each connection ended.
+"""The log lines about clients: who connected, on which terms, and how and why each connection ended.
 
-Owns the events and their levels. "client evicted" is what the broker decided, "client disconnected" what the client or
-the network did. A hostile client cannot fill the disk: warnings about clients are counted by address and in all, and
-what exceeds `log.client_warnings…` is summed up in one line every `INTERVAL` seconds. At most `MOST_ADDRESSES`
+Owns the events and their levels. "client evicted" is a decision of the broker, "client disconnected" one of the client
+or the network. A hostile client cannot fill the disk: warnings about clients are counted by address and in all, and
+those above `log.client_warnings…` are summed up in one line every `INTERVAL` seconds. At most `MOST_ADDRESSES`
 addresses are remembered, until the interval ends.
 """
 

@@ -1,8 +1,9 @@
-"""The connections of one broker: who may join, who has not been accepted yet, and whose socket is closing.
+"""The connections of one broker: which may join, which are not accepted yet, and whose sockets are closing.
 
-Owns the set of connections and, where connections are limited, the order in which they give way. It is compiled, since
-each of its calls is made once for every connect. Promises: a connection that joined is counted until its protocol is
-over (`ended`) and stands in the set until its socket is gone (`left`); what reporting it raises is nobody else's.
+Owns the set of connections and, if connections are limited, the order in which they are closed for others. It is
+compiled, because each of its calls is made once for every CONNECT. Promises: a connection that joined is counted until
+its protocol has ended (`ended`) and is in the set until its socket is closed (`left`); an exception in reporting one
+affects no other.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What all connections of one server share, and do after each batch: wake the writers that it touched.
+"""What all connections of one server share, and do after each batch: wake the writers with new messages.
 
-Owns the way from a routed batch back to the connections behind the outboxes, the one timer for what falls due in the
-router, and the settings as the connections need them: plain fields, since each of them is read for every connect or
-every message. A writer is woken once for each batch, however many messages the batch had for its peer; a batch that
-touched nobody costs two comparisons. A connection that raises when it is woken is ended, and the others are woken.
+Owns the way from a routed batch to the connections behind the outboxes, the one timer for what is due in the router,
+and the settings as the connections need them: plain fields, because each is read for every CONNECT or every message. A
+writer is woken once for each batch, however many messages the batch had for its peer; a batch without receivers costs
+two comparisons. A connection that raises when it is woken is ended, and the others are woken.
 """
 
 from __future__ import annotations

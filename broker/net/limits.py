@@ -1,4 +1,4 @@
-"""The settings as the core knows them: made of them at the start, and changed by a reload."""
+"""Makes the core's limits from the settings, at the start and at a reload."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Where the broker's log lines go, and what is logged of exceptions that went no further than a guard.
+"""Where the broker's log lines go, and what is logged of exceptions that a guard has stopped.
 
-`Log` writes to the host's structlog where the program has set that up, else to the standard library's logger `canopy`.
-The broker adds no handler and sets no level: what is shown is the host's decision.
-`Faults` counts the exceptions of hooks, timers and single connections by place. It logs each kind once with its trace,
-and the others as a number, at most one line for a place and interval.
+`Log` writes to the host's structlog if the program has set that up, otherwise to the standard library's logger
+`canopy`. The broker adds no handler and sets no level: the host decides what is shown. `Faults` counts the exceptions
+of hooks, timers and single connections by place. It logs each kind once with its traceback, and the others as a number,
+at most one line for a place and interval.
 """
 
 from __future__ import annotations

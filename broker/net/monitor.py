@@ -1,10 +1,10 @@
-"""What goes on in the queues, looked at once a second: what is too old, who is slow, who has lost what.
+"""Checks the queues once a second: old messages, slow clients, losses.
 
-`Monitor` looks and tells the log; `LagMonitor` is the timer behind it, and measures how late the event loop is. Each
-client has one line for each `queue.report_interval` in which it lost messages, and each loss is in exactly one line. At
-most `LINES` lines of a kind come at a time: the rest has its turn at the next look, or is told as a number. A client is
-slow when its oldest message has waited for `queue.slow_after` seconds, and no longer when the wait is below half of
-that: one line each way. A look costs next to nothing while no message waits and nobody has lost anything.
+`Monitor` checks and writes the log; `LagMonitor` is its timer, and measures the event loop's lag. Each client has one
+line for each `queue.report_interval` in which it lost messages, and each loss is in exactly one line. At most `LINES`
+lines of a kind are written at a time: the others follow at the next check, or are summed up. A client is slow when its
+oldest message has waited for `queue.slow_after` seconds, and no longer when the wait is below half of that: one line
+each way. A check costs next to nothing while no message waits and nobody has lost anything.
 """
 
 from __future__ import annotations

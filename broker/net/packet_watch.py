@@ -1,11 +1,11 @@
-"""Whoever looks on: what one connection reads and writes, cut into packets, while a trace wants some of them.
+"""Splits what one connection reads and writes into packets for traces.
 
-A `PacketWatch` stands between a transport and its connection from the moment that a trace begins, or a connection
-does, and is taken away with the last trace: no connection that nobody looks at knows of it. What comes goes on as it
-came, in the same call; a fault of the watch ends the looking, and never the connection.
+A `PacketWatch` is between a transport and its connection from the start of a trace, or of the connection, until the
+last trace ends; other connections do not know of it. It passes everything on unchanged, in the same call; an error in
+it ends the watch, and never the connection.
 
-Promises: of a packet no more is kept than `most` bytes, however long it is; nothing is kept of packets that no trace
-wants. A trace is a bit of a mask, so that one look answers for all of them.
+Promises: it keeps at most `most` bytes of a packet, and nothing of packets that no trace wants. A trace is a bit of a
+mask, so one check serves all of them.
 """
 
 from __future__ import annotations

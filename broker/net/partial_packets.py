@@ -1,9 +1,9 @@
-"""What clients have begun to send and not finished: the bytes that wait in decoders, counted over all connections.
+"""The bytes of incomplete packets in all decoders.
 
-A connection by itself cannot hold more than one packet and one read, but there are many connections. When the bytes of
-all exceed the bound, the connection goes first whose packet has been incomplete for longest: a client that sends at an
-ordinary pace completes its packet within moments and is never the oldest, one that trickles is. Whoever holds very
-little is passed over: it may wait for us, as a CONNECT does that is being decided on.
+A single connection holds at most one packet and one read, but there are many connections. If all together exceed the
+limit, the broker closes the connection whose packet has been incomplete for longest: a client at an ordinary pace
+completes its packet within moments and is never the oldest, one that sends slowly on purpose is. Clients with very few
+bytes are skipped: they may be waiting for the broker, such as a CONNECT that is being decided on.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The asyncio server around one router: its connections, and the one batch loop that they share.
+"""The asyncio server around one router: its connections, and the batch loop that they share.
 
-Owns the event loop's side of a broker: where it listens (`listeners`), its connections (`connection_table`), the wheel
-of their timers, the one timer for what falls due in the router, and the one that looks after the queues (`monitor`). A
-program embeds `canopy.Broker`, which adds what is told about the broker.
+Owns the event loop's part of a broker: its listeners (`listeners`), its connections (`connection_table`), their timers,
+the timer for what is due in the router, and the one that checks the queues (`monitor`). A program embeds
+`canopy.Broker`, which adds the reports about the broker.
 
-Promises: constructible without a running loop; `start` either listens on every address or on none, and says in one
-line why not; `stop` accepts nobody more, lets queues drain within `shutdown.flush_timeout`, tells 5.0 clients 0x8B,
-and leaves no task behind.
+Promises: it can be constructed without a running loop; `start` listens either on every address or on none, and says in
+one line why not; `stop` accepts no more clients, lets queues drain within `shutdown.flush_timeout`, sends 5.0 clients
+0x8B, and leaves no task behind.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Socket options: what TCP does for a connection that MQTT alone cannot.
+"""Socket options for MQTT connections.
 
 Owns the list of options and their values. Promises: on Linux a listening socket is tuned once and its connections
-inherit all of it, so that a connect costs no system call for it; elsewhere each connection is tuned.
+inherit all of it, so a CONNECT costs no system call for it; elsewhere each connection is tuned.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""One stream connection (TCP, TLS): what a client's connection and a link's do alike with their transport.
+"""One stream connection (TCP, TLS): what clients' connections and links have in common.
 
-Owns the transport: writing to it, whether it has room, whether it is read from, and its end. A transport that takes
-nothing for the stall time, and one that does not close after our last packet, are found out here; their owner looks
-(`stall_due`, `linger_due`) and decides.
+Owns the transport: writing to it, whether it has room, whether it is read, and its end. It notices a transport that
+takes nothing for the stall time, and one that does not close after the last packet; its owner asks (`stall_due`,
+`linger_due`) and decides.
 """
 
 from __future__ import annotations

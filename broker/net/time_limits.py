@@ -1,7 +1,7 @@
-"""What a client may take its time for, and how long: CONNECT, silence, a packet that has begun, reading.
+"""A client's time limits: CONNECT, keep alive, incomplete packets, reading.
 
-Owns, for one connection, when it is to be looked at, and when there was last a sign that an unfinished packet is
-coming. Looks and judges; its connection acts.
+Owns, for one connection, when it is to be checked next, and when an incomplete packet last made progress. It only
+judges; its connection acts.
 """
 
 from __future__ import annotations

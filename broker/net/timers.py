@@ -1,9 +1,9 @@
 """One coarse timer for all connections.
 
-Owns the times at which connections want to be looked at: connect time-out, keep alive, stalled writes, closes.
-Promises: one event-loop timer in all, none while nothing is due; adding and removing cost a dictionary look-up; a
-check comes at most `RESOLUTION` late and never early. An item stands in one place at most, and is referred to no
-longer than it waits. An item whose check raises is told (`check_failed`) and not looked at again; the others are.
+Owns the times at which connections are checked: connect time-out, keep alive, stalled writes, closes. Promises: one
+event-loop timer in all, none while nothing is due; adding and removing cost a dictionary look-up; a check comes at most
+`RESOLUTION` late and never early. An item has at most one time, and is referenced no longer than it waits. An item
+whose check raises is told (`check_failed`) and not checked again; the others are.
 """
 
 from __future__ import annotations

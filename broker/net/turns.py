@@ -1,10 +1,10 @@
-"""Whose turn it is in a round of the event loop, where more is to be done than one round has room for.
+"""Divides a round of the event loop among the connections if there is more work than fits.
 
-Owns the budget of a round, for what clients make the broker do and for what is written to them, and the lines of those
-who wait for the next one. Promises: all heavy turns of one round together do about as much as one connection may do
-alone; whoever needs little has it at once, whatever the others wait for; whoever waits gets a turn after everybody who
-waited before, and those who wait for the first time come before those who had one; nobody publishes on while those
-whom the last turns reached have not been written to. A connection that is alone has the whole round.
+Owns the budget of a round, for work that clients cause and for writes to them, and the queues of those that wait for
+the next one. Promises: all heavy turns of one round together do about as much as one connection may do alone; a client
+with little work continues at once, whatever the others wait for; each waiting client gets a turn after all that waited
+before, and those that wait for the first time come before those that had one; nobody publishes more until the receivers
+of the previous turns have been written to. A connection that is alone has the whole round.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ Owns the stores that a broker can be given, and the names that an embedding prog
     store = MemoryStore()
     async with Broker(settings, store=store):
         ...
-    async with Broker(settings, store=store):  # another broker, which goes on where the first one stopped
+    async with Broker(settings, store=store):  # another broker, which continues where the first one stopped
         ...
 
-A broker without a store keeps all this as long as it lives itself. Imports the core, and nothing else of the project.
+A broker without a store keeps all this for its own lifetime. Imports only the core.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What the broker asks of a store, whatever it keeps things in.
+"""The interface of a store, whatever it writes to.
 
-Owns the interface `Store`, its one error, and `Times`, which turns the core's times into such as hold over a restart.
-Promises: a store is told through its `journal` (`core.persistence.journal`) on the event loop's thread, in order, and
-never waited for; `load` gives everything back before the first client comes. One that commits later says so through the
-journal's `commits` (`core.persistence.commits`), also on the event loop: what promises a client that something is kept
-leaves then.
+Owns the interface `Store`, its one error, and `Times`, which converts the core's times into such as survive a restart.
+Promises: a store is told of changes through its `journal` (`core.persistence.journal`) on the event loop's thread, in
+order, and never waited for; `load` returns everything before the first client connects. A store that commits later says
+so through the journal's `commits` (`core.persistence.commits`), also on the event loop; only then are the
+acknowledgements sent.
 """
 
 from __future__ import annotations

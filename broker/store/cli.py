@@ -1,6 +1,6 @@
 """The command: ``canopy store``.
 
-Exit codes: 0 all is well, 1 the store cannot be used, or something in it is wrong, 2 the command line is wrong.
+Exit codes: 0 success, 1 the store cannot be used, or has faults, 2 a mistake on the command line.
 """
 
 from __future__ import annotations

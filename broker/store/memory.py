@@ -1,9 +1,9 @@
 """A store in memory: for a broker that is stopped and started again within one process, and for tests.
 
-Owns records of its own, in dictionaries; no object of the core is kept but the key of each delivery. Promises: what
-`load` gives back is what the journal was told, to the last call. Bounded by what the sessions are bounded by: a record
-for each queued message, each packet identifier, each subscription, each retained message, and nothing for what is over.
-Payloads are not copied. It does not outlive the process.
+Owns its records in dictionaries; no object of the core is kept except the key of each delivery. Promises: `load`
+returns what the journal was told, up to the last call. Bounded by the limits of the sessions: a record for each queued
+message, each packet identifier, each subscription, each retained message, and nothing for ended ones. Payloads are not
+copied. It does not outlive the process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The stores of several workers: the first has the one that the settings name, each other one its own beside it.
+"""The stores of several workers: the first has the configured one, each other one its own beside it.
 
 Owns their names: `w1`, `w2` … in the folder of `store.path`, `NAME_w1`, `NAME_w2` … beside the schema of `store.name`.
 """

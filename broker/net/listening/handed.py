@@ -1,4 +1,4 @@
-"""Listening sockets that another process has made and handed over: a supervisor's, to its workers.
+"""Listening sockets that a supervisor has opened for its workers.
 
 Owns them until a listener takes its own, by its name. A broker that has such sockets opens none itself.
 """

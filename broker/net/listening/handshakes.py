@@ -1,9 +1,9 @@
-"""Handshakes under way on all listeners: how many there may be, and how much of their work is done in one turn.
+"""Handshakes in progress on all listeners: their number, and their work in one turn.
 
-What stands between a socket and the client's first packet (TLS, and whatever else is to be said first) counts here from
-the connection's arrival until it is through. A client goes through with it at once: where too many are under way, the
-one that has been for longest ends, so that connections that say nothing keep nobody out. The costly steps, a signature
-each, wait in one line, of which `STEPS` have their turn before other connections are looked at.
+Everything between a socket and the client's first packet (TLS, the PROXY header) counts here from the connection's
+arrival until it is complete. If too many are in progress, the oldest one is closed, so connections that send nothing
+keep nobody out. The expensive steps, a signature each, wait in one queue, of which `STEPS` are made before other
+connections continue.
 """
 
 from __future__ import annotations

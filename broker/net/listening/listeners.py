@@ -1,10 +1,10 @@
-"""Where a broker listens: opening, limits of its own, and what a connection that comes in is served by.
+"""The broker's listeners: opening, their limits, and the stages of their connections.
 
-Owns `Listener`, one place of the settings with its sockets and its limits, and `Listeners`, all of one broker.
+Owns `Listener`, one listener of the settings with its sockets and its limits, and `Listeners`, all of one broker.
 
-Promises: either every listener is open or none, and one line says which could not be and why; `close` leaves no socket
-and no file behind. The protocol of a connection is made by `Listener.protocol`: stages that stand between the socket
-and the client (TLS, WebSocket, the PROXY header) are put together there, and nowhere else.
+Promises: either all listeners are open or none, and one line says which could not be opened and why; `close` leaves no
+socket and no file behind. `Listener.protocol` makes the protocol of a connection: the stages between the socket and the
+client (TLS, WebSocket, the PROXY header) are put together only there.
 """
 
 from __future__ import annotations

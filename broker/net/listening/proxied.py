@@ -1,11 +1,11 @@
-"""A connection that a proxy passes on: first its header, which says who the client is, then everything else.
+"""A connection from a proxy: first its header, which has the client's address, then everything else.
 
-Owns `Proxied`, the stage that stands on the socket until the header of the PROXY protocol is through. Then the stages
-above (TLS, WebSocket, the connection) take its place; for all of them, and for every limit, rule and log line, the
-connection comes from the client's address.
+Owns `Proxied`, the stage on the socket until the header of the PROXY protocol is complete. Then the stages above (TLS,
+WebSocket, the connection) take its place; for all of them, and for every limit, rule and log line, the connection comes
+from the client's address.
 
-Promises: who may not send a header is closed before a byte of it is read. Until the header is through, a connection
-counts with the handshakes under way (`limits.max_handshakes`) and has `limits.connect_timeout`.
+Promises: an address that may not send a header is closed before a byte of it is read. Until the header is complete, a
+connection counts with the handshakes in progress (`limits.max_handshakes`) and has `limits.connect_timeout`.
 """
 
 from __future__ import annotations

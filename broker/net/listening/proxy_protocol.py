@@ -1,7 +1,7 @@
-"""The header that HAProxy and others send before a connection's own bytes: who the client behind them is.
+"""The PROXY protocol header, which HAProxy and others send first: the address of the client.
 
-Owns `ProxyHeader`, which reads one header of the PROXY protocol, version 1 (a line) or 2 (binary), and
-`TrustedProxies`, the networks that may send one. Sans-IO: bytes in, how many of them are the header's out.
+Owns `ProxyHeader`, which reads one header, version 1 (a line) or 2 (binary), and `TrustedProxies`, the networks that
+may send one. Sans-IO: it takes bytes, and returns how many belong to the header.
 
 Refuses: headers of another version than the listener's settings name, longer than `LONGEST_V1` or `LONGEST_V2` bytes,
 or malformed. TLVs of version 2 are skipped. Source: haproxy.org/download/2.6/doc/proxy-protocol.txt.

@@ -1,4 +1,4 @@
-"""What a connection has from the listener that it came by."""
+"""The settings of a connection that come from its listener."""
 
 from __future__ import annotations
 

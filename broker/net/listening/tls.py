@@ -1,9 +1,9 @@
-"""The certificates of a listener: read from their files, chosen by the name that a client asks for, read again.
+"""The certificates of a listener: read from files, chosen by server name (SNI), and read again.
 
-Owns `Certificates`, what one listener shows at the time, and `load`, which reads and checks all of its files, and
-changes nothing. What is wrong with a file is one line that names it, and never holds a password.
+Owns `Certificates`, the present certificates of one listener, and `load`, which reads and checks all of its files, and
+changes nothing. An error is one line that names the file, and never contains a password.
 
-All of `load` blocks: it is for a thread.
+`load` blocks: call it in a thread.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""TLS on one connection: to the socket's transport a protocol, to the connection above it a transport.
+"""TLS on one connection: a protocol for the socket's transport, and a transport for the connection above it.
 
-It counts from the moment that it is accepted, since the connection above joins before the handshake. What the socket's
-transport says of its room goes up as it is, so that a peer that does not read is found out as over TCP; and each read
-goes up in one piece. `RECORDS` and `AT_ONCE` bound what one read may cost, `Handshakes` what handshakes may.
+A connection counts from its acceptance, because the connection above joins before the handshake. What the socket's
+transport says about its room is passed on, so that a peer that does not read is noticed as over TCP; and each read is
+passed on in one piece. `RECORDS` and `AT_ONCE` limit the work of one read, `Handshakes` that of handshakes.
 
-Python's own TLS for event loops is not used: it says nothing of a connection before its handshake is through, and
-uvloop's sets 256 KiB aside for each.
+Python's own TLS for event loops is not used: it reports a connection only after its handshake, and uvloop's allocates
+256 KiB for each.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The files of Unix sockets: made with the mode and group that are asked for, and removed at the end.
+"""The files of Unix sockets: created with the configured mode and group, and removed at the end.
 
-A file that a broker left behind that was killed is replaced; one that somebody answers on is not, nor is anything that
-is no socket. All of it blocks: it is for a thread.
+A file that a killed broker left behind is replaced; one on which a program answers is not, nor is a file that is not a
+socket. Everything blocks: call it in a thread.
 """
 
 from __future__ import annotations

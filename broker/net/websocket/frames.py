@@ -1,10 +1,10 @@
-"""Frames of WebSocket, RFC 6455 section 5: what a client sends is unmasked as it comes, what it is sent gets a header.
+"""WebSocket frames (RFC 6455 section 5): unmasks what a client sends, and adds headers to what it is sent.
 
-Owns `FrameReader`. Sans-IO: reads in, the payload of binary frames out, whatever frames it came in [MQTT-6.0.0-2].
+Owns `FrameReader`. Sans-IO: reads in, the payload of binary frames out, whatever their division [MQTT-6.0.0-2].
 
-Promises: nothing of a data frame is kept until the frame is complete, so a frame, or a message of any number of
-fragments, costs the bytes of one read at most. What is kept is an incomplete frame header (14 bytes) and an incomplete
-control frame (125 bytes). One call acts on as many frames as it is allowed to, however many a read holds.
+Promises: it does not wait for complete data frames, so a frame, or a message of any number of fragments, costs at most
+the bytes of one read. It keeps only an incomplete frame header (14 bytes) and an incomplete control frame (125 bytes).
+One call processes a limited number of frames, whatever a read contains.
 """
 
 from __future__ import annotations

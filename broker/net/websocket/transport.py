@@ -1,11 +1,12 @@
-"""A WebSocket between a socket's transport and a `Connection`: to the one a protocol, to the other a transport.
+"""A WebSocket between a socket's transport and a `Connection`: a protocol for the one, a transport for the other.
 
 Owns the phases of one WebSocket: the upgrade, frames both ways, and the end with its close frames. A batch of the
 connection's writer is one binary frame; a read's binary frames are one read of the connection. All time-outs, limits
-and turns are the connection's, which exists from the moment the socket was accepted: a slow upgrade is a slow CONNECT.
+and turns are those of the connection, which exists from the acceptance of the socket on: a slow upgrade is a slow
+CONNECT.
 
-Promises: beyond what TCP costs, a client has the broker keep its request, counted with what clients began and did not
-finish, and 139 bytes of frames. Of many PINGs at once it answers the latest, and none while the client does not read.
+Promises: beyond the cost of TCP, the broker keeps a client's request, counted with incomplete packets, and 139 bytes of
+frames. Of many PINGs at once it answers the latest, and none while the client does not read.
 """
 
 from __future__ import annotations

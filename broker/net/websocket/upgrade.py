@@ -1,10 +1,10 @@
-"""The HTTP request by which a connection becomes a WebSocket, and the answer to it: RFC 6455 section 4.
+"""The HTTP request that opens a WebSocket, and its answer: RFC 6455 section 4.
 
-Owns `Upgrade`, which reads one request and makes its answer. Sans-IO. A request that is none gets the HTTP status that
-says so and one line of text, which a person who opens the port with a browser can read.
+Owns `Upgrade`, which reads one request and makes its answer. Sans-IO. An invalid request gets the right HTTP status and
+one line of text, for a person who opens the port with a browser.
 
 Refuses: requests larger than the listener's limit, bodies, HTTP/1.0, and headers that are folded or malformed.
-Compression is never agreed on. `X-Forwarded-For` is not looked at: anybody can send it.
+Compression is never agreed on. `X-Forwarded-For` is ignored: anybody can send it.
 """
 
 from __future__ import annotations

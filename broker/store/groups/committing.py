@@ -1,9 +1,9 @@
-"""When a group of changes ends, which is being written, and what happens when it cannot be.
+"""When a group of changes ends, which one is being written, and what happens if it cannot be.
 
-Promises: the event loop never waits for a disk; one group is being written at most; `journal.commits` advances when
-what was told is kept, and not before. A group that is large ends, whatever is being written, and waits for its turn:
-none takes the event loop long to put together. One that cannot be written stays, is tried again after a while, and
-everything waits behind it. It writes nothing itself: a `Medium` does.
+Promises: the event loop never waits for a disk; at most one group is being written; `journal.commits` advances when a
+group is stored, and not before. A large group ends, whatever is being written, and waits for its turn, so that none
+takes the event loop long to put together. One that cannot be written stays, is tried again after a while, and the
+others wait behind it. It writes nothing itself: a `Medium` does.
 """
 
 from __future__ import annotations

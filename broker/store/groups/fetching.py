@@ -1,4 +1,4 @@
-"""What waits outside memory alone and is read back while the broker runs.
+"""Reads back, while the broker runs, what waits on disk only.
 
 Owns who waits for that. What is not written yet is read after the next group; what cannot be read now, after a while.
 """

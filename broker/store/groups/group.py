@@ -1,7 +1,7 @@
-"""What a group of notes holds: the net changes of sessions and deliveries, and the values of statements made of them.
+"""The content of a group: the net changes of sessions and deliveries, and the values for statements.
 
-Owns the objects that `journal` keeps while a group is open, and `Batch`, which whoever writes gets. Promises: a
-batch shares nothing with the broker that changes after it was made.
+Owns the objects that `journal` keeps while a group is open, and `Batch`, which the writer gets. Promises: a batch
+shares nothing with the broker that changes after it was made.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What the core tells a store that writes, gathered into groups of net changes.
+"""Collects the core's changes into groups of net changes.
 
-Owns `GroupJournal`, which runs on the event loop for every QoS 1 or 2 delivery: it takes notes in dictionaries, and
-`take` makes a `Batch` of them for whoever writes. Promises: a delivery that is queued and finished in one group leaves
-no trace; a group is bounded by what the broker keeps anyway and by what was written, however long writing takes. After
-each group the store has all that was told up to some point between two calls of the core, and what was acknowledged
-later may be missing: see `take` and `safe`. It writes nothing itself, and knows no files, connections or threads.
+Owns `GroupJournal`, which runs on the event loop for every QoS 1 or 2 delivery: it notes changes in dictionaries, and
+`take` makes a `Batch` of them for the writer. Promises: a delivery that is queued and finished in one group leaves no
+trace; a group is bounded by what the broker keeps anyway and by what was written, however long writing takes. After
+each group the store has everything up to some point between two calls of the core, and what was acknowledged later may
+be missing: see `take` and `safe`. It writes nothing itself, and knows no files, connections or threads.
 """
 
 from __future__ import annotations

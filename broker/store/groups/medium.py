@@ -1,4 +1,4 @@
-"""What a store writes its groups to, and reads from: a file, or a database."""
+"""The interface to which a store writes its groups, and from which it reads: a file, or a database."""
 
 from __future__ import annotations
 

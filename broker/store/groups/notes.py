@@ -1,4 +1,4 @@
-"""What the open group has of retained messages, of messages for very many, and of sessions of another store."""
+"""The open group's notes of retained messages, of broadcasts, and of sessions from another store."""
 
 from __future__ import annotations
 

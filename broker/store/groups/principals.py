@@ -1,8 +1,8 @@
-"""A client's principal as the text that stands in the table of sessions, and back.
+"""Converts a client's principal to the text in the table of sessions, and back.
 
-Owns the names in that text. The rules that a token or a service brought are objects of another room, which says how
-they stand there (`RuleTexts`). Where nobody says it, they are not kept: what waits for the client is then judged by the
-rules that all clients have, until it connects again.
+Owns the names in that text. The rules from a token or a service are objects of another package, which converts them
+(`RuleTexts`). Without that, they are not stored: messages that wait for the client are then checked against the rules
+for all clients, until it connects again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What rows of a store say: records, and the sessions as the journal knows them.
+"""Converts rows of a store to records, and to the journal's view of the sessions.
 
-Owns the way from a row to a record; whoever reads brings the rows, table by table: sessions first. Promises: what
-belongs to no session any more is passed over; records that shared a message share it again. Raises `Damaged` where
-rows say what no broker wrote, and whatever a wrong type brings.
+Owns the conversion; the reader brings the rows, table by table: sessions first. Promises: rows that belong to no
+session are skipped; records that shared a message share it again. Raises `Damaged` for rows that no broker wrote, and
+whatever a wrong type raises.
 """
 
 from __future__ import annotations

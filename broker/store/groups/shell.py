@@ -1,4 +1,4 @@
-"""What the journal of a store tells the one that writes its groups."""
+"""The interface through which a journal tells the writer of its groups."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Opening the schema of a store: whether it can be used, of which version it is, whose it is.
+"""Opens the schema of a store: whether it can be used, its version, and which broker uses it.
 
-Promises: whatever is wrong is one line with the place, the fault and the remedy (`StoreError`); a schema that is not
-ours, or of a newer version, is never written to; one of an older version is migrated in one transaction.
+Promises: every error is one line with the place, the fault and the remedy (`StoreError`); a schema of another program,
+or of a newer version, is never written to; one of an older version is migrated in one transaction.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Everything that the database kept, read back when a broker starts, and what waits there alone.
+"""Reads back everything from the database when a broker starts, and what is there only.
 
-Owns what is asked; what the rows say is `groups.records`. Promises: a thousand rows at a time, so that the event loop
-has its turn between them and the lease is renewed; nobody else writes meanwhile, so that all is of one state.
+Owns the queries; `groups.records` has the meaning of rows. Promises: a thousand rows at a time, so that the event loop
+continues between them and the lease is renewed; nobody else writes meanwhile, so everything is of one state.
 """
 
 from __future__ import annotations

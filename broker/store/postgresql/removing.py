@@ -1,4 +1,4 @@
-"""The schemas of workers' stores: which there are in a database, and how one that is empty goes."""
+"""Finds the schemas of former workers' stores in a database, and removes empty ones."""
 
 from __future__ import annotations
 

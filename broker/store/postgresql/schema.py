@@ -1,7 +1,7 @@
 """The tables of a store in PostgreSQL, as an operator reads them with psql.
 
 Owns the schema and its version. Promises: times are seconds since the epoch, texts are texts, and topics of deliveries
-that several sessions share stand once. A message that several deliveries point to goes with the last of them, in the
+that several sessions share are stored once. A message of several deliveries is removed with the last of them, in the
 same statement.
 """
 

@@ -1,7 +1,7 @@
-"""A store in PostgreSQL: one thing after another over one connection, by a task.
+"""A store in PostgreSQL: a task that does one thing after another over one connection.
 
-Owns the task, and when the lease is renewed while nothing is written. When groups end, and what happens when they
-cannot be written, is `groups.committing`.
+Owns the task, and when the lease is renewed while nothing is written. `groups.committing` decides when groups end, and
+what happens if they cannot be written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A group, written in one transaction.
+"""Writes a group in one transaction.
 
-Owns the statements. Promises: the event loop has its turn after some thousand rows; a group is there whole or not at
-all, and once.
+Owns the statements. Promises: the event loop continues after some thousand rows; a group is written completely or not
+at all, and once.
 """
 
 from __future__ import annotations

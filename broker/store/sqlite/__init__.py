@@ -1,8 +1,8 @@
-"""A store on disk: one SQLite file, written in groups by a thread of its own.
+"""A store on disk: one SQLite file, written in groups by its own thread.
 
-Owns everything between the journal's notes and the file: `journal` gathers them into groups (`group`), `writer`
-writes those, `sweeping` removes what ended sessions left, `store` decides when and what happens if that fails;
-`opening` and `reading` come before a broker serves. `schema` is what an operator sees.
+Owns everything between the journal and the file: `journal` collects changes into groups (`group`), `writer` writes
+those, `sweeping` removes what ended sessions left, `store` decides when, and what happens if that fails; `opening` and
+`reading` run before a broker serves. `schema` is what an operator sees.
 """
 
 from __future__ import annotations

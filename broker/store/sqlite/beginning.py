@@ -1,4 +1,4 @@
-"""How a broker begins with the file of a store, in a thread: the file is open, and its last numbers are known."""
+"""Opens the file of a store in a thread, and reads its last numbers."""
 
 from __future__ import annotations
 

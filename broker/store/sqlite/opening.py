@@ -1,9 +1,9 @@
-"""Opening the file of a store: whose it is, whether it can be used, of which version it is.
+"""Opens the file of a store: which broker uses it, whether it can be used, and its version.
 
-Owns the lock that keeps a second broker away, the checks before anything is written, and migrations. Promises: whatever
-is wrong is one line with the file, the fault and the remedy (`StoreError`); a file that is not ours, damaged, or of a
-newer version is never written to; one of an older version is copied before it is migrated. The lock is a file of its
-own, so that the sqlite3 shell can read the tables while a broker runs.
+Owns the lock that keeps a second broker away, the checks before anything is written, and migrations. Promises: every
+error is one line with the file, the fault and the remedy (`StoreError`); a file of another program, a damaged one, or
+one of a newer version is never written to; one of an older version is copied before it is migrated. The lock is a file
+of its own, so that the sqlite3 shell can read the tables while a broker runs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Everything that a store on disk kept, read back when a broker starts.
+"""Reads back everything from a store on disk when a broker starts.
 
-Owns what is asked of the file; what its rows say is `groups.records`. Promises: what is read is one state of the file.
-Raises what SQLite raises, and `Damaged` where rows say what no broker wrote.
+Owns the queries; `groups.records` has the meaning of rows. Promises: everything is of one state of the file. Raises
+what SQLite raises, and `Damaged` for rows that no broker wrote.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The files of workers' stores: where there are some, and how one that is empty goes."""
+"""Finds the files of former workers' stores, and removes empty ones."""
 
 from __future__ import annotations
 

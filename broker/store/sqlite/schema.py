@@ -1,8 +1,8 @@
 """The tables of a store on disk, as an operator reads them with the sqlite3 shell.
 
 Owns the schema, its version, and the statements that write it. Promises: times are seconds since the epoch, texts are
-texts, topics of deliveries that several sessions share stand once. A message that several deliveries point to goes with
-the last of them, by a trigger: what is in the file is whole after each transaction, whoever wrote it.
+texts, and topics of deliveries that several sessions share are stored once. A message of several deliveries is removed
+with the last of them, by a trigger, so the file is consistent after each transaction of any program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A store on disk: one SQLite file in a directory, written by one thread, in groups (`groups.committing`).
+"""A store on disk: one SQLite file in a folder, written by one thread, in groups (`groups.committing`).
 
 Owns the file and the thread while it is open.
 """

@@ -1,8 +1,8 @@
-"""What ended sessions leave in the file: removed a piece at a time, between groups.
+"""Removes what ended sessions left in the file, a piece at a time, between groups.
 
-Owns how far that has got. A session ends with its own row; its subscriptions, packet identifiers and deliveries belong
-to nobody from then on, and are passed over when the file is read. Promises: a piece is one transaction, bounded in rows
-and in bytes; a round looks at each delivery once, however many sessions it is about.
+Owns the progress. A session ends with its own row; its subscriptions, packet identifiers and deliveries then belong to
+no session, and are skipped when the file is read. Promises: a piece is one transaction, bounded in rows and in bytes; a
+round visits each delivery once, for any number of sessions.
 """
 
 from __future__ import annotations

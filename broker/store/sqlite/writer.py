@@ -1,9 +1,9 @@
 """The thread that writes the groups of a store, one after another, each in one transaction.
 
-Owns the connection to the file while it is open. Promises: a group is in the file whole or not at all; the event loop
-hears of each, and waits for none. Between groups, a bounded piece at a time: what ended sessions leave behind is
-removed, the log is written back, and the file gives back pages that hold nothing. What happens when the disk fails,
-`store` decides: the writer tells, and writes the same group again when it is asked to.
+Owns the connection to the file while it is open. Promises: a group is written completely or not at all; the event loop
+is told of each, and waits for none. Between groups, in bounded pieces: it removes what ended sessions left, writes back
+the write-ahead log, and returns empty pages to the system. If the disk fails, `store` decides: the writer reports it,
+and writes the same group again when asked to.
 """
 
 from __future__ import annotations

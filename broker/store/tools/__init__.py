@@ -1,7 +1,7 @@
-"""What an operator does with a store: look into it, check it, take it out, bring it in, compact it.
+"""What an operator does with a store: inspect, verify, export, import, compact.
 
-Owns the work behind `canopy store`: `looking` opens a file to read beside a broker, `figures` and `verifying` say what
-is in it, `exporting` and `importing` turn it into lines of JSON and back, `parquet` into Parquet and back, `mosquitto`
-reads what mosquitto saved; `rows` knows what a row may hold. Promises: what only reads changes nothing, and sees one
-moment; what writes has the lock.
+Owns the work of `canopy store`: `looking` opens a file for reading beside a broker, `figures` and `verifying` report
+its content, `exporting` and `importing` convert it to lines of JSON and back, `parquet` to Parquet and back,
+`mosquitto` reads mosquitto's file; `rows` has the rules for a row. Promises: reading changes nothing, and sees one
+moment; writing holds the lock.
 """

@@ -1,4 +1,4 @@
-"""A store rewritten without its empty pages, while no broker uses it."""
+"""Rewrites a store without its empty pages, while no broker uses it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""A store as lines of JSON, one for each row: what `importing` reads, and anybody else can.
+"""Exports a store as lines of JSON, one for each row, which `importing` reads.
 
-Owns the lines. A line is a row of the tables (`sqlite.schema`) under the names of its columns, but for what only a file
-means: `client_id` stands for the session, the order of the lines for numbers, names for states, true and false for
-flags, base64 for bytes; times are those of the system's clock. What is NULL is left out. Equal stores make equal lines.
+Owns the lines. A line is a row of the tables (`sqlite.schema`) under the names of its columns, except what has a
+meaning only in a file: `client_id` instead of the session, the order of the lines instead of numbers, names for states,
+true and false for flags, base64 for bytes; times are those of the system's clock. NULL is omitted. Equal stores make
+equal lines.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is in a store, in figures: how much of what, how large, whose queues are the longest, who uses it."""
+"""The figures of a store: counts, sizes, the longest queues, and who uses it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Lines of JSON as `exporting` writes them, or rows from elsewhere, brought into a store that is empty.
+"""Imports lines of JSON as `exporting` writes them, or other rows, into an empty store.
 
-Owns what a line has to be. Promises: all of it comes in, in one transaction, or nothing; the first line that cannot be
-is named with its number. What a broker could not serve does not come in (`rows`).
+Owns the rules for a line. Promises: everything is imported in one transaction, or nothing; the first invalid line is
+named with its number. Rows that a broker could not use are refused (`rows`).
 """
 
 from __future__ import annotations

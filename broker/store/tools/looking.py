@@ -1,7 +1,7 @@
-"""Opening the file of a store to read it, beside a broker that may be running.
+"""Opens the file of a store for reading, beside a broker that may be running.
 
-Owns how that is done without changing anything: no lock is kept, and the file is opened for reading. Promises: all that
-is read is one moment of the file. Faults are `StoreError`, in one line.
+Owns how that is done without changing anything: no lock is held, and the file is opened for reading. Promises:
+everything that is read is of one moment. Faults are `StoreError`, in one line.
 """
 
 from __future__ import annotations

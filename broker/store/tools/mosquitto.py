@@ -1,9 +1,9 @@
-"""What mosquitto has saved (`mosquitto.db`, versions 5 and 6: 1.6 to 2.1), brought into an empty store.
+"""Imports mosquitto's file (`mosquitto.db`, versions 5 and 6: 1.6 to 2.1) into an empty store.
 
-Owns the layout of that file, and what becomes of it here. Promises: a file that cannot be read to its end brings in
-nothing; what is in it and has no place here is counted by its reason. Source: mosquitto's src/persist.h and
-persist_read*.c. Lengths are big-endian; identifiers and times are as the processor writes them, which is little-endian
-wherever mosquitto is packaged.
+Owns the layout of that file, and its conversion. Promises: a file that cannot be read to its end imports nothing; what
+cannot be converted is counted by its reason. Source: mosquitto's src/persist.h and persist_read*.c. Lengths are
+big-endian; identifiers and times are in the byte order of the processor, which is little-endian wherever mosquitto is
+packaged.
 """
 
 from __future__ import annotations

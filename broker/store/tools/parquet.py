@@ -1,8 +1,8 @@
-"""A store as a folder of Parquet files, one for each table, and back: for those who analyse it.
+"""Exports a store as a folder of Parquet files, one for each table, and imports it.
 
-Owns the types of the columns; rows, names and what is left out are those of the lines of JSON (`exporting`), and what
-comes in passes the same checks (`importing`). Promises: the folder stands under its name when all of it is on the disk,
-or not at all; memory holds one row group, and the client identifiers. Needs pyarrow, the extra `canopy-mqtt[record]`.
+Owns the types of the columns; rows, names and omissions are those of the lines of JSON (`exporting`), and imports pass
+the same checks (`importing`). Promises: the folder has its name only when everything is on the disk; memory holds one
+row group, and the client identifiers. Needs pyarrow, the extra `canopy-mqtt[record]`.
 """
 
 from __future__ import annotations

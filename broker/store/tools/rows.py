@@ -1,7 +1,6 @@
-"""What a row of each table may hold: the columns as the file has them, and what a broker could not have written.
+"""The rules for a row of each table: its columns, and what no broker can have written.
 
-Owns these rules, once, for checking a file and for lines that are brought in. Columns of one name mean the same in all
-tables.
+Owns these rules, for checking a file and for imports. Columns of one name mean the same in all tables.
 """
 
 from __future__ import annotations

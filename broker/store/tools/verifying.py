@@ -1,4 +1,4 @@
-"""Whether a store is whole: its pages, what its rows say, and whether they agree with each other."""
+"""Checks a store: its pages, its rows, and whether they agree with each other."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Which topic filters an upstream broker is asked for: counted, folded, mapped, kept to a budget. Pure."""
+"""Which topic filters a link subscribes to upstream: counted, folded, mapped, limited in number. Pure."""

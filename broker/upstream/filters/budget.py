@@ -1,9 +1,8 @@
-"""Which topic filters an upstream broker is asked for when it may be asked for so many only, and no more.
+"""Chooses the topic filters of a link if their number is limited.
 
-Owns `BudgetLedger`: the filters of the local clients, counted, and a cover of them that it finds and keeps by itself:
-at most `max_filters` filters that match every topic which somebody asks for. It takes the place of `Ledger` where
-nobody wants to write a list of aggregates. `folding` chooses the folds, and says how. Points of time are the caller's,
-in seconds.
+Owns `BudgetLedger`: the filters of the local clients, counted, and a cover of them that it finds and updates itself: at
+most `max_filters` filters that match every topic to which a local client subscribes. It replaces `Ledger` if there is
+no list of aggregates. `folding` chooses the folds, and says how. Callers pass the times, in seconds.
 """
 
 from __future__ import annotations

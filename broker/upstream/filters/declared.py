@@ -1,10 +1,10 @@
-"""What the upstream has within a budget, and the way from there to something else.
+"""The filters that a limited link has declared upstream, and the steps to another set.
 
 Owns `Declared`: the declared entries, the order of the calls when they change, and the time at which the next fold may
 be opened.
 
-Promises: what is new is declared before what it covers is withdrawn, as long as there is room for both; never are more
-declared than the caller's limit. `due` costs nothing to ask for.
+Promises: a new filter is declared before those that it covers are withdrawn, as long as there is room for both; there
+are never more than the caller's limit. `due` costs nothing.
 
 `budget` chooses what is declared, with `folding`.
 """

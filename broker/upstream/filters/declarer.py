@@ -1,7 +1,7 @@
-"""Has the upstream know the topic filters that a ledger declares: which packets are due, and what is there.
+"""Subscribes upstream to the topic filters that a ledger declares.
 
-Owns the way from `UpstreamSubscriptions` calls to SUBSCRIBE and UNSUBSCRIBE: what was declared and not sent yet, what
-waits for its acknowledgement, what the upstream holds, and the subscription identifiers.
+Owns the conversion of `UpstreamSubscriptions` calls into SUBSCRIBE and UNSUBSCRIBE: what was declared and not sent yet,
+what waits for its acknowledgement, what the upstream has, and the subscription identifiers.
 
 It knows no connection and no clock.
 """

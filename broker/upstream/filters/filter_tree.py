@@ -1,14 +1,13 @@
-"""A tree of topic filters by their levels that tells which of them covers a filter, and which a filter covers.
+"""A tree of topic filters that finds which of them cover a filter, and which a filter covers.
 
-Owns `FilterTree`. It says what `topics.covers` says, without asking each filter, with one exception: "+/#" does not
-cover "#" here, though both match the same topics. So of two filters that cover each other there are none, and "under"
-is an order.
+Owns `FilterTree`. It gives the results of `topics.covers` without comparing all filters, with one exception: "+/#" does
+not cover "#" here, though both match the same topics. So no two filters cover each other, and "under" is an order.
 
-And `CoverSet`, a fixed list of filters of which the first is looked for that includes another one, by `topics.covers`
-to the letter.
+And `CoverSet`, a fixed list of filters, which finds the first one that includes another filter, exactly by
+`topics.covers`.
 
-Promises: a question walks the levels of the filter and the branches that can answer, not the filters that are there.
-No recursion, however deep a filter is.
+Promises: a search visits the levels of the filter and the branches that can answer, not all filters. No recursion,
+however deep a filter is.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How topic filters are put under wider ones, so that fewer of them say what all of them said.
+"""Merges topic filters into wider ones.
 
-Owns `Entry`, a filter with the narrower ones that rest on it, and the choice of folds. Entries form trees; the top of
-each is what the upstream has, or is to have. A *fold* is an entry that nobody asked for: it was made here, of two
-entries at least, and stands for what is under it.
+Owns `Entry`, a filter with the narrower ones below it, and the choice of folds. Entries form trees; the upstream has
+the top of each, or will have it. A *fold* is an entry to which no client subscribes: it was made here, of at least two
+entries, and replaces those below it.
 
 `budget` knows what is declared, when, and how many may be.
 """

@@ -1,11 +1,11 @@
-"""Which topic filters an upstream broker is asked for: the filters of the local clients, counted, some of them folded.
+"""Counts the local clients' topic filters for a link, and folds some of them into configured aggregates.
 
-Owns `Ledger`: how many subscriptions ask for each filter, and the folding under configured aggregates. A filter that an
-aggregate includes is a child of it: the first child declares the aggregate, the last withdraws it. Everything else is
-forwarded as it is, once for each distinct filter, however many subscriptions share it. And `UpstreamSubscriptions`, to
-which the ledger speaks: what turns it into packets, or a test.
+Owns `Ledger`: the number of subscriptions to each filter, and the folding under configured aggregates. A filter that an
+aggregate includes is a child of it: the first child declares the aggregate, the last withdraws it. Each other filter is
+declared once, however many subscriptions share it. And `UpstreamSubscriptions`, the interface to which the ledger
+reports: the part that sends packets, or a test.
 
-`budget` takes its place where the filters that are declared are limited.
+`budget` replaces it if the number of declared filters is limited.
 """
 
 from __future__ import annotations

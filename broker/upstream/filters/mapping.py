@@ -1,12 +1,12 @@
-"""What a topic here is called upstream, and the other way round; and how much of what is asked for here is asked there.
+"""Maps topics between local and upstream names, and local filters to upstream ones.
 
-Owns the two prefixes of a link: a local topic is `local` + x where upstream's is `remote` + x. A prefix is empty or
-whole levels that end in "/". Topics outside the prefix do not cross the link.
+Owns the two prefixes of a link: the local topic `local` + x is `remote` + x upstream. A prefix is empty or whole levels
+that end in "/". Topics outside the prefix do not cross the link.
 
-Promises: what `remote_topic` gives comes back from `local_topic`; of a filter, `asked` leaves exactly what lies under
-the local prefix and within the roots, spelt as the upstream has it; `$SYS` is never asked for: it is each broker's own.
+Promises: `local_topic` reverses `remote_topic`; `asked` returns exactly the part of a filter that is below the local
+prefix and within the roots, as the upstream names it; `$SYS` is never included, because each broker has its own.
 
-Filters and topics come checked.
+Filters and topics are already validated.
 """
 
 from __future__ import annotations

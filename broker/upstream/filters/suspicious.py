@@ -1,12 +1,12 @@
-"""Settings of links that are allowed, and that hardly anybody means: told at the start, one line each.
+"""Warns at the start of link settings that are allowed but probably mistakes, one line each.
 
-Owns the list of such settings. A line names the setting and the consequence, as in
-`upstream[0] "cloud": aggregate "#": all that is published upstream comes down …`.
+Owns the list of such settings. A line names the setting and the consequence, as in `upstream[0] "cloud": aggregate "#":
+all that is published upstream comes down …`.
 
-Promises: nothing is refused here, and a link with sensible settings is not mentioned. Settings that cannot be used at
-all are refused where they are read (`broker.settings`).
+Promises: nothing is refused here, and a link with sensible settings is not mentioned. `broker.settings` refuses
+settings that cannot be used.
 
-It looks at settings alone, not at what is connected or asked for, and compares filters in local terms.
+It reads settings only, not what is connected or subscribed, and compares filters in local terms.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The links themselves: what the settings come to, reconnecting, reload, status.
+"""The links: their settings, reconnecting, reload, status.
 
 May import `filters` and `protocol`.
 """

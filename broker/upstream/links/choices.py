@@ -1,7 +1,7 @@
-"""What the settings of a link come to: in the upstream's terms, and in those of the core.
+"""Converts the settings of a link into terms of the upstream and of the core.
 
-Owns the translation, as functions; some of them read files. Promises: filters that have no name upstream are
-left out; what cannot be read is told by a ValueError in one line that names the setting, and never what is in it.
+Owns the conversion, as functions; some of them read files. Promises: filters without a name upstream are omitted; what
+cannot be read is a ValueError in one line that names the setting, and never its content.
 """
 
 from __future__ import annotations

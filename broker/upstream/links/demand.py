@@ -1,7 +1,7 @@
-"""What one link asks its upstream for, and when: filters are told soon after they change, many in one packet.
+"""When one link subscribes upstream: soon after local filters change, many in one packet.
 
-Owns the link's ledger, and the timer for what is due later: folds that are opened again, retained messages that lost
-their source. An exception in here is told to `broke`, and the next turn goes on.
+Owns the link's ledger, and the timer for later work: folds that are opened again, retained messages that lost their
+source. An exception here is reported to `broke`, and the next turn continues.
 """
 
 from __future__ import annotations

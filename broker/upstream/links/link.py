@@ -1,12 +1,12 @@
-"""One link to an upstream broker: it connects, and connects again, and tells the upstream what is asked for here.
+"""One link to an upstream broker: it connects, reconnects, and subscribes there.
 
 Owns the life of a link: its session in the router, its demand, and one connection at a time.
 
 Promises:
-- It connects again for as long as it runs, later and later up to `retry_max`, at a time that is not the others'.
-- With `version = "auto"` it speaks 5.0 where the upstream does, and 3.1.1 otherwise, with the bridge bit where that is
-  known.
-- An orderly stop gives what waits `flush` seconds to get up, and sends a DISCONNECT.
+- It reconnects for as long as it runs, with delays up to `retry_max`, at another time than other links.
+- With `version = "auto"` it uses 5.0 if the upstream does, and 3.1.1 otherwise, with the bridge bit if the upstream
+  knows it.
+- An orderly stop gives waiting messages `flush` seconds to be sent, and then sends a DISCONNECT.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""All links of a broker to others.
+"""All links of a broker.
 
-Owns the links, by name, and hands them what local clients ask for.
+Owns the links, by name, and passes them the local clients' subscriptions.
 
 Promises:
-- A link that is added, removed or changed while the broker runs (`apply`) touches no other link and no client. A link
-  whose settings change keeps what waits to go up, unless its prefixes are others.
-- Without links nothing is paid: the router has nobody to tell.
-- With a store, what waits for a link is there again before the first client comes.
+- A link that is added, removed or changed while the broker runs (`apply`) affects no other link and no client. A link
+  whose settings change keeps its queued messages, unless its prefixes change.
+- Without links there is no cost: the router has nobody to tell.
+- With a store, a link's queued messages are loaded before the first client connects.
 """
 
 from __future__ import annotations

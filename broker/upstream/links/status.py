@@ -1,6 +1,6 @@
-"""What is told of a link under `$SYS/broker/upstream/<name>/`.
+"""The figures of a link under `$SYS/broker/upstream/<name>/`.
 
-Owns the names of the topics and what stands in them. docs/federation.md explains each; a test holds the two together.
+Owns the names of the topics and their values. docs/federation.md explains each; a test compares the two.
 """
 
 from __future__ import annotations

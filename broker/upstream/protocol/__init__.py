@@ -1,4 +1,4 @@
-"""The client's side of MQTT: the session of a link, what goes up and comes down, and the connection.
+"""The client's side of MQTT: the session of a link, both directions of messages, and the connection.
 
 May import `filters`.
 """

@@ -1,9 +1,9 @@
-"""One connection to another broker: what comes in goes to its `ClientProtocol`, what waits goes out.
+"""One connection to another broker: reads go to its `ClientProtocol`, and queued messages are written.
 
-Lasts from the CONNECT to the close. An upstream that does not read costs the outbox, one batch in the transport, and no
-more; one that makes no progress for the stall time, that does not answer a PINGREQ within the keep alive, or that sends
-no CONNACK, is given up. It is not read from while its messages are worked off here. The owner (`Owner`) is told once
-that the connection opened and once that it is over; when to connect again is for the owner to decide.
+It lasts from the CONNECT to the close. An upstream that does not read costs the outbox, one batch in the transport, and
+no more; one without progress for the stall time, without an answer to a PINGREQ within the keep alive, or without a
+CONNACK is disconnected. It is not read from while its messages are processed here. The owner (`Owner`) is told once
+that the connection opened and once that it ended, and decides when to connect again.
 """
 
 from __future__ import annotations

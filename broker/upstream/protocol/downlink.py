@@ -1,7 +1,7 @@
-"""What an upstream broker sends: from its PUBLISH to the router, and back to the acknowledgement.
+"""Handles an upstream broker's PUBLISH packets: to the router, and the acknowledgement back.
 
-Owns the acknowledgements that go up, and the decision whether a message is published here. An `Uplink` has one, and
-owns everything else about a connection.
+Owns the acknowledgements to the upstream, and the decision whether a message is published here. An `Uplink` has one,
+and owns everything else of a connection.
 """
 
 from __future__ import annotations

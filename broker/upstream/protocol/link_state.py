@@ -1,6 +1,6 @@
-"""What outlives the connections of one link: its session, what its upstream is asked for, and its figures.
+"""What outlives the connections of one link: its session, its upstream subscriptions, and its figures.
 
-A link has one; each of its connections (`Uplink`, with its `Downlink`) is given it.
+A link has one, and gives it to each of its connections (`Uplink`, with its `Downlink`).
 """
 
 from __future__ import annotations

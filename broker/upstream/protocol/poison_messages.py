@@ -1,12 +1,12 @@
-"""Which message it is that has the upstream end the connection, and when there is evidence enough to give it up.
+"""Finds the message because of which the upstream closes the connection, and decides when to drop it.
 
-Some brokers answer a message that they do not allow, or find invalid, by closing the connection. At QoS 1 and 2 it is
-sent again on the next one, and again. Owns `PoisonMessageDetector`: whether messages go one by one, which are
-*doubtful*, how often the connection ended with each of them, and the topics of those that were given up.
+Some brokers answer a message that is not permitted or not valid by closing the connection. At QoS 1 and 2 it is sent
+again on the next one, and again. Owns `PoisonMessageDetector`: whether messages are sent one by one, which are
+*doubtful*, how often the connection ended with each of them, and the topics of dropped ones.
 
 Promises: bounded, at most `MOST` doubtful messages and `TOPICS` topics. Without trouble it costs nothing.
 
-Queues and packets are `session`'s and `uplink`'s; times are the caller's, in seconds.
+Queues and packets are in `session` and `uplink`; callers pass the times, in seconds.
 """
 
 from __future__ import annotations

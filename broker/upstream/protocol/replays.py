@@ -1,10 +1,10 @@
-"""Retained messages of an upstream: each local subscription gets them once, and none outlives what it came for.
+"""Retained messages of an upstream: each local subscription gets them once, and none outlives its source.
 
-Owns, for one link, which retained messages are expected to come again (a broker sends them with every new
-subscription), and which of those kept here have lost their source.
+Owns, for one link, which retained messages are expected again (a broker sends them with every new subscription), and
+which of those kept here have lost their source.
 
-What is expected is bounded (`MOST`, `WORK`); beyond that a message may be told twice. The work of a turn is bounded
-too.
+The expected ones are bounded (`MOST`, `WORK`); above that a message may be delivered twice. The work of a turn is
+bounded too.
 """
 
 from __future__ import annotations

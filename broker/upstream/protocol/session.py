@@ -1,9 +1,9 @@
-"""The session of a link: what goes up waits here, as what goes down to a client waits in that client's session.
+"""The session of a link: messages for the upstream wait here, as a client's messages wait in its session.
 
-Owns what a message becomes on its way up: its name there, the brokers that it has come through, and what the upstream
-takes of QoS and RETAIN. Everything else is `Session`'s: queue, window, packet identifiers, ledger. It is a subclass, as
-whoever delivers calls any session in the same way: an adapter in a field of `Session` would be asked for with each
-delivery to every client.
+Owns the conversion of a message for the upstream: its name there, the brokers through which it has come, and the QoS
+and RETAIN that the upstream supports. Everything else is `Session`'s: queue, window, packet identifiers, ledger. It is
+a subclass, because the fanout calls all sessions in the same way; an adapter in a field of `Session` would cost
+something for each delivery to every client.
 """
 
 from __future__ import annotations

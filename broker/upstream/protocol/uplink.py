@@ -1,9 +1,8 @@
 """One connection to an upstream broker, without the socket: the client's side of the protocol.
 
-Owns what was offered and negotiated, and what is sent but for messages. What comes down is the `Downlink`'s; what
-goes up is the link's session's; the subscriptions are the declarer's.
-Sockets and timers are `connection`'s, and `link` says when to connect. A packet that breaks the protocol ends the
-connection, and nothing else.
+Owns what was offered and negotiated, and what is sent except messages. The `Downlink` has the received messages, the
+link's session those to send, and the declarer the subscriptions. `connection` has sockets and timers, and `link`
+decides when to connect. An invalid packet ends the connection, and nothing else.
 """
 
 from __future__ import annotations
