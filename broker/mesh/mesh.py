@@ -104,6 +104,7 @@ class Mesh(NodeListener):
             self.adoption = Adoption(
                 server, bus, self.ownership, adoptions, settings.dead_after, self.down, self.turn_soon
             )
+            self.adoption.start()
 
     def _survey(self) -> None:
         """Have the others told of what is wanted here already, and of what is from now on."""

@@ -1,14 +1,15 @@
 """What a store offers to a node of a mesh: to take over what a dead node kept in the same database.
 
-Owns the interfaces `Adoptions` and `Estate`. Promises of an estate: nobody else has it while it is open; what is told
-of a session (`took`, `page`) and what the journal is told of it in the same call of the core, up to `end`, is one
-transaction: the session is in one store or in the other, whenever a process ends.
+Owns the interfaces `Adoptions` and `Estate`. Promises of an estate: nobody else has it while it is open; it is read
+some sessions at a time; what is told of a session (`took`, `page`) and what the journal is told of it in the same call
+of the core, up to `end`, is one transaction: the session is in one store or in the other, whenever a process ends.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from broker.core.persistence.journal import BroadcastRecord, SessionRecord
@@ -17,7 +18,7 @@ from broker.core.persistence.pages import Page
 
 @dataclass(frozen=True)
 class Abandoned:
-    """A store in which clients' sessions are, and which no broker holds: its lease is over."""
+    """A store in which clients' sessions are, and which its broker does not hold: its lease is over."""
 
     name: str
     """What the store is called there."""
@@ -25,6 +26,10 @@ class Abandoned:
     """The node of the mesh that had it last."""
     epoch: int
     """One more with each broker that takes it."""
+    begun: bool = False
+    """Whether a node has begun to take the sessions out, since its own broker had it."""
+    held: bool = False
+    """Whether a node does so now."""
 
 
 class Estate(ABC):
@@ -32,16 +37,23 @@ class Estate(ABC):
 
     Attributes:
         node: whose it was.
-        sessions: those of clients that are still there, with the numbers by which the store knows them.
-        broadcasts: messages that were on their way to very many.
-        read_at: the broker's clock when it was read, from which the records' seconds count.
+        count: the sessions of clients that were there when it was taken.
+        sessions: those that were read and have not come here yet, with the numbers by which the store knows them.
+        broadcasts: messages that were on their way to very many; `passed` names those of `sessions`.
+        read_at: the broker's clock when it was taken, from which the records' seconds count.
     """
 
     def __init__(self, node: str, read_at: float) -> None:
         self.node = node
         self.read_at = read_at
+        self.count = 0
         self.sessions: deque[tuple[int, SessionRecord]] = deque()
         self.broadcasts: list[BroadcastRecord] = []
+
+    @abstractmethod
+    async def more(self) -> bool:
+        """Read the next of the sessions that are there, some at a time. False: these were all; the next call begins
+        with the first again. Raises StoreError."""
 
     @abstractmethod
     def page(self, number: int, client_id: str, page: Page) -> Page:
@@ -73,8 +85,8 @@ class Adoptions(ABC):
 
     @abstractmethod
     async def abandoned(self) -> list[Abandoned]:
-        """The stores of the same mesh that nobody holds, and in which there are sessions of clients."""
+        """The stores of the same mesh whose brokers do not hold them, and in which there are sessions of clients."""
 
     @abstractmethod
-    async def take(self, store: Abandoned) -> Estate | None:
-        """Hold one of them, and read it. None: somebody else holds it by now."""
+    async def take(self, store: Abandoned, mine: Callable[[str], bool]) -> Estate | None:
+        """Hold one of them, for the sessions whose client identifiers are `mine`. None: somebody else holds it."""

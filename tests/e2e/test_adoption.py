@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from broker.mesh.ownership.leaving import chosen
 from tests.e2e import wire
 from tests.e2e.wire import Peer, Will, ack, publish
 from tests.support import postgresql
@@ -24,7 +25,7 @@ LEASE = 2.0
 class Node:
     """One node: a daemon after another, on one schema."""
 
-    def __init__(self, name: str, url: str, connect: list[int]) -> None:
+    def __init__(self, name: str, url: str, mesh: str, connect: list[int]) -> None:
         self.name = name
         self.mesh_port = free_port()
         self.schema = postgresql.new_name()
@@ -33,7 +34,7 @@ class Node:
         places = json.dumps([f"tcp/127.0.0.1:{port}" for port in connect])
         self._arguments = [
             "--store", url, "--set", f"store.name={self.schema}", "--set", f"store.lease_timeout={LEASE}",
-            "--set", "mesh.name=one", "--set", "mesh.adopt_sessions=true", "--set", f"mesh.node={name}",
+            "--set", f"mesh.name={mesh}", "--set", "mesh.adopt_sessions=true", "--set", f"mesh.node={name}",
             "--set", f'mesh.listen=["tcp/127.0.0.1:{self.mesh_port}"]', "--set", f"mesh.connect={places}",
             "--set", f"mesh.dead_after={DEAD_AFTER}", "--set", "mesh.node_timeout=5", "--set", "sys.interval=0",
             "--set", "limits.max_loop_lag=0", "--set", "shutdown.flush_timeout=0.5",
@@ -62,6 +63,11 @@ class Node:
         self.peers[client_id] = peer
         return peer
 
+    async def sessions(self) -> set[str]:
+        """The client identifiers of those in its schema."""
+        statement = f"SELECT client_id FROM {self.schema}.session WHERE NOT client_id LIKE '$node/%'"
+        return {client_id for [client_id] in await postgresql.ask(postgresql.shared().url, statement)}
+
     def told(self, event: str, node: str = "") -> bool:
         """Whether its log has that event, of that node."""
         assert self.daemon is not None
@@ -76,17 +82,21 @@ class House:
         self.nodes: list[Node] = []
 
     async def adopted(self, node: Node) -> None:
-        """Some node has taken the sessions of another one over."""
-        await until(lambda: any(each.daemon and each.told("sessions adopted", node.name) for each in self.nodes))
+        """The others have taken the sessions of a node over."""
+        async with asyncio.timeout(60):
+            while await node.sessions():  # noqa: ASYNC110 (nobody says which is the last share)
+                await asyncio.sleep(0.05)
 
 
 @pytest.fixture
 async def house() -> AsyncIterator[House]:
     url = postgresql.shared().url
+    # What a test leaves in the database is not for the nodes of another.
+    mesh = postgresql.new_name()
     made = House()
     async with AsyncExitStack() as stack:
         for name in "abc":
-            node = Node(name, url, [each.mesh_port for each in made.nodes])
+            node = Node(name, url, mesh, [each.mesh_port for each in made.nodes])
             made.nodes.append(node)
             stack.push_async_callback(node.kill)
             await node.start()
@@ -153,6 +163,24 @@ async def test_the_clients_of_a_node_that_is_killed_for_good_have_everything(hou
     await publisher.publish("t/1", b"after", qos=2)
     assert (await peer.message()).payload == b"after"
     assert await peer.fence() == []
+
+
+@pytest.mark.long
+async def test_the_sessions_are_shared_among_those_that_are_left(house: House) -> None:
+    """By rendezvous hashing of the client identifier."""
+    dead, *others = house.nodes
+    clients = {f"c{number}" for number in range(20)}
+    for client_id in clients:
+        await (await dead.peer(client_id)).subscribe((client_id, 1))
+    await dead.kill()
+    await house.adopted(dead)
+    names = [node.name for node in others]
+    for node in others:
+        share = {client_id for client_id in clients if chosen(client_id, names) == node.name}
+        assert await node.sessions() == share != set()
+    await until(lambda: all(node.told("sessions adopted", dead.name) for node in others))
+    for number, client_id in enumerate(sorted(clients)):
+        await (await others[number % 2].peer(client_id, present=True)).fence()
 
 
 @pytest.mark.long

@@ -46,7 +46,7 @@ class Adopter:
         self._log = log
 
     def adopt(self, estate: Estate, most: int) -> list[str]:
-        """Put the next sessions of a store among those here, with so many subscriptions and messages, about.
+        """Put the next sessions of a store among those here: so many, with subscriptions, messages and pages, about.
 
         Those that are on their way to another node meanwhile have to wait: they are the last. The client identifiers.
         """
@@ -59,10 +59,10 @@ class Adopter:
                 estate.sessions.rotate(-1)
                 continue
             estate.sessions.popleft()
+            most -= 1 + len(record.subscriptions) + len(record.deliveries) + len(record.pages)
             self._put(estate, number, record)
             estate.took(number)
             came.append(record.client_id)
-            most -= 1 + len(record.subscriptions) + len(record.deliveries)
             if most <= 0:
                 break
         estate.end()

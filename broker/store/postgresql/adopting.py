@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from broker.core.connection.handshake import RESERVED
@@ -21,29 +22,33 @@ from broker.store.groups.group import Adopted
 from broker.store.groups.principals import Principals
 from broker.store.groups.records import Damaged
 from broker.store.postgresql.database import FAILURES, Database, Replaced
-from broker.store.postgresql.reading import read
+from broker.store.postgresql.pieces import Pieces
 from broker.store.postgresql.schema import VERSION
 from broker.store.postgresql.sweeping import Sweep
 
-MOST: Final = 1_000
-"""Schemas of a database that are looked at."""
+AT_ONCE: Final = 100
+"""Schemas of the database that are looked at by one statement; what the broker writes has its turn between two."""
 
 SCHEMAS: Final = (
     "SELECT nspname::text FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid"
     " JOIN pg_namespace ON pg_namespace.oid = relnamespace"
-    " WHERE relname = 'owner' AND relkind = 'r' AND attname = 'adopter' AND nspname <> $1"
+    " WHERE relname = 'owner' AND relkind = 'r' AND attname = 'adopter' AND nspname <> $1 AND nspname > $2"
     " AND has_schema_privilege(pg_namespace.oid, 'USAGE') AND has_table_privilege(pg_class.oid, 'UPDATE')"
-    " ORDER BY 1 LIMIT $2"
+    " ORDER BY nspname LIMIT $3"
 )
 JOIN: Final = "UPDATE owner SET mesh = $2, member = $3 WHERE epoch = $1"
-FREE: Final = "SELECT member, epoch FROM {0}.owner WHERE mesh = $1 AND lease_until < clock_timestamp()"
+FREE: Final = (
+    "SELECT ($2::text[])[{1}], member, epoch, adopter <> '', lease_until >= clock_timestamp() FROM {0}.owner"
+    " WHERE mesh = $1 AND (adopter <> '' OR lease_until < clock_timestamp())"
+)
+"""Of one schema, the name of which stands at that place of the second value."""
 CLIENTS: Final = "SELECT EXISTS (SELECT 1 FROM {0}.session WHERE NOT client_id LIKE ANY($1::text[]))"
+COUNT: Final = "SELECT count(*) FROM session WHERE NOT client_id LIKE ANY($1::text[])"
 ADOPT: Final = (
     "UPDATE owner SET epoch = epoch + 1, adopter = $1, lease_until = clock_timestamp() + $2 * interval '1 second'"
     " WHERE epoch = $3 AND lease_until < clock_timestamp() RETURNING epoch"
 )
 KNOWN: Final = "SELECT version FROM canopy_store"
-LET_GO: Final = "UPDATE owner SET adopter = '', lease_until = '-infinity' WHERE epoch = $1"
 
 HOLD: Final = (
     "UPDATE {0}.owner SET lease_until = clock_timestamp() + $2 * interval '1 second' WHERE epoch = $1 RETURNING epoch"
@@ -68,6 +73,10 @@ GONE: Final = (
 )
 
 
+CLIENTLESS: Final = [f"{each}%" for each in RESERVED]
+"""The names of sessions that are no client's, as patterns."""
+
+
 def quoted(name: str) -> str:
     """A name as it stands in a statement."""
     return '"' + name.replace('"', '""') + '"'
@@ -89,19 +98,29 @@ async def move(connection: Any, adopted: Adopted, lease: float) -> None:
 class PostgresEstate(Estate):
     """A schema that this broker holds besides its own, over a connection of its own."""
 
-    def __init__(self, database: Database, groups: Groups, node: str, read_at: float) -> None:
+    def __init__(self, database: Database, groups: Groups, node: str, read_at: float, pieces: Pieces) -> None:
         super().__init__(node, read_at)
         self._database = database
+        self._pieces = pieces
         self._groups = groups
         self._notes = groups.journal.adoptions
 
-    async def read(self, times: Times, principals: Principals, page: int) -> None:
-        """Read all of it. Raises what the database does to us, and Damaged."""
-        loaded = await read(self._database, times.now(), principals, page, retained=False)
-        for number, record in loaded.sessions.items():
-            if not record.client_id.startswith(RESERVED):
-                self.sessions.append((number, record))
-        self.broadcasts = loaded.saved.broadcasts
+    async def begin(self) -> None:
+        """Look what is there. Raises what the database does to us, and Damaged."""
+        [[self.count]] = await self._database.fetch(COUNT, CLIENTLESS)
+        self.broadcasts = await self._pieces.broadcasts()
+
+    async def more(self) -> bool:
+        try:
+            loaded = await self._pieces.next(self.broadcasts)
+        except Damaged as error:
+            raise _damaged(self._database, error) from error
+        except FAILURES as error:
+            raise StoreError(self._database.told(error)) from error
+        if loaded is None:
+            return False
+        self.sessions.extend(loaded.sessions.items())
+        return True
 
     def page(self, number: int, client_id: str, page: Page) -> Page:
         journal = self._groups.journal
@@ -129,7 +148,7 @@ class PostgresEstate(Estate):
     async def close(self) -> None:
         """What the sessions left there is removed first, as far as that goes."""
         try:
-            if not self.sessions:
+            if not (await self._database.fetch(COUNT, CLIENTLESS))[0][0]:
                 await self._sweep()
         except FAILURES:
             self._database.drop()
@@ -151,10 +170,13 @@ class PostgresEstate(Estate):
 
 
 async def _let_go(database: Database) -> None:
-    with suppress(*FAILURES):
-        async with asyncio.timeout(database.timeout):
-            await (await database.connection()).execute(LET_GO, database.epoch)
+    """Whoever it is whose sessions are left there may have it at once, or the next node."""
+    await database.give_up()
     await database.disconnect()
+
+
+def _damaged(database: Database, error: Damaged) -> StoreError:
+    return StoreError(f"{database.place} is damaged: restore it from a backup ({error})")
 
 
 class PostgresAdoptions(Adoptions):
@@ -183,34 +205,38 @@ class PostgresAdoptions(Adoptions):
         await self._ask(lambda: database.fetch(JOIN, database.epoch, self._mesh, node))
 
     async def abandoned(self) -> list[Abandoned]:
-        found: list[Abandoned] = await self._ask(self._look)
-        return found
-
-    async def _look(self) -> list[Abandoned]:
-        database = self._database
-        reserved = [f"{each}%" for each in RESERVED]
         found: list[Abandoned] = []
-        for [name] in await database.fetch(SCHEMAS, database.name, MOST):
-            for node, epoch in await database.fetch(FREE.format(quoted(name)), self._mesh):
-                [[clients]] = await database.fetch(CLIENTS.format(quoted(name)), reserved)
-                if clients:
-                    found.append(Abandoned(name, node, epoch))
+        names = [""]
+        while names:
+            names = await self._ask(partial(self._look, names[-1], found))
         return found
 
-    async def take(self, store: Abandoned) -> Estate | None:
+    async def _look(self, behind: str, found: list[Abandoned]) -> list[str]:
+        """Look at the next schemas: their names."""
+        database = self._database
+        names = [name for [name] in await database.fetch(SCHEMAS, database.name, behind, AT_ONCE)]
+        if names:
+            owners = " UNION ALL ".join(FREE.format(quoted(name), at) for at, name in enumerate(names, 1))
+            for name, node, epoch, begun, held in await database.fetch(owners, self._mesh, names):
+                [[clients]] = await database.fetch(CLIENTS.format(quoted(name)), CLIENTLESS)
+                if clients:
+                    found.append(Abandoned(name, node, epoch, begun, held))
+        return names
+
+    async def take(self, store: Abandoned, mine: Callable[[str], bool]) -> Estate | None:
         database = self._database.other(store.name)
         try:
             if not await self._hold(database, store.epoch):
                 await database.disconnect()
                 return None
-            estate = PostgresEstate(database, self._groups, store.node, self._times.broker())
-            try:
-                await estate.read(self._times, self._principals, self._page)
-            except Damaged as error:
-                raise StoreError(f"{database.place} is damaged: restore it from a backup ({error})") from error
+            pieces = Pieces(database, self._times.now(), self._principals, self._page, mine)
+            estate = PostgresEstate(database, self._groups, store.node, self._times.broker(), pieces)
+            await estate.begin()
         except BaseException as error:
             database.drop()
             await _let_go(database)
+            if isinstance(error, Damaged):
+                raise _damaged(database, error) from error
             if isinstance(error, FAILURES):
                 raise StoreError(database.told(error)) from error
             raise

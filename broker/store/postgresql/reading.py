@@ -47,17 +47,14 @@ ALONE: Final = (
 )
 
 
-async def read(
-    database: Database, now: float, principals: Principals, page: int = PAGE, *, retained: bool = True
-) -> Loaded:
-    """Everything, with times counted from `now`, a lasting time. `page`: messages of one that waits there alone;
-    `retained`: also the retained messages.
+async def read(database: Database, now: float, principals: Principals, page: int = PAGE) -> Loaded:
+    """Everything, with times counted from `now`, a lasting time. `page`: messages of one that waits there alone.
 
     Raises what asyncpg and the system raise, `Damaged`, and `Replaced`.
     """
     loaded = Loaded(now, principals, page)
     try:
-        await _read(database, loaded, retained)
+        await _read(database, loaded)
     except (AttributeError, KeyError, IndexError, TypeError, RecursionError, OverflowError) as error:
         # Whatever a hand wrote there.
         raise Damaged(fault(error)) from error
@@ -66,14 +63,14 @@ async def read(
     return loaded
 
 
-async def _read(database: Database, loaded: Loaded, retained: bool = True) -> None:
-    async for rows in _turns(database, SESSIONS, (0,)):
+async def _read(database: Database, loaded: Loaded) -> None:
+    async for rows in turns(database, SESSIONS, (0,)):
         for row in rows:
             loaded.session(row)
-    async for rows in _turns(database, SUBSCRIPTIONS, (0, "")):
+    async for rows in turns(database, SUBSCRIPTIONS, (0, "")):
         for row in rows:
             loaded.subscription(row)
-    async for rows in _turns(database, DELIVERIES, (0,)):
+    async for rows in turns(database, DELIVERIES, (0,)):
         for row in await database.fetch(SHARED, _missing(rows, loaded.messages)):
             loaded.shared(row)
         for row in rows:
@@ -81,19 +78,18 @@ async def _read(database: Database, loaded: Loaded, retained: bool = True) -> No
                 loaded.delivery(row)
             else:
                 loaded.paged(row[1], row[0], row[17])
-    async for rows in _turns(database, RECEIVED, (0, 0)):
+    async for rows in turns(database, RECEIVED, (0, 0)):
         for session, packet_id in rows:
             loaded.received(session, packet_id)
-    async for rows in _turns(database, BROADCASTS, (0,)):
+    async for rows in turns(database, BROADCASTS, (0,)):
         for row in rows:
             loaded.broadcast(row)
-    async for rows in _turns(database, PASSED, (0, 0)):
+    async for rows in turns(database, PASSED, (0, 0)):
         for number, session in rows:
             loaded.passed(number, session)
-    if retained:
-        async for rows in _turns(database, RETAINED, ("",)):
-            for row in rows:
-                loaded.retained(row)
+    async for rows in turns(database, RETAINED, ("",)):
+        for row in rows:
+            loaded.retained(row)
 
 
 def _missing(rows: Sequence[Any], messages: dict[int, MessageRecord]) -> list[int]:
@@ -102,18 +98,28 @@ def _missing(rows: Sequence[Any], messages: dict[int, MessageRecord]) -> list[in
     return [number for number in wanted if number not in messages]
 
 
-async def _turns(database: Database, statement: str, start: tuple[Any, ...]) -> AsyncIterator[Sequence[Any]]:
-    """The rows of a table, some at a time, in the order of their first columns; each time behind the last ones."""
+async def turns(
+    database: Database, statement: str, start: tuple[Any, ...], within: tuple[Any, ...] = ()
+) -> AsyncIterator[Sequence[Any]]:
+    """The rows of a table, some at a time, in the order of their first columns; each time behind the last ones.
+
+    `within`: the first values of the statement. Raises what asyncpg and the system raise, and `Replaced`.
+    """
     behind = start
     while True:
-        rows = await database.fetch(statement, *behind, TURN)
+        rows = await database.fetch(statement, *within, *behind, TURN)
         if rows:
             yield rows
         if len(rows) < TURN:
             return
         behind = tuple(rows[-1][: len(start)])
-        if database.is_due():
-            await database.renew()
+        await keep(database)
+
+
+async def keep(database: Database) -> None:
+    """Renew the lease where that is due. Raises what asyncpg and the system raise, and `Replaced`."""
+    if database.is_due() and not await database.renew():
+        raise Replaced(f"{database.place} was taken over by another broker while it was read")
 
 
 async def read_alone(database: Database, session: int, first: int, last: int, now: float) -> list[DeliveryRecord]:

@@ -25,7 +25,7 @@ CREATE TABLE owner (                   -- one row: whose the tables are, and how
     ahead double precision,            -- what is to be added to it: not 0 where it jumped by more than a year
     mesh text NOT NULL DEFAULT '',     -- the mesh that the broker is in; empty: none
     member text NOT NULL DEFAULT '',   -- which of its nodes the broker is
-    adopter text NOT NULL DEFAULT ''   -- a broker that takes the sessions out; empty: none does
+    adopter text NOT NULL DEFAULT ''   -- a broker that took sessions out, since its own had it; empty: none did
 ) WITH (fillfactor = 10);
 CREATE TABLE session (
     id bigint PRIMARY KEY,             -- never used again

@@ -14,7 +14,7 @@ from broker.mesh.ownership.adopting import Adopter
 from broker.settings import Settings
 from broker.store import StoreError
 from broker.store.adoptions import Abandoned, Adoptions, Estate
-from broker.store.postgresql import PostgresStore
+from broker.store.postgresql import PostgresStore, adopting, pieces, reading
 from canopy import Broker
 from tests.e2e import wire
 from tests.e2e.wire import Peer, ack, publish
@@ -25,6 +25,11 @@ from tests.support.waiting import until
 
 MESH = "one"
 MESSAGES = 9
+
+
+def every(client_id: str) -> bool:
+    """All sessions are to come."""
+    return bool(client_id)
 
 
 class Node:
@@ -79,23 +84,23 @@ class Node:
         """Whether another one's store is there to be taken."""
         return other.name in {each.name for each in await self.adoptions.abandoned()}
 
-    async def take(self, other: Node) -> Estate:
+    async def take(self, other: Node, mine: Callable[[str], bool] = every) -> Estate:
         """Hold the schema of another one that is dead."""
         [found] = [each for each in await self.adoptions.abandoned() if each.name == other.name]
-        estate = await self.adoptions.take(found)
+        estate = await self.adoptions.take(found, mine)
         assert estate is not None
         return estate
 
-    def put(self, estate: Estate) -> None:
+    async def put(self, estate: Estate) -> None:
         """All of it."""
-        while estate.sessions:
+        while estate.sessions or await estate.more():
             self.adopter.adopt(estate, 1)
         self.broker.after_batch()
 
-    async def adopt(self, other: Node) -> None:
-        """All that another one had."""
-        estate = await self.take(other)
-        self.put(estate)
+    async def adopt(self, other: Node, mine: Callable[[str], bool] = every) -> None:
+        """All that another one had that is this one's."""
+        estate = await self.take(other, mine)
+        await self.put(estate)
         await estate.kept()
         await estate.close()
 
@@ -175,6 +180,112 @@ async def test_everything_that_a_session_has_comes(start: Start) -> None:
     await hold(node, *flight)
 
 
+async def test_it_is_read_a_few_rows_at_a_time(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a statement ends, what is behind it follows."""
+    for module, name in ((pieces, "TURN"), (reading, "TURN"), (pieces, "INDEXED")):
+        monkeypatch.setattr(module, name, 2)
+    dead, node = await start(), await start()
+    flight = await fill(dead)
+    await dead.die()
+    await dead.expire()
+    await node.adopt(dead)
+    await hold(node, *flight)
+
+
+@pytest.mark.parametrize(("rows", "size"), [(4, 1 << 20), (1 << 20, 40)])
+async def test_what_is_in_memory_of_a_dead_node_is_bounded(
+    start: Start, monkeypatch: pytest.MonkeyPatch, rows: int, size: int
+) -> None:
+    """In rows and in bytes, payloads of messages that several sessions share among them: one session has more, perhaps.
+    Those that follow are read when these have come."""
+    monkeypatch.setattr(pieces, "MOST_ROWS", rows)
+    monkeypatch.setattr(pieces, "MOST_BYTES", size)
+    dead, node = await start(memory_messages=100), await start()
+    for number in range(6):
+        peer = await dead.peer(f"c{number}")
+        await peer.subscribe(("t", 1), ("large", 1) if number == 0 else ("other", 1))
+        await peer.disconnect()
+    publisher = await dead.peer("publisher")
+    await publisher.publish("t", b"x" * 20, qos=1)
+    await publisher.publish("large", b"x" * 100, qos=1)
+    await publisher.publish("large", b"x", qos=1)
+    await dead.die()
+    await dead.expire()
+    estate = await node.take(dead)
+    assert estate.count == 7
+    read: list[list[str]] = []
+    while await estate.more():
+        read.append([record.client_id for _, record in estate.sessions])
+        while estate.sessions:
+            node.adopter.adopt(estate, 1)
+    expected = [["c0"], ["c1"], ["c2"], ["c3"], ["c4"], ["c5", "publisher"]]
+    assert read == (expected if rows == 4 else [["c0"], ["c1", "c2"], ["c3", "c4"], ["c5", "publisher"]])
+    await estate.kept()
+    await estate.close()
+    for number in range(6):
+        peer = await node.peer(f"c{number}", present=True)
+        found = [(await peer.message()).payload for _ in range(3 if number == 0 else 1)]
+        assert [len(each) for each in found] == ([20, 100, 1] if number == 0 else [20])
+
+
+async def test_of_a_store_a_node_takes_what_is_its_own(start: Start) -> None:
+    """The rest stays there, for the next one at once, and for the node that comes back."""
+    dead, node, other = await start(), await start(), await start()
+    for client_id in ("a1", "b1", "a2", "b2", "c"):
+        await (await dead.peer(client_id)).subscribe((client_id, 1))
+    await dead.die()
+    await dead.expire()
+    estate = await node.take(dead, lambda client_id: client_id.startswith("a"))
+    [seen] = [each for each in await other.adoptions.abandoned() if each.name == dead.name]
+    assert (seen.begun, seen.held) == (True, True)
+    assert await other.adoptions.take(seen, every) is None
+    await node.put(estate)
+    await estate.kept()
+    await estate.close()
+    [seen] = [each for each in await other.adoptions.abandoned() if each.name == dead.name]
+    assert (seen.begun, seen.held) == (True, False)
+    await other.adopt(dead, lambda client_id: client_id.startswith("b"))
+    assert (node.named, other.named) == (["a1", "a2"], ["b1", "b2"])
+    back = await start(dead.name)
+    assert not await other.sees(back)
+    await (await back.peer("c", present=True)).fence()
+    await back.peer("a1", present=False)
+    # Dead again, it is one of which nothing has been taken.
+    await back.die()
+    await back.expire()
+    [seen] = [each for each in await other.adoptions.abandoned() if each.name == dead.name]
+    assert (seen.begun, seen.held) == (False, False)
+
+
+async def test_messages_on_their_way_to_very_many_come_to_those_that_had_them_not(start: Start) -> None:
+    dead, node = await start(), await start()
+    for client_id in ("had", "not", "neither"):
+        await (await dead.peer(client_id)).subscribe(("news" if client_id != "neither" else "other", 1))
+    await dead.die()
+    await ask(dead.name, "INSERT INTO broadcast VALUES (1000000, 'news', 'text', 1, false, NULL, 'p', NULL);")
+    await ask(dead.name, "INSERT INTO passed SELECT 1000000, id FROM session WHERE client_id = 'had'")
+    await dead.expire()
+    await node.adopt(dead)
+    assert await (await node.peer("had", present=True)).fence() == []
+    assert await (await node.peer("neither", present=True)).fence() == []
+    assert (await (await node.peer("not", present=True)).message()).payload == b"text"
+
+
+async def test_rows_that_no_broker_wrote_are_told_of(start: Start) -> None:
+    """The sessions before them have come, and nobody holds the store."""
+    dead, node = await start(), await start()
+    for client_id in ("good", "bad"):
+        await (await dead.peer(client_id)).subscribe(("t", 1))
+    await dead.die()
+    await dead.expire()
+    await ask(dead.name, "UPDATE session SET principal = '{}' WHERE client_id = 'bad'")
+    estate = await node.take(dead)
+    with pytest.raises(StoreError, match=f"schema {dead.name} is damaged: restore it from a backup"):
+        await node.put(estate)
+    await estate.close()
+    assert await node.sees(dead)
+
+
 async def test_all_of_it_outlives_the_one_that_took_it(start: Start) -> None:
     dead, node = await start(), await start()
     flight = await fill(dead)
@@ -208,6 +319,7 @@ async def test_the_one_that_takes_them_dies(start: Start, proxy: Proxy, statemen
     else:
         proxy.before = statement.format(dead=dead.name).encode()
     proxy.open = False
+    assert await estate.more()
     # Some sessions in a group of their own, as in one turn.
     node.adopter.adopt(estate, 10_000)
     await until(lambda: proxy.lost)
@@ -228,9 +340,44 @@ async def test_one_that_renews_its_lease_is_left_alone(start: Start) -> None:
     await (await alive.peer("c")).subscribe(("t", 1))
     assert not await node.sees(alive)
     [[epoch]] = await ask(alive.name, "SELECT epoch FROM owner")
-    assert await node.adoptions.take(Abandoned(alive.name, "alive", epoch)) is None
+    assert await node.adoptions.take(Abandoned(alive.name, "alive", epoch), every) is None
     await alive.expire()
-    assert await node.adoptions.take(Abandoned(alive.name, "alive", epoch - 1)) is None
+    assert await node.adoptions.take(Abandoned(alive.name, "alive", epoch - 1), every) is None
+
+
+async def test_of_many_schemas_each_is_looked_at(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of them by one statement."""
+    monkeypatch.setattr(adopting, "AT_ONCE", 2)
+    dead = [await start() for _ in range(4)]
+    node = await start()
+    for each in dead:
+        await (await each.peer("c")).subscribe(("t", 1))
+        await each.die()
+        await each.expire()
+    assert {each.name for each in dead} <= {each.name for each in await node.adoptions.abandoned()}
+    for each in dead:
+        await node.adopt(each)
+        assert not await node.sees(each)
+
+
+async def test_in_one_turn_about_so_many_come(start: Start) -> None:
+    """Sessions, subscriptions and messages."""
+    dead, node = await start(memory_messages=100), await start()
+    for number in range(6):
+        await (await dead.peer(f"c{number}")).subscribe(("t", 1))
+    for peer in dead.peers:
+        await peer.disconnect()
+    await (await dead.peer("publisher")).publish("t", b"1", qos=1)
+    await dead.die()
+    await dead.expire()
+    estate = await node.take(dead)
+    assert await estate.more()
+    assert node.adopter.adopt(estate, 7) == ["c0", "c1", "c2"]
+    assert node.adopter.adopt(estate, 1) == ["c3"]
+    await node.put(estate)
+    await estate.kept()
+    await estate.close()
+    assert node.named == ["c0", "c1", "c2", "c3", "c4", "c5", "publisher"]
 
 
 async def test_of_two_one_takes_it(start: Start) -> None:
@@ -239,7 +386,7 @@ async def test_of_two_one_takes_it(start: Start) -> None:
     await dead.die()
     await dead.expire()
     [found] = [each for each in await node.adoptions.abandoned() if each.name == dead.name]
-    estates = await asyncio.gather(node.adoptions.take(found), other.adoptions.take(found))
+    estates = await asyncio.gather(node.adoptions.take(found, every), other.adoptions.take(found, every))
     [estate] = [each for each in estates if each is not None]
     await estate.close()
 
@@ -282,7 +429,7 @@ async def test_a_schema_that_was_taken_meanwhile_costs_the_one_that_took_it_its_
     await dead.expire()
     estate = await node.take(dead)
     await ask(dead.name, "UPDATE owner SET epoch = epoch + 1")
-    node.put(estate)
+    await node.put(estate)
     with pytest.raises(StoreError, match="was taken by another broker while its sessions came here"):
         await estate.kept()
     assert "while its sessions came here" in await node.broker.broken()
@@ -305,7 +452,7 @@ async def test_who_comes_back_waits_until_its_sessions_are_elsewhere(start: Star
     assert "its sessions go to" in listener.notices[0]
     # The lease is renewed meanwhile, as with each group.
     await ask(dead.name, "UPDATE owner SET lease_until = lease_until + interval '1 second'")
-    node.put(estate)
+    await node.put(estate)
     await estate.kept()
     assert not opening.done()
     await estate.close()
