@@ -127,7 +127,8 @@ class Change:
 class Adopted:
     """What the group takes out of another broker's store: the sessions that go there, and their pages on disk.
 
-    A page: the session there, the session here, the first and the last number there, the first number here.
+    Pages one behind the other: the session there, the session here, the first and the last number there, the first
+    number here. `bytes`: of their messages.
     """
 
     def __init__(self, source: str, epoch: int) -> None:
@@ -136,6 +137,7 @@ class Adopted:
         self.epoch = epoch
         self.sessions: list[int] = []
         self.pages: list[tuple[int, int, int, int, int]] = []
+        self.bytes: i64 = 0
 
 
 class Batch:

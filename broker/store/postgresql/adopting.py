@@ -104,6 +104,8 @@ class PostgresEstate(Estate):
         self._pieces = pieces
         self._groups = groups
         self._notes = groups.journal.adoptions
+        # The session there, and the last number here, of the last page.
+        self._last_page = (0, 0)
 
     async def begin(self) -> None:
         """Look what is there. Raises what the database does to us, and Damaged."""
@@ -126,7 +128,14 @@ class PostgresEstate(Estate):
         journal = self._groups.journal
         first = journal.adopting(page.messages)
         known = journal.kept[client_id].id
-        self._of().pages.append((number, known, page.first, page.last, first))
+        adopted = self._of()
+        adopted.bytes += page.bytes
+        last = (number, known, page.first, page.last, first)
+        if adopted.pages and self._last_page == (number, first - 1):
+            # Nothing stands between the two, there or here: one statement for both.
+            last = (number, known, adopted.pages[-1][2], page.last, adopted.pages.pop()[4])
+        adopted.pages.append(last)
+        self._last_page = (number, first + page.messages - 1)
         return Page(first, first + page.messages - 1, page.messages, page.bytes)
 
     def took(self, number: int) -> None:

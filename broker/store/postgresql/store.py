@@ -289,7 +289,8 @@ class PostgresStore(Store):
 
         async def job() -> None:
             try:
-                async with asyncio.timeout(self._database.timeout + batch.size / SLOWEST):
+                size = batch.size + sum(each.bytes for each in batch.adopted)
+                async with asyncio.timeout(self._database.timeout + size / SLOWEST):
                     await write(self._database, batch, self._principals.write)
             except Exception as error:  # whatever it is: whoever waits for the group is to be told
                 self._database.drop()

@@ -14,7 +14,8 @@ from broker.mesh.ownership.adopting import Adopter
 from broker.settings import Settings
 from broker.store import StoreError
 from broker.store.adoptions import Abandoned, Adoptions, Estate
-from broker.store.postgresql import PostgresStore, adopting, pieces, reading
+from broker.store.groups.group import Adopted
+from broker.store.postgresql import PostgresStore, adopting, pieces, reading, writing
 from canopy import Broker
 from tests.e2e import wire
 from tests.e2e.wire import Peer, ack, publish
@@ -190,6 +191,42 @@ async def test_it_is_read_a_few_rows_at_a_time(start: Start, monkeypatch: pytest
     await dead.expire()
     await node.adopt(dead)
     await hold(node, *flight)
+
+
+async def test_pages_one_behind_the_other_go_by_one_statement(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are; what waits in memory between them keeps its place."""
+    moved: list[Adopted] = []
+
+    async def move(connection: Any, adopted: Adopted, lease: float) -> None:
+        moved.append(adopted)
+        await adopting.move(connection, adopted, lease)
+
+    monkeypatch.setattr(writing, "move", move)
+    dead, node = await start(), await start()
+    monkeypatch.setattr(node.adoptions, "_page", 2)
+    for client_id in ("c", "d"):
+        peer = await dead.peer(client_id)
+        await peer.subscribe(("t", 1))
+        await peer.disconnect()
+    publisher = await dead.peer("publisher")
+    for number in range(20):
+        await publisher.publish("t", b"%d" % number, qos=1)
+    await dead.die()
+    await dead.expire()
+    # Two of the pages are apart.
+    await ask(dead.name, "UPDATE delivery SET size = NULL WHERE number = (SELECT max(number) - 9 FROM delivery)")
+    estate = await node.take(dead)
+    assert await estate.more()
+    assert sum(len(record.pages) for _, record in estate.sessions) == 17
+    assert len(node.adopter.adopt(estate, 1_000)) == 3
+    await node.put(estate)
+    await estate.kept()
+    await estate.close()
+    assert [len(each.pages) for each in moved] == [3]
+    assert moved[0].bytes > 0
+    for client_id in ("c", "d"):
+        peer = await node.peer(client_id, present=True)
+        assert [int((await peer.message()).payload) for _ in range(20)] == [*range(20)]
 
 
 @pytest.mark.parametrize(("rows", "size"), [(4, 1 << 20), (1 << 20, 40)])
