@@ -195,7 +195,8 @@ class PublishHandler:
         session = self._session
         assert session is not None
         entries = route.entries
-        tap = router.tap if route.tapped else None
+        # What comes from another node was recorded there.
+        tap = router.tap if route.tapped and not session.node else None
         if not entries and tap is None:
             return 1
         decoder = self._decoder

@@ -96,9 +96,12 @@ class Fanout(Worker):
         self.work += work
 
     def forward(self, route: Route, message: Message, origin: Session | None) -> int:
-        """Have a message recorded where its topic is, and offer it to everybody on the route: see `spread`."""
+        """Have a message recorded where its topic is, and offer it to everybody on the route: see `spread`.
+
+        One that comes from another node of a mesh was recorded there.
+        """
         tap = self.tap
-        if tap is None or not route.tapped:
+        if tap is None or not route.tapped or (origin is not None and origin.node):
             return self.spread(route, message, origin)
         tap.message(message, self._load.now)
         if not tap.deliveries:
