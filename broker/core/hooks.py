@@ -270,6 +270,15 @@ class NodeListener:
         """A member of a share group has connected, or its connection has ended."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
+class LateListener:
+    """Who is told of what another node sends for sessions that have moved here, and for nobody else."""
+
+    def came(self, move: str, node: str, message: Message) -> int:
+        """A message from the session of a node here. For how many sessions it was."""
+        raise NotImplementedError
+
+
 class Confirmed:
     """What leaves when the other nodes of a mesh have confirmed what is asked for here."""
 

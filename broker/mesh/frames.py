@@ -16,8 +16,9 @@ from typing import Final
 from broker.mesh.bus import ProtocolFault
 
 LOWEST: Final = 1
-HIGHEST: Final = 2
-"""The versions of frames and of what all rooms say that this program understands. 2: nodes tell each other of wills."""
+HIGHEST: Final = 3
+"""The versions of frames and of what all rooms say that this program understands. 2: nodes tell each other of wills; 3:
+of sessions that have moved without them."""
 
 GREETING: Final = 1
 FRAME: Final = 2

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from broker.core.hooks import Confirmed, Confirmer, NodeListener
+from broker.core.queues.message import Message
 from broker.core.routing.loop_detection import NODES
 from broker.core.session.session import Session
 from broker.core.topics.subscription import SharedGroup
@@ -24,7 +25,9 @@ from broker.mesh.interest.confirmations import Waiter
 from broker.mesh.interest.hearing import Sink
 from broker.mesh.interest.room import InterestRoom
 from broker.mesh.interest.telling import Interest
+from broker.mesh.links.late import hand_over, waiting
 from broker.mesh.links.link import NodeLink
+from broker.mesh.ownership.messages import Late, Missed
 from broker.mesh.ownership.room import Ownership, Shell
 from broker.mesh.pipes import Pipes
 from broker.mesh.presence import NodesPresence, Told
@@ -84,7 +87,15 @@ class Mesh(NodeListener):
         # Before the sessions: which wills are over is heard before a session is asked for.
         bus.attach(WILLS, self.wills)
         server.router.wills.listener = self.wills
-        self.ownership = Ownership(server.router, bus, _Shell(self), server.log, settings.confirm_timeout, principals)
+        self.ownership = Ownership(
+            server.router,
+            bus,
+            _Shell(self),
+            server.log,
+            settings.confirm_timeout,
+            principals,
+            expiry=settings.node_expiry,
+        )
         self.ownership.claimed = self._claimed
         bus.attach(OWNERSHIP, self.ownership)
         server.router.owner = self.ownership
@@ -129,7 +140,7 @@ class Mesh(NodeListener):
         if companions is not None and await companions.emptied():
             # All end: what the others' clients have published is in the store here first.
             arrived = asyncio.Event()
-            self.ownership.barrier(arrived.set)
+            self.ownership.barrier(lambda _: arrived.set())
             await arrived.wait()
             await companions.settled()
         self._stopped = True
@@ -141,7 +152,7 @@ class Mesh(NodeListener):
         router.table.node_listener = router.peers.node_listener = None
         router.nodes.confirmer = None
         router.retained_store.listener = None
-        router.owner = None
+        router.owner = router.publisher.late = None
         router.wills.listener = None
         self.wills.stop()
         ends = [link.stop(flush) for link in self.links.values()]
@@ -246,6 +257,7 @@ class Mesh(NodeListener):
             link = NodeLink(self.server, self.settings, self.streams, self.bus.node, node, self.turn_soon)
             self.links[node] = link
             self._count_links()
+            self.ownership.met(node)
         return NodeSink(link)
 
     def _count_links(self) -> None:
@@ -383,9 +395,19 @@ class _Shell(Shell):
     def soon(self, call: Callable[[], None]) -> None:
         self._loop.call_soon(self._call, call)
 
-    def settle(self, call: Callable[[], None]) -> None:
+    def known(self) -> set[str]:
+        return set(self._mesh.links)
+
+    def settle(self, call: Callable[[set[str]], None]) -> None:
         if not self._mesh.interest.wait(_Settled(self, call), self._loop.time()):
-            self.soon(call)
+            self.settled(call, True)
+
+    def settled(self, call: Callable[[set[str]], None], everywhere: bool) -> None:
+        """All nodes that are there know what is wanted here, or some do not."""
+        interest = self._mesh.interest.interest
+        there = self._mesh.bus.nodes()
+        knowing = {node for node in there if everywhere or interest.confirmed_by(node) >= interest.version}
+        self.soon(lambda: call(self.known() - knowing))
 
     def arrived(self, node: str, call: Callable[[], None]) -> None:
         link = self._mesh.links.get(node)
@@ -393,6 +415,18 @@ class _Shell(Shell):
             call()
         else:
             link.when_arrived(call)
+
+    def waiting(self, missed: Missed, filters: list[str]) -> list[Message]:
+        return list(waiting(self._mesh.links, missed, filters))
+
+    def hand_over(self, late: Late) -> None:
+        mesh = self._mesh
+        link = mesh.links.get(late.to)
+        if link is None:
+            return  # nothing is for it here
+        mesh.interest.expect(late.to, late.filters)
+        if not hand_over(mesh.links, late.name, link, late.missed, late.filters):
+            mesh.server.log.warning("messages of a moved session lost", node=late.to, move=late.name)
 
     def wake(self) -> None:
         self._mesh.turn_soon()
@@ -408,13 +442,12 @@ class _Shell(Shell):
 class _Settled(Waiter):
     """Something that is called when all nodes know what is wanted here."""
 
-    def __init__(self, shell: _Shell, call: Callable[[], None]) -> None:
+    def __init__(self, shell: _Shell, call: Callable[[set[str]], None]) -> None:
         self._shell = shell
         self._called = call
 
     def told(self, everywhere: bool) -> None:
-        del everywhere
-        self._shell.soon(self._called)
+        self._shell.settled(self._called, everywhere)
 
 
 class _Members(Room):

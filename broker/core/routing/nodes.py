@@ -1,7 +1,8 @@
 """The core's view of the other nodes of a mesh.
 
-Owns `NodeState`, which messages are not for a node (No Local), and the user property with the share group for which a
-message to another node was chosen: nodes add and remove it; from a client it is an ordinary user property.
+Owns `NodeState`, which messages are not for a node (No Local), and the user properties that tell for which share group
+a message on its way to another node was chosen, or to which move of a session it belongs: nodes add and remove them;
+from a client they are ordinary user properties.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from broker.core.hooks import Confirmer
 from broker.core.session.session import Session
 
 _HEAD: Final = b"\x26\x00\x0ccanopy-share"
+_LATE: Final = b"\x26\x00\x0bcanopy-late"
 """Everything before the value, section 2.2.2.2."""
 
 
@@ -43,14 +45,28 @@ def with_share(properties: bytes, share: str) -> bytes:
 
 def take_share(properties: bytes) -> tuple[str, bytes]:
     """The group that a message from a node is for, and its properties without it; "" where it is for none."""
-    if properties.find(_HEAD) < 0:
+    return _take(properties, _HEAD)
+
+
+def with_late(properties: bytes, move: str) -> bytes:
+    """The properties of a message that goes to a node for the sessions of a move (`hooks.LateListener`)."""
+    return properties + _LATE + text(move)
+
+
+def take_late(properties: bytes) -> tuple[str, bytes]:
+    """The move that a message from a node belongs to, and its properties without it; "" where it belongs to none."""
+    return _take(properties, _LATE)
+
+
+def _take(properties: bytes, head: bytes) -> tuple[str, bytes]:
+    if properties.find(head) < 0:
         return "", properties
     found = -1
     end = 0
     for _, start, stop in properties_of(properties):
         # The last one: the node's own, behind whatever a client has written.
-        if properties[start:stop].startswith(_HEAD):
+        if properties[start:stop].startswith(head):
             found, end = start, stop
     if found < 0 or end != len(properties):
         return "", properties
-    return properties[found + len(_HEAD) + 2 : end].decode(), properties[:found]
+    return properties[found + len(head) + 2 : end].decode(), properties[:found]

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.core.hooks import LateListener
 from broker.core.limits import Limits
 from broker.core.queues.message import Message
 from broker.core.queues.requests import Request, RequestMessage
 from broker.core.routing.fanout import Fanout
-from broker.core.routing.nodes import take_share
+from broker.core.routing.nodes import take_late, take_share
 from broker.core.routing.retained.store import RetainedStore
 from broker.core.session.session import Session
 
@@ -32,6 +33,8 @@ class Publisher:
         self._cache = fanout.table.cache
         self._trie = fanout.table.trie
         self._retained = retained
+        # Who hears of messages from other nodes for sessions that have moved here, if there are nodes.
+        self.late: LateListener | None = None
 
     def publish(self, message: Message, origin: Session | None) -> int:
         """Route a message; store or clear it when it is retained. Returns how many sessions and groups it was for.
@@ -58,7 +61,12 @@ class Publisher:
 
     def from_node(self, message: Message, origin: Session) -> int:
         """Route a message from another node: to a member of the share group that it was sent for (`Fanout.share_here`),
-        or to all who listen here."""
+        to sessions that have moved here (`LateListener`), or to all who listen here."""
+        late = self.late
+        if late is not None:
+            move, message.properties = take_late(message.properties)
+            if move:
+                return late.came(move, origin.client_id, message)
         share, message.properties = take_share(message.properties)
         if share:
             return self._fanout.share_here(self._cache.route(message.topic), share, message)

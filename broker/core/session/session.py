@@ -66,10 +66,8 @@ class Session(Subscriber):
         # Whether its client's acknowledgements tell if anybody was reached: a link's do. As of the present connection.
         self.answers = False
         self.client_id, self.totals, self.ledger = client_id, counters.load, ledger
-        self.inflight = self.window.inflight
-        self.account = ClientAccount(self.queue, self.window)
+        self.inflight, self.account = self.window.inflight, ClientAccount(self.queue, self.window)
         self.delivered: i64 = 0  # see `offered`
-        self.attached_at = 0.0  # when the present connection came (s)
         # The client of the present connection, or of the last one.
         self.principal = who or Principal(client_id=client_id)
         self.terms: QueueTerms | None = None  # of its client, by settings and rules (`QueueLimits.apply`)
@@ -78,18 +76,17 @@ class Session(Subscriber):
         self.subscriptions: dict[str, Subscription] = {}
         self.fresh_sub_queues: i64 = 0  # those of them whose messages are worth less the longer they wait
         self.version = V311
-        # Expiry and will; the times are 0.0 while they do not apply.
+        # Expiry and will, and when the present connection came (s); the times are 0.0 while they do not apply.
         self.expiry_interval = 0
-        self.expires_at = 0.0
+        self.expires_at = self.will_due = self.attached_at = 0.0
         self.will: Will | None = None
-        self.will_due = 0.0
         self.ended = False
-        # Of the present connection: the id of the broker that its client is, and whether it says it is a 3.1.1 bridge.
+        # Nodes, as publishers, whose messages of QoS 1 and 2 come another way for now, but for those for share groups.
+        self.shut: set[str] | None = None
+        # Of the present connection: the id of the broker that its client is; whether it says it is a 3.1.1 bridge, and
+        # may be a link (`connection.identity`), hold up acknowledgements, and publish who is connected elsewhere.
         self.link_peer = ""
-        self.bridge = False
-        # Whether the settings let its client be a link (`connection.identity`): then it may hold up acknowledgements of
-        # others, and publish who is connected elsewhere.
-        self.link = False
+        self.bridge = self.link = False
         self.incoming_qos2: set[int] | None = None  # from the client: publishes that wait for PUBREL
 
     @property
@@ -187,10 +184,12 @@ class Session(Subscriber):
 
         With QoS 1 or 2 it is part of the session from here on [MQTT-4.5.0-1], whether the client is connected or not
         [MQTT3-3.1.2-5]: in flight or queued. `sub_queue`: that of the subscription, if it has its own. A session that
-        is over takes nothing: KEPT_BACK, while its subscriptions are taken away.
+        is over takes nothing: KEPT_BACK, while its subscriptions are taken away; nor does one from who is `shut` out.
         """
         outbox = self.outbox
         if outbox is None and self.ended:
+            return KEPT_BACK
+        if self.shut is not None and qos > 0 and group is None and message.publisher in self.shut:
             return KEPT_BACK
         self.offered += 1
         if sub_queue is None:
@@ -262,6 +261,7 @@ class Session(Subscriber):
             or self.journal is not None
             or (self.answers and not self.node)
             or self.uplink
+            or self.shut is not None
         ):
             return 0
         return self.window.room(count, size, outbox)

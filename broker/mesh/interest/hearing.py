@@ -10,12 +10,14 @@ and `most` keys and `most_bytes` of them, or twice that while something is excha
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mypy_extensions import mypyc_attr
 
 from broker.core.codec.topic_names import parse_shared
 from broker.mesh.bus import INTEREST, Bus, ProtocolFault
 from broker.mesh.interest import wire
-from broker.mesh.interest.wire import ABSENT, AWAY, MASK, TELL_BYTES, TELL_KEYS, Message, is_group, mark
+from broker.mesh.interest.wire import ABSENT, AWAY, MASK, TELL_BYTES, TELL_KEYS, WANTED, Message, is_group, mark
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -90,6 +92,17 @@ class RemoteInterest:
         """The node is gone. What it wants stands until it is back, or `forget`."""
         self._message = None
         self._begun = self.complete = False
+
+    def expect(self, topic_filters: Iterable[str]) -> None:
+        """The node wants these, as another one says: they stand until it has told its full set itself."""
+        if self.complete or self._forgetting:
+            return
+        for key in topic_filters:
+            if len(self._held) + len(self._stale) >= self.most:
+                return
+            if key not in self._held and key not in self._stale:
+                self._stale[key] = WANTED
+                self.sink.subscribe(key)
 
     def forget(self) -> None:
         """The node is gone for good: take all of it out of the sink, in turns."""

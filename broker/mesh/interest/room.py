@@ -86,15 +86,23 @@ class InterestRoom(Room):
     def joined(self, node: str) -> None:
         """A node is there, and knows nothing of us yet."""
         self._there.add(node)
-        remote = self.remotes.get(node)
-        if remote is None:
-            remote = RemoteInterest(self._bus, node, self._sink_of(node), self.most, self.most_bytes)
-            self.remotes[node] = remote
+        remote = self._remote(node)
         remote.most = self.most
         remote.most_bytes = self.most_bytes
         self.interest.joined(node)
         remote.joined()
         self._call()
+
+    def _remote(self, node: str) -> RemoteInterest:
+        remote = self.remotes.get(node)
+        if remote is None:
+            remote = RemoteInterest(self._bus, node, self._sink_of(node), self.most, self.most_bytes)
+            self.remotes[node] = remote
+        return remote
+
+    def expect(self, node: str, topic_filters: list[str]) -> None:
+        """A node wants these, as another one says that can reach it."""
+        self._remote(node).expect(topic_filters)
 
     def left(self, node: str) -> None:
         """A node is gone, or has to begin anew."""

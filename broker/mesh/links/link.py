@@ -46,6 +46,8 @@ class NodeLink(Owner):
         """Whether the node takes what is published here."""
         self.down_since = server.loop.time()
         """Since when it does not, while it does not (s, the loop's clock)."""
+        self.marks: dict[str, None] = {}
+        """The moves of sessions for which a mark was put into its queue (`late`)."""
         self._server = server
         self._settings = settings
         self._streams = streams

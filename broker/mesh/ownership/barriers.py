@@ -1,7 +1,7 @@
 """Waiting until all that other nodes had published for this one has arrived.
 
 Owns the barriers of this node. Promises: each is passed once, when every node that was there has answered that this one
-has acknowledged all of it, has left, or has had its time.
+has acknowledged all of it, has left, or has had its time; who waits for it is told which nodes have answered.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from broker.mesh.ownership.messages import Message, Pass, Passed
 
 
 class _Barrier:
-    def __init__(self, awaiting: set[str], call: Callable[[], None], due: float) -> None:
+    def __init__(self, awaiting: set[str], call: Callable[[set[str]], None], due: float) -> None:
         self.awaiting = awaiting
+        self.answered: set[str] = set()
         self.call = call
         self.due = due
 
@@ -31,11 +32,14 @@ class Barriers:
         # In the order in which they fall due.
         self._pending: dict[int, _Barrier] = {}
 
-    def begin(self, nodes: Iterable[str], call: Callable[[], None]) -> None:
-        """Call something when all that these nodes have sent until now has arrived; at once where there are none."""
+    def begin(self, nodes: Iterable[str], call: Callable[[set[str]], None]) -> None:
+        """Call something when all that these nodes have sent until now has arrived; at once where there are none.
+
+        It is called with the nodes that have answered.
+        """
         awaiting = set(nodes)
         if not awaiting:
-            call()
+            call(set())
             return
         self._number += 1
         self._pending[self._number] = _Barrier(awaiting, call, self._now() + self._timeout)
@@ -45,18 +49,20 @@ class Barriers:
     def passed(self, node: str, answer: Passed) -> None:
         """A node has answered."""
         barrier = self._pending.get(answer.number)
-        if barrier is not None:
+        if barrier is not None and node in barrier.awaiting:
+            barrier.answered.add(node)
             self._without(answer.number, barrier, node)
 
     def left(self, node: str) -> None:
         """A node is gone."""
         for number, barrier in list(self._pending.items()):
+            barrier.answered.discard(node)
             self._without(number, barrier, node)
 
     def _without(self, number: int, barrier: _Barrier, node: str) -> None:
         barrier.awaiting.discard(node)
         if not barrier.awaiting and self._pending.pop(number, None) is not None:
-            barrier.call()
+            barrier.call(barrier.answered)
 
     @property
     def due(self) -> float:
@@ -77,4 +83,4 @@ class Barriers:
             number = next(iter(self._pending))
             barrier = self._pending.pop(number)
             self.timed_out += len(barrier.awaiting)
-            barrier.call()
+            barrier.call(barrier.answered)

@@ -134,7 +134,7 @@ class Claims:
         if claim is None:
             giving = self._hall.giving(client_id)
             if not giving and (self._hall.holds(client_id) or not self._hall.nodes()):
-                self._own(client_id, self._next(), clean)
+                self._own(client_id, self.next(), clean)
                 return None
             claim = self._begin(client_id, user, clean)
         waiting = Waiting(self, claim, clean, told)
@@ -143,7 +143,7 @@ class Claims:
         else:
             claim.waiting.append(waiting)
             if claim.granted:
-                self._own(client_id, self._next(), clean)
+                self._own(client_id, self.next(), clean)
                 self._tell(waiting, 0)
         self._advance(claim)
         return waiting
@@ -215,7 +215,7 @@ class Claims:
                 call(code)
 
     def _begin(self, client_id: str, user: str | None, clean: bool) -> Claim:
-        claim = Claim(client_id, user, clean, self._next())
+        claim = Claim(client_id, user, clean, self.next())
         self.made += 1
         nodes = self._hall.nodes()
         if self._hall.giving(client_id):
@@ -231,7 +231,8 @@ class Claims:
         for node in nodes:
             self._hall.send(node, Ask(claim.client_id, claim.user, claim.clean, claim.merges, claim.time))
 
-    def _next(self) -> int:
+    def next(self) -> int:
+        """The next point of the clock."""
         self.clock = max(int(self._wall() * MICROSECONDS), self.clock + 1)
         return self.clock
 

@@ -5,6 +5,7 @@ message that came to the session before it went stays behind unnamed; at most `W
 that it has not taken. Until a node has said that it keeps the session, it is still here: if that node leaves, it stays.
 
 What comes to the session while it goes is its rest, and follows when all nodes know where its subscriptions stand now.
+With the rest the other node is told which nodes did not take part in this, and these are told of the move (`gates`).
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ class Giving:
         self.will_due = 0.0
         self.writer: SessionWriter | None = None
         self.rest = False
+        # Nodes that may not know the session's filters at the other node, or have not sent all that is for it here.
+        self.without: set[str] = set()
         # Nodes that claim it too: they have their answer when this is over.
         self.askers: list[tuple[str, Ask]] = []
 
@@ -91,13 +94,15 @@ class Giver:
         principals: Principals,
         send: Callable[[str, Message], None],
         over: Callable[[Giving], None],
-        barrier: Callable[[Callable[[], None]], None],
+        barrier: Callable[[Callable[[set[str]], None]], None],
+        parting: Callable[[Giving], None],
         now: Callable[[], float],
         log: Any,
         most_bytes: int,
     ) -> None:
         """`node`: this one. `over`: who is told that one has gone, or stays. `barrier`: calls when all has arrived that
-        the nodes had published for this one."""
+        the nodes had published for this one, with those of which that is not sure. `parting`: is told when what comes
+        to a session from now on does not go along any more."""
         self.givings: dict[str, Giving] = {}
         self.moved = 0
         """Sessions that have gone to other nodes."""
@@ -109,6 +114,7 @@ class Giver:
         self._send = send
         self._over = over
         self._barrier = barrier
+        self._parting = parting
         self._now = now
         self._log = log
         self._most_bytes = most_bytes
@@ -218,6 +224,7 @@ class Giver:
         session, now = giving.session, self._now()
         record = SessionRecord(giving.client_id, session.expiry_interval, 0.0, session.principal)
         if not session.ended:
+            self._parting(giving)
             rest = [delivery for delivery in session.queue.waiting() if delivery not in giving.gone]
             self._name(giving, rest)
             record.deliveries.extend(delivery_record(delivery, {}, now) for delivery in rest)
@@ -253,15 +260,17 @@ class Giver:
             line.unread = max(line.unread - size, 0)
             self._pump(node, line)
 
-    def ready(self, node: str, client_id: str, time: int) -> None:
-        """All nodes know that the subscriptions stand there: the rest goes."""
+    def ready(self, node: str, client_id: str, time: int, without: list[str]) -> None:
+        """All nodes know that the subscriptions stand there, `without` these: the rest goes."""
         giving = self._of(node, client_id, time)
         if giving is not None and not giving.rest and giving.writer is not None and giving.writer.over:
             giving.rest = True
+            giving.without = set(without)
             # What nodes sent before they knew it is still on its way here, perhaps.
-            self._barrier(lambda: self._begin_rest(giving))
+            self._barrier(lambda missed: self._begin_rest(giving, missed))
 
-    def _begin_rest(self, giving: Giving) -> None:
+    def _begin_rest(self, giving: Giving, missed: set[str]) -> None:
+        giving.without = (giving.without | missed) - {self._node, giving.node}
         if self.givings.get(giving.client_id) is giving:
             self._go_on(giving)
 

@@ -75,10 +75,11 @@ class Took(msgspec.Struct, array_like=True, frozen=True, tag=4):
 
 
 class Ready(msgspec.Struct, array_like=True, frozen=True, tag=5):
-    """The session's subscriptions stand here, and all nodes know it: the rest may follow."""
+    """The session's subscriptions stand here, and all nodes know it but those of `without`: the rest may follow."""
 
     client_id: Name
     time: Time
+    without: list[Name] = []
 
 
 class Taken(msgspec.Struct, array_like=True, frozen=True, tag=6):
@@ -120,7 +121,81 @@ class Offer(msgspec.Struct, array_like=True, frozen=True, tag=11):
     time: Time
 
 
-Message = Hello | Ask | Answer | Part | Took | Ready | Taken | Held | Compared | Pass | Passed | Offer
+class Source(msgspec.Struct, array_like=True, frozen=True):
+    """A node in whose queue messages wait for a session that was there.
+
+    `move`: by which it came there, and of which the node that has them may not have heard; "": all of them are for it.
+    `giver`: from where it came so. `asked`: whether `node` has told of the move.
+    """
+
+    node: Name
+    move: str = ""
+    giver: str = ""
+    asked: bool = False
+
+
+class Missed(msgspec.Struct, array_like=True, frozen=True):
+    """A node that has messages for a session which have come to neither node of its move (`gates`).
+
+    `sources`: where they wait, the node that gave the session first, then the one that gave it to that, and so on.
+    `received`: packet identifiers of QoS 2 messages of the node that the first source has had.
+    """
+
+    node: Name
+    sources: list[Source]
+    received: list[Annotated[int, msgspec.Meta(ge=1, le=65_535)]]
+
+
+class Without(msgspec.Struct, array_like=True, frozen=True, tag=12):
+    """Of a session whose rest follows: what it has not had of other nodes yet."""
+
+    client_id: Name
+    time: Time
+    missed: list[Missed]
+
+
+class Late(msgspec.Struct, array_like=True, frozen=True, tag=13):
+    """A session with these topic filters has moved to a node; without filters, several with any.
+
+    The other node is to hand over what it has for the session, and then make its mark.
+    """
+
+    name: Name
+    to: Name
+    missed: Missed
+    filters: list[Name]
+
+
+class Noted(msgspec.Struct, array_like=True, frozen=True, tag=14):
+    """The answer to that, where the session has moved from here."""
+
+    name: Name
+
+
+class Knows(msgspec.Struct, array_like=True, frozen=True, tag=15):
+    """Other nodes for which something may wait here, besides those that were named before."""
+
+    nodes: list[Name]
+
+
+Message = (
+    Hello
+    | Ask
+    | Answer
+    | Part
+    | Took
+    | Ready
+    | Taken
+    | Held
+    | Compared
+    | Pass
+    | Passed
+    | Offer
+    | Without
+    | Late
+    | Noted
+    | Knows
+)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Message]).decode

@@ -21,6 +21,7 @@ from broker.mesh.bus import OWNERSHIP, Bus, ProtocolFault, Room
 from broker.mesh.ownership.adopting import Adopter
 from broker.mesh.ownership.barriers import Barriers
 from broker.mesh.ownership.claims import Claims, Hall
+from broker.mesh.ownership.gates import SPEAKS, Gates, filters_of, name_of
 from broker.mesh.ownership.giving import Giver, Giving
 from broker.mesh.ownership.leaving import Leaving
 from broker.mesh.ownership.messages import (
@@ -30,7 +31,10 @@ from broker.mesh.ownership.messages import (
     Compared,
     Held,
     Hello,
+    Knows,
+    Late,
     Message,
+    Noted,
     Offer,
     Part,
     Pass,
@@ -38,6 +42,7 @@ from broker.mesh.ownership.messages import (
     Ready,
     Taken,
     Took,
+    Without,
     decode,
     encode,
 )
@@ -75,13 +80,21 @@ class Shell(ABC):
         """Call something in a later turn of the event loop."""
 
     @abstractmethod
-    def settle(self, call: Callable[[], None]) -> None:
+    def known(self) -> set[str]:
+        """The other nodes that are there, or for which something waits."""
+
+    @abstractmethod
+    def settle(self, call: Callable[[set[str]], None]) -> None:
         """Call something, not before this has returned, when every node knows the filters that stand here now, or has
-        had its time (`mesh.confirm_timeout`)."""
+        had its time (`mesh.confirm_timeout`): with those of the known ones that may not."""
 
     @abstractmethod
     def arrived(self, node: str, call: Callable[[], None]) -> None:
         """Call something when a node has all that was published here for it until now; never if it leaves before."""
+
+    @abstractmethod
+    def hand_over(self, late: Late) -> None:
+        """Put what waits for sessions that have moved into the queue of their node, and the mark behind it."""
 
     @abstractmethod
     def wake(self) -> None:
@@ -103,9 +116,15 @@ class Ownership(Room, Owner):
         timeout: float,
         principals: Principals | None = None,
         most_read: int = MOST_READ,
+        expiry: float = inf,
     ) -> None:
-        """`timeout`: seconds that a node is waited for (`mesh.confirm_timeout`). `most_read`: see `MOST_READ`."""
+        """`timeout`: seconds that a node is waited for (`mesh.confirm_timeout`). `most_read`: see `MOST_READ`.
+        `expiry`: seconds that a node that is gone may come back (`mesh.node_expiry`)."""
         known = Principals() if principals is None else principals
+        # What is still to be said to each node in this turn.
+        self._to_say: dict[str, list[Message]] = {}
+        # The nodes that are there: how many sessions they were told to be here.
+        self._told: dict[str, int] = {}
         self._router = router
         self._bus = bus
         self._shell = shell
@@ -113,11 +132,16 @@ class Ownership(Room, Owner):
         self.claims = Claims(bus.node, self._hall, shell.wall, timeout)
         # Two of them have to fit into the time that a claim has.
         self.barriers = Barriers(self.say, shell.now, timeout / 2)
-        self.giver = Giver(bus.node, router, known, self.say, self._given, self.barrier, shell.now, log, most_read)
+        self.gates = Gates(bus.node, router, self.say_now, self._told.__contains__, bus.version, shell.now, expiry, log)
+        router.publisher.late = self.gates
+        self.giver = Giver(
+            bus.node, router, known, self.say, self._given, self.barrier, self._parting, shell.now, log, most_read
+        )
         self.taker = Taker(
             router,
             known,
             self.claims,
+            self.gates,
             self.say,
             self._hall.giving,
             shell.settle,
@@ -134,10 +158,6 @@ class Ownership(Room, Owner):
         """This node is about to go: what it offers to others."""
         # When this node was last found to have stood still.
         self._held_up = -inf
-        # What is still to be said to each node in this turn.
-        self._to_say: dict[str, list[Message]] = {}
-        # The nodes that are there: how many sessions they were told to be here.
-        self._told: dict[str, int] = {}
         # The client identifiers that are still to be compared with a node, from the last on.
         self._comparing: dict[str, list[str]] = {}
 
@@ -168,8 +188,8 @@ class Ownership(Room, Owner):
     @property
     def due(self) -> float:
         """When `tick` is to be called (s, of the shell's clock); 0.0: not before something happens here."""
-        claims, barriers = self.claims.due, self.barriers.due
-        return min(claims, barriers) if claims and barriers else claims or barriers
+        times = [self.claims.due, self.barriers.due, self.gates.due]
+        return min((each for each in times if each > 0.0), default=0.0)
 
     def tick(self) -> None:
         """Go on without nodes that do not answer. Where this one stood still, their answers are heard first."""
@@ -183,25 +203,37 @@ class Ownership(Room, Owner):
             return
         self.barriers.tick()
         self.claims.tick()
+        self.gates.tick()
         self._shell.wake()
 
-    def barrier(self, call: Callable[[], None]) -> None:
-        """Call something when all has arrived that the nodes had published for this one."""
-        self.barriers.begin(self._told, call)
+    def barrier(self, call: Callable[[set[str]], None]) -> None:
+        """Call something when all has arrived that the nodes had published for this one, with those of the known ones
+        of which that is not sure."""
+        self.barriers.begin(self._told, lambda answered: call(self._shell.known() - answered))
 
     # -- the bus's -----------------------------------------------------------------------------------------------------
 
     def joined(self, node: str) -> None:
         """A node is there: say how many sessions are here, so that the one with fewer names them."""
         count = self._told[node] = sum(map(_counts, self._router.sessions.values()))
-        self.say(node, Hello(self.claims.clock, count))
+        self.say_now(node, Hello(self.claims.clock, count))
+        if self._bus.version(node) >= SPEAKS:
+            self.say_now(node, Knows(sorted(self._shell.known())))
+        self.gates.joined(node)
         self.claims.joined(node)
+
+    def met(self, node: str) -> None:
+        """Something may wait for a node from now on."""
+        for other in self._told:
+            if other != node and self._bus.version(other) >= SPEAKS:
+                self.say_now(other, Knows([node]))
 
     def left(self, node: str) -> None:
         """A node is gone, and all that was under way with it."""
         self._told.pop(node, None)
         self._to_say.pop(node, None)
         self._comparing.pop(node, None)
+        self.gates.left(node)
         self.barriers.left(node)
         self.taker.left(node)
         self.giver.left(node)
@@ -231,7 +263,7 @@ class Ownership(Room, Owner):
             case Took():
                 self.giver.took(node, message.size)
             case Ready():
-                self.giver.ready(node, message.client_id, message.time)
+                self.giver.ready(node, message.client_id, message.time, message.without)
             case Taken():
                 self.giver.taken(node, message.client_id, message.time)
             case Hello():
@@ -248,6 +280,16 @@ class Ownership(Room, Owner):
                 self.claims.fetch(message.client_id, message.user, node, message.time)
             case Offer():
                 pass  # this node is about to go, too
+            case Without():
+                self.taker.without(node, message)
+            case Late():
+                self._shell.hand_over(message)
+                if message.to != node:
+                    self.say(node, Noted(message.name))
+            case Knows():
+                self.gates.knows(node, message.nodes)
+            case Noted():
+                self.gates.noted(node, message)
 
     def _pass(self, node: str, number: int) -> None:
         if node in self._told:
@@ -267,6 +309,10 @@ class Ownership(Room, Owner):
             self._bus.send(node, OWNERSHIP, encode(waiting))
             waiting.clear()
 
+    def say_now(self, node: str, message: Message) -> None:
+        """Say something to a node, before all else that it is sent after this."""
+        self._bus.send(node, OWNERSHIP, encode([*self._to_say.pop(node, ()), message]))
+
     def _flush(self) -> None:
         to_say, self._to_say = self._to_say, {}
         for node, waiting in to_say.items():
@@ -275,10 +321,21 @@ class Ownership(Room, Owner):
 
     # -- sessions that go ----------------------------------------------------------------------------------------------
 
+    def _parting(self, giving: Giving) -> None:
+        """What comes to a session from now on does not go along: say of whom more may come, and tell those."""
+        filters = filters_of([giving.session])
+        if filters and self._bus.version(giving.node) >= SPEAKS:
+            missed = self.gates.missed(giving.session, giving.without)
+            if missed:
+                self.say(giving.node, Without(giving.client_id, giving.ask.time, missed))
+                self.gates.owe(name_of(giving.client_id, giving.ask.time), giving.node, missed, filters)
+
     def _given(self, giving: Giving) -> None:
         """A session has gone, or stays: whoever has waited for that goes on."""
         for node, ask in sorted(giving.askers, key=lambda asker: (asker[1].time, asker[0]), reverse=True):
             self.claims.serve(node, ask)
+        if self._router.sessions.get(giving.client_id) is not giving.session:
+            self.gates.forget(giving.session)
         if not self._hall.giving(giving.client_id):
             self.taker.given(giving.client_id)
             self.claims.given(giving.client_id)

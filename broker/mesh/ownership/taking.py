@@ -23,8 +23,9 @@ from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.mesh.bus import ProtocolFault
 from broker.mesh.ownership.claims import Claim, Claims
+from broker.mesh.ownership.gates import Gate, Gates, drop_waiting, name_of
 from broker.mesh.ownership.merging import is_of, waiting_again
-from broker.mesh.ownership.messages import Message, Part, Ready, Taken, Took
+from broker.mesh.ownership.messages import Message, Missed, Part, Ready, Taken, Took, Without
 from broker.mesh.ownership.records import SessionReader
 from broker.store.groups.principals import Principals
 
@@ -44,6 +45,9 @@ class Coming:
         # Its subscriptions stand here, and the rest may come.
         self.placed = False
         self.rest: list[DeliveryRecord] = []
+        # The nodes that did not take part, and what it is shut to them with; None: as if all had.
+        self.missed: list[Missed] = []
+        self.gate: Gate | None = None
         # Its messages are in the session here.
         self.complete = False
 
@@ -67,17 +71,18 @@ class Taker:
         router: Router,
         principals: Principals,
         claims: Claims,
+        gates: Gates,
         send: Callable[[str, Message], None],
         giving: Callable[[str], bool],
-        settle: Callable[[Callable[[], None]], None],
-        barrier: Callable[[Callable[[], None]], None],
+        settle: Callable[[Callable[[set[str]], None]], None],
+        barrier: Callable[[Callable[[set[str]], None]], None],
         compare: Callable[[list[str]], None],
         now: Callable[[], float],
         log: Any,
     ) -> None:
         """`giving`: whether a session is on its way to another node. `settle`: calls when all nodes know what this
-        one's clients have subscribed to. `barrier`: calls when all has arrived that the nodes had published for this.
-        `compare`: has all nodes say whether they have a session of a client, too."""
+        one's clients have subscribed to, with those that may not. `barrier`: calls when all has arrived that the nodes
+        had published for this. `compare`: has all nodes say whether they have a session of a client, too."""
         self.coming: dict[tuple[str, str], Coming] = {}
         self.moved = 0
         """Sessions that have come from other nodes."""
@@ -88,6 +93,7 @@ class Taker:
         self._router = router
         self._principals = principals
         self._claims = claims
+        self._gates = gates
         self._send = send
         self._giving = giving
         self._settle = settle
@@ -118,10 +124,17 @@ class Taker:
         if part.rest:
             # What came to the old node came here too, or does so before this is passed.
             coming.rest = record.deliveries
-            self._barrier(lambda: self._complete(coming, True))
+            self._barrier(lambda _: self._complete(coming, True))
         else:
             coming.record = record
             self._place(coming)
+
+    def without(self, node: str, without: Without) -> None:
+        """What has not come to the old node of a session either. Raises ProtocolFault."""
+        coming = self.coming.get((node, without.client_id))
+        if coming is None or coming.time != without.time or not coming.placed or coming.complete:
+            raise ProtocolFault("what is missing of a session that nobody expects")
+        coming.missed = without.missed
 
     # -- its subscriptions ---------------------------------------------------------------------------------------------
 
@@ -141,14 +154,15 @@ class Taker:
                 deliveries, record.deliveries = record.deliveries, []
                 coming.fresh = admit(router, record, now)
                 record.deliveries = deliveries
+                coming.gate = self._gates.begin(name_of(coming.client_id, coming.time), coming.node, [coming.fresh])
         elif is_of(router, session, record, now):
             self.merged += 1
             subscribe(router, session, record.subscriptions)
-        self._settle(lambda: self._settled(coming))
+        self._settle(lambda unsure: self._settled(coming, unsure))
 
-    def _settled(self, coming: Coming) -> None:
+    def _settled(self, coming: Coming, unsure: set[str]) -> None:
         if self.coming.get((coming.node, coming.client_id)) is coming:
-            self._send(coming.node, Ready(coming.client_id, coming.time))
+            self._send(coming.node, Ready(coming.client_id, coming.time, sorted(unsure)))
 
     def given(self, client_id: str) -> None:
         """A session goes to another node no more: one that came meanwhile has its place."""
@@ -167,6 +181,11 @@ class Taker:
         router, now = self._router, self._now()
         session = router.sessions.get(coming.client_id)
         dropped = self.dropped
+        gate, coming.gate = coming.gate, None
+        if gate is not None:
+            shut = self._gates.shut(gate, coming.missed)
+            if shut and session is coming.fresh and session is not None:
+                drop_waiting(session, shut)
         if session is not None:
             if session is coming.fresh and session.outbox is None and not session.inflight:
                 # What waits on disk alone already stays before the rest.
@@ -182,6 +201,8 @@ class Taker:
                 deliveries = []
                 self.dropped += len(record.deliveries) + len(rest)
             self.dropped += append(router, session, deliveries, now)
+        if gate is not None:
+            self._gates.ask(gate)
         self.moved += 1
         self._log.debug("session moved here", client_id=coming.client_id, node=coming.node)
         if self.dropped > dropped:
@@ -220,6 +241,9 @@ class Taker:
                 self._end(coming)
 
     def _end(self, coming: Coming) -> None:
+        if coming.gate is not None:
+            self._gates.shut(coming.gate, ())
+            coming.gate = None
         if self.coming.pop((coming.node, coming.client_id), None) is not None and coming.claim is not None:
             self._claims.move_ends(coming.claim, coming.node)
 

@@ -6,8 +6,8 @@ It excuses what the page excuses, and nothing else:
   one: what was on its way meanwhile may be in both, and what may have been sent in one is not sent again (QoS 2); what
   it publishes with a packet identifier that one of them knows is taken for a repetition (QoS 2);
 - a message that waits in the memory of a node for one that cannot be reached ends with that node's process;
-- a session that moves while a third node cannot be reached misses what is published there until that is over, or gets
-  it again;
+- a session that has moved while a third node could not be reached misses what is published there until that is over,
+  or gets it again, if one of its own nodes ends before, or did not answer in time;
 - a process that starts while a node cannot be reached does not know what that one's clients want;
 - a message of QoS 2 that a process has when it ends, before it has acknowledged it, may not get to other nodes,
   or twice;
@@ -250,7 +250,7 @@ def _ended_with_a_session(whole: _Whole, sent: Sent, client: str) -> bool:
 
 def _moved_without(whole: _Whole, node: str, client: str, at: float) -> bool:
     """Whether a client moved between two other nodes while one of these could not reach the node, which had the message
-    at this time, before it could again."""
+    at this time, and one of the client's nodes ended before it could again; or they did not answer in time."""
     for before, event in whole.moves(client):
         if node in (before.node, event.node):
             continue
@@ -258,9 +258,18 @@ def _moved_without(whole: _Whole, node: str, client: str, at: float) -> bool:
             return True
         for other in (before.node, event.node):
             found = whole.apart(node, other, event.began, event.at)
-            if found is not None and found[0] <= at <= found[1]:
+            if found is not None and found[0] <= at <= found[1] and _ended(whole, client, before, event, found[1]):
                 return True
     return False
+
+
+def _ended(whole: _Whole, client: str, before: Opened, event: Opened, end: float) -> bool:
+    """Whether the process of a node that a client has come from, or been at since, ended before a time."""
+    nodes = {before.node} | whole.homes_between(client, event.at, end)
+    return any(
+        fault.kind == "kill" and fault.nodes[0] in nodes and event.began <= fault.until and fault.at <= end
+        for fault in whole.faults
+    )
 
 
 def _ended_with(whole: _Whole, node: str, client: str, at: float) -> bool:
@@ -361,20 +370,6 @@ def _was_overtaken(whole: _Whole, event: Received, before: Received) -> bool:
     return False
 
 
-def _came_with_a_move(whole: _Whole, event: Received) -> bool:
-    """Whether it came as its client moved, while one of the two nodes could not reach a third one: what comes along and
-    what the new node had by then may stand in either order."""
-    for before, opened in whole.moves(event.client):
-        if not opened.began - whole.settles <= event.at <= opened.at + whole.settles:
-            continue
-        two = {before.node, opened.node}
-        others = {each.node for homes in whole.homes.values() for each in homes}
-        others.update(node for fault in whole.faults for node in fault.nodes)
-        if any(whole.apart(node, one, opened.began, opened.at) for node in others - two for one in two):
-            return True
-    return False
-
-
 def _order(whole: _Whole, verdict: Verdict) -> None:
     """[MQTT-4.6.0-6] The first deliveries of a topic come in the order in which its publisher sent them."""
     highest: dict[tuple[str, str], Received] = {}
@@ -394,7 +389,6 @@ def _order(whole: _Whole, verdict: Verdict) -> None:
                 whole.one_of_two(event.client, event.topic, (before.number, event.number), event.at)
                 or _came_late(whole, event.client, whole.messages.get((event.topic, event.number)))
                 or _was_overtaken(whole, event, before)
-                or _came_with_a_move(whole, event)
             ),
             event.client,
             f"{event.topic} {event.number} came behind {before and before.number}",

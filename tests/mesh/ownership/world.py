@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -18,6 +19,7 @@ from broker.core.queues.message import Message
 from broker.core.routing.loop_detection import NODES
 from broker.core.session.session import Session
 from broker.mesh.bus import Bus, Room
+from broker.mesh.ownership.messages import Late, Missed
 from broker.mesh.ownership.room import Ownership, Shell
 from tests.core.harness import Client, Network, limits, total_ledger
 
@@ -67,7 +69,7 @@ class Node(Shell):
         self.wants = False
         self.version = 0
         self.confirmed: dict[str, int] = {}
-        self._settling: list[tuple[int, Callable[[], None]]] = []
+        self._settling: list[tuple[int, Callable[[set[str]], None]]] = []
 
     def now(self) -> float:
         """The network's clock."""
@@ -89,7 +91,20 @@ class Node(Shell):
         """Behind what is in the pipe."""
         self._world.pipes[self.name, node].append(call)
 
-    def settle(self, call: Callable[[], None]) -> None:
+    def known(self) -> set[str]:
+        """Nothing waits for those that are not there."""
+        return self.there
+
+    def waiting(self, missed: Missed, filters: list[str]) -> list[Message]:
+        """Nothing waits."""
+        del missed, filters
+        return []
+
+    def hand_over(self, late: Late) -> None:
+        """The bus speaks no version that has it."""
+        raise AssertionError(late)
+
+    def settle(self, call: Callable[[set[str]], None]) -> None:
         """When all that are there have confirmed what is wanted here."""
         self.tell_wants()
         self._settling.append((self.version, call))
@@ -100,7 +115,7 @@ class Node(Shell):
         waiting, self._settling = self._settling, []
         for version, call in waiting:
             if all(self.confirmed.get(node, 0) >= version for node in self.there):
-                self.soon(call)
+                self.soon(partial(call, set[str]()))
             else:
                 self._settling.append((version, call))
 

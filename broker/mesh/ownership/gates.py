@@ -1,0 +1,322 @@
+"""Sessions that have come here while another node could not be reached: what is published there comes its own way.
+
+A node X that the old node of a session and this one could not both reach during the move has messages for the session
+in its queue for the old node, and perhaps in that for this one, too. So the session is *shut* to X until X says so in
+the stream of what it publishes for this node: first X puts there what waits for the old node (`links.late`), named by
+the move (`name_of`), and then a mark, behind which all comes as usual.
+
+Owns the gates of this node, and what it owes others as the old node of sessions: to tell each X of the move before X
+sends it anything else. Promises: a gate opens with the mark, when X does not know of marks, or after `expiry` seconds;
+there are no more than `MOST` gates and as many messages owed: beyond, sessions move as if all nodes had been reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+from itertools import islice, takewhile
+from math import inf
+from typing import Any, Final
+
+from broker.core.hooks import LateListener
+from broker.core.persistence.late import deliver_late
+from broker.core.queues.message import Message
+from broker.core.routing.loop_detection import NODES
+from broker.core.routing.router import Router
+from broker.core.session.session import Session
+from broker.mesh.ownership.messages import Late, Missed, Noted, Source
+from broker.mesh.ownership.messages import Message as Said
+
+MOST: Final = 65_536
+"""Sessions that may be shut to nodes, and topic filters in what is owed to nodes, at most."""
+
+SOURCES: Final = 16
+"""Moves of a session, one after the other, of which a node that cannot be reached has heard in part, at most."""
+
+SPEAKS: Final = 3
+"""The version of the mesh from which on nodes know of all this."""
+
+MARK: Final = "!"
+"""What stands behind the name of a move in a mark."""
+
+FROM: Final = f"{NODES}from/"
+
+
+def name_of(client_id: str, time: int) -> str:
+    """What the move of a session because of a claim is called."""
+    return f"{time}-{blake2b(client_id.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
+
+
+class Gate:
+    """Sessions that have come from a node in one go. `name`: of the move; `missed`: by name, whom they are shut to."""
+
+    def __init__(self, name: str, giver: str, sessions: list[Session], due: float) -> None:
+        self.name = name
+        self.giver = giver
+        self.sessions = sessions
+        self.due = due
+        # Which of the nodes were asked for their mark.
+        self.asked: set[str] = set()
+        self.missed: dict[str, Missed] = {}
+        # It is still being found out which nodes they are to be shut to; these have made their mark already.
+        self.coming = True
+        self.marked: set[str] = set()
+
+
+class Owed:
+    """A node is to be told of a move. `told`: that was tried."""
+
+    def __init__(self, late: Late, due: float) -> None:
+        self.late = late
+        self.due = due
+        self.told = False
+
+
+class Gates(LateListener):
+    """The gates of one node, and what it owes. `expiry`: `mesh.node_expiry`."""
+
+    def __init__(
+        self,
+        node: str,
+        router: Router,
+        say_now: Callable[[str, Said], None],
+        there: Callable[[str], bool],
+        version: Callable[[str], int],
+        now: Callable[[], float],
+        expiry: float,
+        log: Any,
+    ) -> None:
+        """`say_now`: says something to a node before all that is sent to it after."""
+        self.opened_late = 0
+        """Gates that opened because their time was over: the sessions may have missed messages of that node."""
+        self.node = node
+        self._router = router
+        self._say_now = say_now
+        self._there = there
+        self._version = version
+        self._now = now
+        self._expiry = expiry
+        self._log = log
+        # Both in the order in which their time is over.
+        self._gates: dict[str, Gate] = {}
+        self._owed: dict[tuple[str, str], Owed] = {}
+        self._owing = 0
+        self._of: dict[Session, Gate] = {}
+        # What nodes that are there have something for.
+        self._knows: dict[str, set[str]] = {}
+
+    def __len__(self) -> int:
+        """How many moves are not over for all nodes."""
+        return len(self._gates)
+
+    @property
+    def owed(self) -> int:
+        """How many messages are owed to nodes."""
+        return len(self._owed)
+
+    # -- sessions that come --------------------------------------------------------------------------------------------
+
+    def begin(self, name: str, giver: str, sessions: list[Session]) -> Gate | None:
+        """Sessions of a node are here now, and all that comes for the move of this name is for them."""
+        if name in self._gates or len(self._of) + len(sessions) > MOST:
+            return None
+        gate = self._gates[name] = Gate(name, giver, sessions, self._now() + self._expiry)
+        for session in sessions:
+            self._of[session] = gate
+        return gate
+
+    def shut(self, gate: Gate, missed: Iterable[Missed]) -> set[str]:
+        """It is known which nodes were missed: shut the sessions to them, but for those that have made their mark.
+
+        Which they are, as publishers. `ask` follows.
+        """
+        gate.coming = False
+        gate.missed = {each.node: each for each in missed if each.node not in gate.marked and self._has(each)}
+        shut = {FROM + node for node in gate.missed}
+        for session in gate.sessions:
+            session.shut = set(shut) if shut else None
+        if not shut:
+            self._end(gate)
+        return shut
+
+    def _has(self, missed: Missed) -> bool:
+        """Whether a node may have something in one of its queues."""
+        knows = self._knows.get(missed.node)
+        return knows is None or any(source.node in knows for source in missed.sources)
+
+    def ask(self, gate: Gate) -> None:
+        """Ask those nodes that are there for their marks."""
+        for node in list(gate.missed):
+            if self._there(node):
+                self._ask(gate, node)
+
+    def _ask(self, gate: Gate, node: str) -> None:
+        if self._version(node) < SPEAKS:
+            self._open(gate, node)
+            return
+        gate.asked.add(node)
+        self._say_now(node, Late(gate.name, self.node, gate.missed[node], filters_of(gate.sessions)))
+
+    def came(self, move: str, node: str, message: Message) -> int:
+        """See `LateListener.came`."""
+        name = move.removesuffix(MARK)
+        gate = self._gates.get(name)
+        other = node.removeprefix(FROM)
+        if gate is None:
+            return 0  # it was told of twice
+        if move != name:
+            if gate.coming:
+                gate.marked.add(other)
+                for session in gate.sessions:
+                    drop_waiting(session, {node})
+            elif other in gate.missed:
+                self._open(gate, other)
+            return 0
+        if not gate.coming and other not in gate.missed:
+            return 0
+        message.publisher = f"{NODES}late/{other}"
+        return self.put(gate, message)
+
+    def put(self, gate: Gate, message: Message) -> int:
+        """A message is for these sessions. How many took it."""
+        here = [each for each in gate.sessions if self._is_here(each)]
+        return sum(deliver_late(self._router, each, message, message.publisher) for each in here)
+
+    def _is_here(self, session: Session) -> bool:
+        return self._router.sessions.get(session.client_id) is session
+
+    def _open(self, gate: Gate, node: str) -> None:
+        del gate.missed[node]
+        for session in gate.sessions:
+            if session.shut is not None:
+                session.shut.discard(FROM + node)
+                if not session.shut:
+                    session.shut = None
+        if not gate.missed:
+            self._end(gate)
+
+    def _end(self, gate: Gate) -> None:
+        self._gates.pop(gate.name, None)
+        for session in gate.sessions:
+            self._of.pop(session, None)
+
+    def forget(self, session: Session) -> None:
+        """A session is not here any more."""
+        gate = self._of.pop(session, None)
+        if gate is not None:
+            session.shut = None
+            gate.sessions.remove(session)
+            if not gate.sessions:
+                self._end(gate)
+
+    # -- sessions that go ----------------------------------------------------------------------------------------------
+
+    def missed(self, session: Session, nodes: set[str]) -> list[Missed]:
+        """What of a session that goes now these nodes and those that it is shut to have not sent yet."""
+        gate = self._of.get(session)
+        shut = {} if gate is None else gate.missed
+        found: list[Missed] = []
+        for node in nodes | shut.keys():
+            sources = [Source(self.node)]
+            if gate is not None and node in shut:
+                older = [each for each in shut[node].sources if not self._never_told(node, each)]
+                sources = [Source(self.node, gate.name, gate.giver, node in gate.asked), *older]
+            if len(sources) <= SOURCES:
+                known = self._router.sessions.get(FROM + node)
+                received = [] if known is None or known.incoming_qos2 is None else sorted(known.incoming_qos2)
+                found.append(Missed(node, sources, received))
+        return found
+
+    def _never_told(self, node: str, source: Source) -> bool:
+        """Whether a node will never hear of a move that went from here: a session that goes to and fro leaves none."""
+        owed = self._owed.get((node, source.move))
+        if source.asked or source.giver != self.node or owed is None or owed.told:
+            return False
+        self._settled(node, source.move)
+        return True
+
+    def owe(self, name: str, to: str, missed: Iterable[Missed], filters: list[str]) -> None:
+        """Tell these nodes that a session goes to a node, at once or when they are there."""
+        for each in missed:
+            if self._owing + 1 + len(filters) <= MOST and (each.node, name) not in self._owed:
+                owed = self._owed[each.node, name] = Owed(Late(name, to, each, filters), self._now() + self._expiry)
+                self._owing += 1 + len(filters)
+                if self._there(each.node):
+                    self._tell(owed)
+
+    def _tell(self, owed: Owed) -> None:
+        node = owed.late.missed.node
+        owed.told = True
+        if self._version(node) < SPEAKS:
+            self._settled(node, owed.late.name)
+        else:
+            self._say_now(node, owed.late)
+
+    def _settled(self, node: str, name: str) -> None:
+        owed = self._owed.pop((node, name), None)
+        if owed is not None:
+            self._owing -= 1 + len(owed.late.filters)
+
+    def noted(self, node: str, noted: Noted) -> None:
+        """A node has heard of it."""
+        self._settled(node, noted.name)
+
+    # -- nodes and time ------------------------------------------------------------------------------------------------
+
+    def knows(self, node: str, nodes: Iterable[str]) -> None:
+        """A node has something for these, or may have."""
+        self._knows.setdefault(node, set()).update(nodes)
+
+    def left(self, node: str) -> None:
+        """A node is gone: what it has is not known any more."""
+        self._knows.pop(node, None)
+
+    def joined(self, node: str) -> None:
+        """A node is there: before anything else it hears of the moves that it has missed."""
+        for owed in list(self._owed.values()):
+            if owed.late.missed.node == node:
+                self._tell(owed)
+        for gate in list(self._gates.values()):
+            if node in gate.missed:
+                self._ask(gate, node)
+
+    @property
+    def due(self) -> float:
+        """When `tick` is to be called; 0.0: not before something happens here."""
+        dues = [gate.due for gate in islice(self._gates.values(), 1)]
+        dues += [owed.due for owed in islice(self._owed.values(), 1)]
+        return min((each for each in dues if each < inf), default=0.0)
+
+    def tick(self) -> None:
+        """Open the gates whose time is over."""
+        now = self._now()
+        for gate in list(takewhile(lambda gate: gate.due <= now, self._gates.values())):
+            for node in list(gate.missed):
+                self.opened_late += 1
+                self._log.warning("messages may be missing", node=node, sessions=len(gate.sessions), move=gate.name)
+                self._open(gate, node)
+            self._end(gate)
+        for key, _ in list(takewhile(lambda item: item[1].due <= now, self._owed.items())):
+            self._settled(*key)
+
+
+def filters_of(sessions: Iterable[Session]) -> list[str]:
+    """What some sessions have subscribed to, without share groups."""
+    found = {
+        each.topic_filter: None for session in sessions for each in session.subscriptions.values() if not each.group
+    }
+    return list(found)
+
+
+def drop_waiting(session: Session, publishers: set[str]) -> None:
+    """Have nothing of these publishers wait in a session whose client has not been here yet: it comes another way."""
+    if session.outbox is not None or session.inflight.count or session.queue.disk is not None:
+        return
+    waiting = session.queue.take_all()
+    session.offered -= len(waiting)
+    for delivery in waiting:
+        message = delivery.message
+        if message.publisher not in publishers or delivery.group is not None or delivery.qos == 0:
+            session.deliver(
+                message, delivery.qos, delivery.retain, delivery.identifiers, delivery.group, delivery.sub_queue
+            )
