@@ -30,6 +30,9 @@ AT_ONCE: Final = 2
 """Requests to look at something that are worked at in one turn of the event loop: each takes about a millisecond of it,
 and MQTT clients wait for all of them."""
 
+LONGEST_NAME: Final = 64
+"""Characters of a name in a body that are told."""
+
 LONGEST_LIST: Final = 5
 """Faults of a query or a body that are told."""
 
@@ -71,8 +74,8 @@ Handler: TypeAlias = Callable[[Call], Awaitable[BaseModel | web.StreamResponse |
 class Route:
     """One method of one path. `{name}` in the path is one segment of it.
 
-    `handler` gives a model, which is answered as JSON; None for 204; or a response of its own. `streams`: its answer
-    may take longer than `http.timeout`.
+    `body` is a model that forbids names that it does not have. `handler` gives a model, which is answered as JSON;
+    None for 204; or a response of its own. `streams`: its answer may take longer than `http.timeout`.
     """
 
     method: Method
@@ -201,7 +204,7 @@ def _query(request: web.Request, model: type[BaseModel]) -> BaseModel:
     try:
         return model.model_validate(given)
     except ValidationError as error:
-        raise ApiError(400, "BAD_REQUEST", _told(error)) from None
+        raise ApiError(400, "BAD_REQUEST", _told(error, model)) from None
 
 
 async def _body(request: web.Request, model: type[BaseModel]) -> BaseModel:
@@ -214,12 +217,27 @@ async def _body(request: web.Request, model: type[BaseModel]) -> BaseModel:
     except web.RequestPayloadError:
         raise ApiError(400, "BAD_REQUEST", "the body is not encoded as its headers say") from None
     except ValidationError as error:
-        raise ApiError(400, "BAD_REQUEST", _told(error)) from None
+        raise ApiError(400, "BAD_REQUEST", _told(error, model)) from None
 
 
-def _told(error: ValidationError) -> str:
+def _told(error: ValidationError, model: type[BaseModel]) -> str:
     """What is wrong, without what was given: that may be a password."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
-    told = [f"{'.'.join(str(part) for part in each['loc']) or 'body'}: {each['msg']}" for each in faults]
+    told = []
+    for each in faults:
+        place = each["loc"]
+        unknown = each["type"] == "extra_forbidden"
+        what = f"there is {_known(model, place[:-1])}" if unknown else each["msg"]
+        told.append(f"{'.'.join(str(part)[:LONGEST_NAME] for part in place) or 'body'}: {what}")
     more = len(told) - LONGEST_LIST
     return "; ".join(told[:LONGEST_LIST]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _known(model: type[BaseModel], place: Sequence[int | str]) -> str:
+    """The names that there are at a place in a body."""
+    for part in place:
+        inner = model.model_fields[str(part)].annotation
+        assert isinstance(inner, type)
+        assert issubclass(inner, BaseModel)
+        model = inner
+    return ", ".join(sorted(field.alias or name for name, field in model.model_fields.items()))

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from broker.admin.api.clients import moment
 from broker.admin.errors import ApiError
@@ -34,6 +34,8 @@ TEXT = "banned"
 
 class NewBan(BaseModel):
     """A new ban."""
+
+    model_config = ConfigDict(extra="forbid")
 
     as_: Annotated[Literal["clientid", "username", "peerhost", "peerhost_net"], Field(alias="as")]
     who: Annotated[str, Field(min_length=1, max_length=65_535)]

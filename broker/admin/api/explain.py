@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from broker.admin.errors import ApiError
 from broker.admin.paging import PageQuery, cursor_of, name_of
@@ -40,6 +40,8 @@ class Asked(PageQuery):
 
 class Begin(BaseModel):
     """The client whose messages are watched."""
+
+    model_config = ConfigDict(extra="forbid")
 
     client: Annotated[str, Field(min_length=1, max_length=LONGEST)]
     topic_filter: Annotated[str, Field(max_length=LONGEST)] = ""

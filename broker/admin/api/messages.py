@@ -11,7 +11,7 @@ import base64
 import binascii
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from broker.admin.errors import ApiError
 from broker.admin.host import Host
@@ -60,6 +60,8 @@ class RetainedQuery(PageQuery):
 class Properties(BaseModel):
     """The MQTT 5.0 properties of a message (section 3.3.2.3)."""
 
+    model_config = ConfigDict(extra="forbid")
+
     payload_format_indicator: Annotated[int, Field(ge=0, le=1)] | None = None
     message_expiry_interval: Annotated[int, Field(ge=0, le=LONGEST_EXPIRY)] | None = None
     """Seconds."""
@@ -71,6 +73,8 @@ class Properties(BaseModel):
 
 class Publish(BaseModel):
     """A message."""
+
+    model_config = ConfigDict(extra="forbid")
 
     topic: Annotated[str, Field(min_length=1, max_length=65_535)]
     payload: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from broker.admin.errors import ApiError
 from broker.admin.routing import BASE, Call, Route
@@ -24,6 +24,8 @@ class Reloaded(BaseModel):
 class LogLevel(BaseModel):
     """A log level for a time."""
 
+    model_config = ConfigDict(extra="forbid")
+
     level: LogLevelName
     seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 600.0
     """Seconds after which the level of the settings applies again."""
@@ -37,6 +39,8 @@ class Level(BaseModel):
 
 class Drain(BaseModel):
     """How to move clients to other brokers."""
+
+    model_config = ConfigDict(extra="forbid")
 
     seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 60.0
     """Seconds over which the broker asks them to leave, evenly."""

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Final, Literal, TypeAlias
 
 from aiohttp import web
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from broker.admin.errors import ApiError
 from broker.admin.paging import Meta, Page
@@ -41,6 +41,8 @@ LOOK: Final = 1.0
 
 class Begin(BaseModel):
     """A new trace."""
+
+    model_config = ConfigDict(extra="forbid")
 
     type: Kind
     value: Annotated[str, Field(min_length=1, max_length=65_535)]
