@@ -220,7 +220,6 @@ class Broker(Server):
                 admin = AdminServer(self, self.settings.http)
                 await admin.start()
                 self.admin = admin
-                self.figures.certificates = admin.certificates
             await self.watch()
         except BaseException:
             # It listens already, and nobody will stop what did not start.

@@ -100,6 +100,13 @@ class Feed:
         """One for each snapshot; there are none of times in which nobody listened."""
         self.made = 0
         """Snapshots since the start."""
+        self.refused = 0
+        """Listeners that found no place."""
+
+    @property
+    def listening(self) -> int:
+        """How many listen."""
+        return len(self._listeners)
 
     def ticking(self) -> bool:
         """Whether snapshots are made: as long as anybody listens."""
@@ -108,6 +115,7 @@ class Feed:
     def enter(self) -> Listener:
         """Begin to listen: the first snapshot is there at once. Raises ApiError where there is no room."""
         if len(self._listeners) >= self._most:
+            self.refused += 1
             raise ApiError(503, "SERVICE_UNAVAILABLE", f"{self._most} pages are open: http.max_event_streams")
         if not self._last or self._broker.loop.time() - self._made_at >= EVERY:
             self._snapshot()

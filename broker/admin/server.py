@@ -87,6 +87,8 @@ class AdminServer:
         except (SecurityError, TlsError) as error:
             raise StartupError(f"http: {error}") from error
         self.access = Access(credentials)
+        self._broker.figures.certificates = self.certificates
+        self._broker.figures.http = self.counts
         desk = Desk(
             self._broker, self.access, self.doors, settings.timeout, ("/metrics",) if settings.public_metrics else ()
         )
@@ -166,6 +168,18 @@ class AdminServer:
     def certificates(self) -> dict[str, float]:
         """When the certificates of https:// end, by file, in seconds since 1970."""
         return self._expires
+
+    def counts(self) -> dict[str, int]:
+        """What the figures tell of connections."""
+        doors, feed = self.doors, self.feed
+        return {
+            "connections": len(doors.open),
+            "connections_refused": doors.refused,
+            "connections_evicted": doors.evicted,
+            "connections_cut": doors.cut,
+            "event_streams": feed.listening,
+            "event_streams_refused": feed.refused,
+        }
 
     def files(self) -> list[str]:
         """The files that are read again."""

@@ -13,6 +13,7 @@ from broker.admin import events
 from broker.admin.errors import ApiError
 from broker.admin.events import Listener
 from broker.mesh.mesh import Mesh
+from broker.observe.figures import catalogue
 from broker.settings.mesh import Mesh as MeshSettings
 from canopy import Broker
 from tests.admin.conftest import Serve
@@ -108,6 +109,8 @@ async def test_there_is_room_for_so_many_pages(serve: Serve, ask: aiohttp.Client
         async with ask.get(f"{broker.http[0]}/events") as refused:
             assert refused.status == 503
             assert "http.max_event_streams" in await refused.text()
+        found = dict(catalogue.topics(broker.figures.read()))
+        assert (found["http/event streams"], found["http/event streams/refused"]) == ("1", "1")
         with pytest.raises(ApiError):
             feed(broker).enter()
     await until(lambda: not feed(broker).ticking())

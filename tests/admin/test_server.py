@@ -19,6 +19,7 @@ from broker.admin.routes import all_routes
 from broker.admin.routing import AT_ONCE, Call, Route
 from broker.draining import Draining
 from broker.net.listening.listeners import StartupError
+from broker.observe.figures import catalogue
 from canopy import Broker, Settings
 from tests.admin.conftest import Serve
 from tests.support.waiting import until
@@ -35,6 +36,11 @@ async def rest(reader: asyncio.StreamReader) -> bytes:
         return await asyncio.wait_for(reader.read(), 10)
     except ConnectionError:
         return b""
+
+
+def told(broker: Broker, name: str) -> str:
+    """A figure of HTTP, as `$SYS` says it."""
+    return dict(catalogue.topics(broker.figures.read()))[f"http/{name}"]
 
 
 def test_without_an_address_nothing_of_it_is_loaded() -> None:
@@ -123,7 +129,7 @@ async def test_one_connection_too_many_is_closed_where_all_others_are_being_answ
     release.set()
     assert (await rest(answered)).endswith(b"held")
     assert broker.admin is not None
-    assert (broker.admin.doors.refused, broker.admin.doors.evicted) == (1, 0)
+    assert (told(broker, "connections/refused"), told(broker, "connections/evicted")) == ("1", "0")
     for writer in (one, other):
         writer.close()
 
@@ -146,8 +152,8 @@ async def test_connections_that_ask_for_nothing_keep_nobody_out(
         # With TLS: nothing, or the beginning of a record that never ends.
         writer.write(b"\x16\x03\x01\x3f\xff" + sent if secured and sent else sent)
         silent.append((reader, writer))
-    await until(lambda: broker.admin is not None and broker.admin.doors.evicted == 8)
-    assert len(broker.admin.doors.open) == 4
+    await until(lambda: told(broker, "connections/evicted") == "8")
+    assert told(broker, "connections") == "4"
     for reader, _ in silent[:8]:
         assert await rest(reader) == b""
     url = f"{broker.http[0].replace('127.0.0.1', 'localhost')}/healthz"
@@ -211,7 +217,7 @@ async def test_an_answer_that_nobody_takes_is_given_up(serve: Serve) -> None:
             await asyncio.wait_for(loop.sock_sendall(sock, request * 50), 0.1)
         except (TimeoutError, ConnectionError):
             await asyncio.sleep(0.01)
-    assert broker.admin.doors.cut == 1
+    assert told(broker, "connections/cut") == "1"
     sock.close()
 
 

@@ -189,6 +189,25 @@ UPSTREAM: Final = (
     _upstream("messages/dropped", COUNTER, "Messages that were to go up and were dropped"),
 )
 
+# -- HTTP --------------------------------------------------------------------------------------------------------------
+
+
+def _http(name: str, kind: Kind, topic: str, text: str) -> Figure:
+    def samples(reading: Reading) -> list[Sample]:
+        return [((), reading.http[name])] if reading.http else []
+
+    return Figure(f"http_{name}", kind, text, samples, topics=(Topic(f"http/{topic}"),))
+
+
+HTTP: Final = (
+    _http("connections", GAUGE, "connections", "Connections of [http] that are open"),
+    _http("connections_refused", COUNTER, "connections/refused", "Those that found no place (http.max_connections)"),
+    _http("connections_evicted", COUNTER, "connections/evicted", "Those that had no request under way, and made room"),
+    _http("connections_cut", COUNTER, "connections/cut", "Those that were too slow (http.timeout)"),
+    _http("event_streams", GAUGE, "event streams", "Pages that are open, and read along (http.max_event_streams)"),
+    _http("event_streams_refused", COUNTER, "event streams/refused", "Those that found no place"),
+)
+
 # -- the process -------------------------------------------------------------------------------------------------------
 
 

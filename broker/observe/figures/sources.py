@@ -63,6 +63,8 @@ class Sources:
         """Who knows what costs most; None where nobody does."""
         self.of_program: Callable[[], int] = lambda: 0
         """How many subscriptions there are of the program that the broker runs in."""
+        self.http: Callable[[], dict[str, int]] | None = None
+        """Whoever listens for HTTP tells of its connections."""
         self.mesh: Mesh | None = None
         """Its part in a mesh; None: the broker is on its own."""
         self.traces: Traces | None = None
@@ -105,6 +107,11 @@ class Reading:
     def security(self) -> dict[str, int]:
         """What authentication counts; nothing where nothing is asked of clients."""
         return {} if self.sources.security is None else dict(self.sources.security.counts())
+
+    @cached_property
+    def http(self) -> dict[str, int]:
+        """What is told of connections of HTTP; nothing where nobody listens for them."""
+        return {} if self.sources.http is None else self.sources.http()
 
     @cached_property
     def store(self) -> dict[str, object]:
