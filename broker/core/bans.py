@@ -22,7 +22,7 @@ MOST_NETWORKS: Final = 1_000
 
 
 class Ban:
-    """One of them. `until`: when it ends; 0.0: when an operator lifts it."""
+    """One ban. `until`: when it ends; 0.0: when an operator lifts it."""
 
     def __init__(self, kind: str, who: str, until: float, since: float, by: str, reason: str) -> None:
         self.kind = kind

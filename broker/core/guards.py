@@ -48,7 +48,7 @@ SAMPLE: Final = 64
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class HookReporter:
-    """Who is told what a guard has caught. Must not raise."""
+    """Receives the exceptions that guards catch. Must not raise."""
 
     def failed(self, hook: str, error: Exception) -> None:
         """A call of the hook has raised."""
@@ -151,7 +151,7 @@ class GuardedAccessControl(AccessControl):
 
 
 class GuardedEventListener(EventListener):
-    """Goes on without the listener's having heard."""
+    """Continues as if the listener had been told."""
 
     def __init__(self, hook: EventListener, reporter: HookReporter) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class GuardedEventListener(EventListener):
 
 
 class GuardedSubscriptionListener(SubscriptionListener):
-    """Goes on without the listener's having heard."""
+    """Continues as if the listener had been told."""
 
     def __init__(self, hook: SubscriptionListener, reporter: HookReporter) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ class GuardedSubscriptionListener(SubscriptionListener):
 
 
 class GuardedAuthMethod(AuthMethod):
-    """An exchange that cannot be made, or that fails on the way, ends with 0x83 for the client."""
+    """An exchange that cannot be made, or that fails, ends with 0x83 for the client."""
 
     def __init__(self, hook: AuthMethod, reporter: HookReporter, clock: Callable[[], float] | None = None) -> None:
         super().__init__()
@@ -231,7 +231,7 @@ _CALLS: Final = ("start", "proceed", "again")
 
 
 class GuardedAuthExchange(AuthExchange):
-    """One run of a method. Its answer is copied from the hook's after each call, if it is one that AUTH has."""
+    """One run of a method. It copies the hook's answer after each call, if AUTH can carry it."""
 
     def __init__(self, hook: AuthExchange, reporter: HookReporter, clock: Callable[[], float] | None) -> None:
         super().__init__()
@@ -277,7 +277,7 @@ class GuardedAuthExchange(AuthExchange):
 
 
 class GuardedJournal(Journal):
-    """Goes on telling: what one call could not keep is missing or stale in the store, everything else is kept."""
+    """Continues after a failed call: its change is missing or stale in the store, all others are kept."""
 
     def __init__(self, hook: Journal, reporter: HookReporter) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ UNSTEADY: Final = -1
 
 
 class PeerCertificate:
-    """The certificate that a client has proved to hold, as its listener has verified it.
+    """A client's certificate, as verified by its listener.
 
     `subject` as RFC 4514 writes it, `fingerprint` the SHA-256 of the whole certificate in hex; `dns`, `emails` and
     `uris` are its subject alternative names.
@@ -83,7 +83,7 @@ class Origin:
 
 
 class Ticket:
-    """A CONNECT whose decision comes later. Nothing more is read from its client until then.
+    """A CONNECT that is decided on later. Until then nothing more is read from its client.
 
     `principal`: who the client is. Where an authentication exchange has found that out it is set already, and the
     credentials of the CONNECT mean nothing. Else whoever admits the client may set it, before the answer is 0x00, and
@@ -107,7 +107,7 @@ class Ticket:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class AccessControl:
-    """Who may connect, publish, subscribe and receive. The default lets everybody do everything."""
+    """Decides who may connect, publish, subscribe and receive. The default allows everything."""
 
     epoch: int = UNSTEADY
     """Grows when verdicts may have become others. As long as it stays, a verdict about the same arguments may be
@@ -173,7 +173,7 @@ class OwnerClaim:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Owner:
-    """Who sees to it that a client identifier has one session among several brokers (`broker.mesh.ownership`).
+    """Ensures that a client identifier has one session among several brokers (`broker.mesh.ownership`).
 
     Asked for each client that was admitted with an identifier of its own, before its session is opened.
     """
@@ -203,7 +203,7 @@ class Owner:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class MessageHook:
-    """Who is asked about each message of a client before it is routed, and told of retained ones. Must not raise.
+    """Is asked about each message of a client before it is routed, and told of retained ones. Must not raise.
 
     While there is one, no message takes the hot path.
     """
@@ -222,7 +222,7 @@ class MessageHook:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RetainedListener:
-    """Who is told of each change of the retained messages, but for the broker's own (`$SYS`). Must not raise."""
+    """Is told of each change of the retained messages, except the broker's own (`$SYS`). Must not raise."""
 
     def written(self, topic: str) -> None:
         """A topic's retained message was kept, replaced or cleared, or one was refused in whose place there is none."""
@@ -233,7 +233,7 @@ class RetainedListener:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class EventListener:
-    """Who is told what happened. The default ignores it."""
+    """Is told of events. The default ignores them."""
 
     def subscribed(self, client_id: str, topic_filter: str, qos: int) -> None:
         """A subscription was made or replaced; `qos` is the granted one."""
@@ -247,7 +247,7 @@ class EventListener:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SubscriptionListener:
-    """Who is told which topic filters the clients of this broker ask for: the links to upstream brokers."""
+    """Is told of the topic filters of this broker's clients: the links to upstream brokers."""
 
     def wanted(self, topic_filter: str) -> None:
         """One more subscription has been made at a topic filter (without `$share/name/`)."""
@@ -258,7 +258,7 @@ class SubscriptionListener:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class NodeListener:
-    """Who is told which topic filters are asked for at this node of a mesh, by whomever but other nodes."""
+    """Is told of the topic filters of this node of a mesh, except those of other nodes."""
 
     def wanted(self, topic_filter: str, share: str) -> None:
         """One more subscription has been made at a topic filter; `share`: by a member of that share group."""
@@ -280,7 +280,7 @@ class LateListener:
 
 
 class Confirmed:
-    """What leaves when the other nodes of a mesh have confirmed what is asked for here."""
+    """An answer that is sent when the other nodes of a mesh have confirmed the subscriptions here."""
 
     def confirmed(self) -> None:
         """They have, or it waits no longer. Called once, never from within `Confirmer.wait`."""
@@ -289,7 +289,7 @@ class Confirmed:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Confirmer:
-    """Who knows what other nodes have confirmed."""
+    """Knows what other nodes have confirmed."""
 
     def wait(self, waiting: Confirmed) -> bool:
         """Have it be told when all that was asked for here so far is confirmed. False: there is nothing to wait for."""
@@ -298,7 +298,7 @@ class Confirmer:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class AuthExchange:
-    """One run of an authentication method with one client (5.0 section 4.12). Made for each CONNECT that names it.
+    """One run of an authentication method with one client (5.0 section 4.12), made for each CONNECT that names it.
 
     After each call the protocol reads `reason_code` (0x18: another round, 0x00: done, 0x80 and above: refused)
     and sends `data`, when it is not None, as Authentication Data. `principal`: who the client is, set by the time that
@@ -322,7 +322,7 @@ class AuthExchange:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class AuthMethod:
-    """A named authentication method: makes exchanges."""
+    """A named authentication method, which makes exchanges."""
 
     def begin(self) -> AuthExchange:
         """A new exchange."""

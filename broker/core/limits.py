@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Limits:
-    """What the operator allows; the numbers behind the settings' sections. 0 means unlimited where it says so."""
+    """The limits of the settings, as numbers. 0 means unlimited where the field says so."""
 
     def __init__(self) -> None:
         self.max_packet_size = 1_048_576

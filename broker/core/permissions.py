@@ -18,7 +18,7 @@ NEVER_MADE: Final = -1
 
 
 class Permissions:
-    """What one access control says, and whether that may be remembered."""
+    """The decisions of one access control, and whether they may be cached."""
 
     def __init__(self, asked: AccessControl, before: int = 0) -> None:
         """`asked` is who is asked, guards included; `before`: the `epochs` of the one in whose place this is."""

@@ -32,7 +32,7 @@ def _no_text(value: object) -> str:
 
 
 class Principal:
-    """One client as this broker knows it.
+    """The identity of one client.
 
     `user_name`: None for an anonymous client. `host`: its IP address, `listener`: the name of the one that it came by;
     both empty where there is none. `certificate`: the subject of its certificate (RFC 4514), empty without one.

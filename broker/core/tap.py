@@ -49,7 +49,7 @@ _NUMBER: Final = Struct("<q")
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Sink:
-    """Who takes what a tap has collected."""
+    """Takes what a tap has collected."""
 
     def hand_over(self) -> None:
         """Enough has come together: take it (`Tap.take`). Called in the event loop; must not block."""

@@ -23,7 +23,7 @@ class CanopyError(Exception):
 
 
 class ProtocolError(CanopyError):
-    """A peer broke the protocol. `reason_code` is the MQTT 5.0 reason code to answer with (section 4.13)."""
+    """A peer violated the protocol. `reason_code` is the MQTT 5.0 reason code to answer with (section 4.13)."""
 
     def __init__(self, message: str, reason_code: int = reasons.PROTOCOL_ERROR) -> None:
         super().__init__(message)
@@ -31,21 +31,21 @@ class ProtocolError(CanopyError):
 
 
 class MalformedPacket(ProtocolError):
-    """The bytes cannot be parsed as the specification says (section 1.2, "Malformed Packet")."""
+    """Bytes that cannot be parsed as specified (section 1.2, "Malformed Packet")."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, reasons.MALFORMED_PACKET)
 
 
 class ProtocolViolation(ProtocolError):
-    """A parsable packet holds data or comes at a time that the protocol forbids (section 1.2, "Protocol Error")."""
+    """A packet with content, or at a time, that the protocol does not allow (section 1.2, "Protocol Error")."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, reasons.PROTOCOL_ERROR)
 
 
 class PacketTooLarge(ProtocolError):
-    """A packet's declared size exceeds the maximum that this side accepts."""
+    """A packet whose declared size exceeds the maximum of this side."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, reasons.PACKET_TOO_LARGE)
@@ -66,7 +66,7 @@ class TopicAliasInvalid(ProtocolError):
 
 
 class Refused(ProtocolError):
-    """A well-formed packet that this server's settings do not accept; the code says which."""
+    """A valid packet that this server's settings do not accept, with the reason code."""
 
     def __init__(self, message: str, reason_code: int) -> None:
         super().__init__(message, reason_code)

@@ -28,7 +28,7 @@ _FLAGS_0010: Final = 1 << packets.PUBREL | 1 << packets.SUBSCRIBE | 1 << packets
 
 
 class Frames:
-    """Cuts the incoming bytes into packets.
+    """Splits incoming bytes into packets.
 
     The current frame, valid until the next call of `next_frame` or `feed`: `buffer[start:end]`, with its variable
     header at `body` and the first byte of its fixed header in `header`. `version` is the protocol level in force, 0

@@ -101,7 +101,7 @@ def text(value: str) -> bytes:
 
 
 class Reader:
-    """A cursor over `data` from `position` to `end` (exclusive); each read moves it on.
+    """A cursor over `data` from `position` to `end` (exclusive); each read advances it.
 
     Every method raises `MalformedPacket` when the field runs past `end`.
     """

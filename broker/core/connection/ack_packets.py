@@ -12,7 +12,7 @@ from broker.core.session.session import Session
 
 
 class AckHandler:
-    """The acknowledging side of one connection: for what was sent to it, the session; for what it sent, PUBREL."""
+    """Handles one connection's acknowledgements: those of the session's deliveries, and PUBREL of the client's own."""
 
     def __init__(self, decoder: Decoder, acknowledger: Acknowledger) -> None:
         self._decoder = decoder

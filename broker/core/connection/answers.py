@@ -28,7 +28,7 @@ MOST_WAITING: Final = 64
 
 
 class Answers:
-    """Encodes and queues them, as the CONNECT has it."""
+    """Encodes and queues control packets for one client, within the limits of its CONNECT."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
@@ -109,7 +109,7 @@ class Answers:
 
 
 class HeldAnswer(Confirmed):
-    """A SUBACK that waits until other nodes know of the subscriptions."""
+    """A SUBACK that waits until the other nodes know of the subscriptions."""
 
     def __init__(self, answers: Answers, raw: bytes, kept: bool) -> None:
         self._answers = answers

@@ -12,7 +12,7 @@ from broker.core.routing.router import Router
 
 
 class Authentication:
-    """One exchange: begun by the CONNECT, and begun again when the client authenticates again."""
+    """One exchange: started by the CONNECT, and again when the client re-authenticates."""
 
     def __init__(
         self,

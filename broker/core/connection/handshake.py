@@ -48,7 +48,7 @@ LONGEST_ID: Final = 64
 
 
 class Terms:
-    """What a connection's two sides agreed on. Sizes in bytes, times in seconds."""
+    """What both sides of a connection agreed on. Sizes in bytes, times in seconds."""
 
     def __init__(self, connect: Connect, limits: Limits, origin: Origin) -> None:
         # From the client. A node publishes for all of its clients: the protocol's own bound holds for it.

@@ -25,7 +25,7 @@ FLIGHT: Final = 0.02
 
 
 class Hold:
-    """One publisher's. Times in seconds of the caller's monotonic clock."""
+    """The state of one publisher. Times in seconds of the caller's monotonic clock."""
 
     def __init__(self, most: float, now: float) -> None:
         self._most = most

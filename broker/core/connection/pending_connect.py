@@ -22,7 +22,7 @@ from broker.core.session.session import Session
 
 
 class PendingConnect:
-    """`client_id`: its own, or the one that it was given (`connack`); `present`: its client had a session."""
+    """`client_id`: the client's own, or an assigned one (`connack`); `present`: its client had a session."""
 
     def __init__(self, connect: Connect, origin: Origin, router: Router) -> None:
         self.connect = connect

@@ -26,7 +26,7 @@ IN_ONE_PIECE: Final = 12
 
 
 class RunPublisher:
-    """The runs of one connection."""
+    """Publishes the runs of one connection."""
 
     def __init__(self, router: Router, outbox: Outbox, decoder: Decoder, acknowledger: Acknowledger) -> None:
         self._router = router

@@ -57,7 +57,7 @@ in one piece."""
 
 
 class PublishHandler:
-    """The publishing side of one connection."""
+    """Handles the PUBLISH packets of one connection."""
 
     def __init__(self, router: Router, outbox: Outbox, decoder: Decoder, acknowledger: Acknowledger) -> None:
         self._router = router

@@ -21,7 +21,7 @@ SHORTEST_HOLD: Final = 0.005
 
 
 class TokenBucket:
-    """`rate` tokens a second (above 0), at most `burst` of them saved up. It begins full."""
+    """`rate` tokens a second (above 0), at most `burst` of them saved. It begins full."""
 
     def __init__(self, rate: float, burst: float) -> None:
         self.rate = rate
@@ -57,7 +57,7 @@ class TokenBucket:
 
 
 class PublishLimit:
-    """What one client may publish, in PUBLISH packets and in their bytes a second.
+    """The limits of one client's publishes, in PUBLISH packets and in their bytes a second.
 
     The burst is what a second allows, and one packet at least. A limit of 0 is none. `patience`: seconds that the
     client may be held back without a break of `BREAK` seconds; 0: for ever.

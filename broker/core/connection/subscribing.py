@@ -70,7 +70,7 @@ ASK_WORK: Final = 32
 
 
 class FilterHandler:
-    """The SUBSCRIBE and UNSUBSCRIBE packets of one connection: one at a time, in as many turns as it takes.
+    """Handles the SUBSCRIBE and UNSUBSCRIBE packets of one connection, one at a time, in several turns if needed.
 
     Before the first, access control is asked again about what the session has subscribed to already.
     """
@@ -164,7 +164,7 @@ class FilterHandler:
 
 
 class FilterWork:
-    """One SUBSCRIBE or UNSUBSCRIBE: call `turn` until it says that all filters were acted on, then send `answer`.
+    """One SUBSCRIBE or UNSUBSCRIBE: call `turn` until all filters are processed, then send `answer`.
 
     Whoever drops it in between leaves the session with the filters that were acted on until then.
     """
@@ -405,7 +405,7 @@ def _lower(session: Session, subscription: Subscription, qos: int, router: Route
 
 
 class SubscriptionReview:
-    """The subscriptions of a session: those that are forbidden to its client by now end, or go on with a lower QoS.
+    """Checks a resumed session's subscriptions: forbidden ones end, others may continue with a lower QoS.
 
     What waits because of them stays, as far as the client may still be sent it. `ended`: how many it were. Where the
     session was another user's, they get the queues that the rules have for this one.

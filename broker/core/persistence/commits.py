@@ -24,7 +24,7 @@ HANDED: Final = -1
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Waiter:
-    """Somebody who has something that may leave when it is committed."""
+    """Has something to send when a number is committed."""
 
     def __init__(self) -> None:
         # `Commits` has these: the number that is waited for, 0: none; and the neighbours in the line.
@@ -42,7 +42,7 @@ class Waiter:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Commits:
-    """The commits of one journal. All of it on the event loop's thread.
+    """The commits of one journal. Everything runs on the event loop's thread.
 
     The journal adds 1 to `told` for each note that has to reach the disk. When all notes up to a number are kept as
     safely as the store can, the store calls `advance` with it: from its own callback on the event loop, never from

@@ -21,7 +21,7 @@ from broker.core.topics.subscription import Subscription
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Journal:
-    """Who is told of every change of what is to be kept. The default ignores it.
+    """Is told of every change of what a store keeps. The default ignores it.
 
     Promises, to whoever implements it:
     - Only sessions with a Session Expiry Interval above 0 are told of: `session_kept` comes first for a client
@@ -166,7 +166,7 @@ def share_name(delivery: Delivery) -> str:
 
 
 class MessageRecord:
-    """A message as it was accepted (`message.Message`). Records that share a message point at one object of this class.
+    """A message as it was accepted (`message.Message`). Records of the same message share one object of this class.
 
     `expires_in`: seconds left; 0 and less: it has expired; None: it does not.
     """
@@ -193,7 +193,7 @@ class MessageRecord:
 
 
 class SubscriptionRecord:
-    """A subscription (`subscription.Subscription`) as it was asked for; `streaming`: see `Journal.subscribed`."""
+    """A subscription (`subscription.Subscription`) as it was requested; `streaming`: see `Journal.subscribed`."""
 
     def __init__(self, request: SubscriptionRequest, identifier: int, streaming: bool) -> None:
         self.request = request
@@ -240,7 +240,7 @@ class DeliveryRecord:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Fetch(Waiter):
-    """Some messages on disk that are wanted in memory: those of a session with numbers from `first` to `last`.
+    """A request for messages on disk: those of a session with numbers from `first` to `last`.
 
     The store puts what it finds into `records`, and calls `Commits.hand`. It waits until all `messages` are committed;
     fewer come where rows are missing from the file.
@@ -257,7 +257,7 @@ class Fetch(Waiter):
 
 
 class WillRecord:
-    """A will. `due_in`: seconds until it is to be published; None: the client was connected when the broker died."""
+    """A will. `due_in`: seconds until it is published; None: the client was connected when the broker died."""
 
     def __init__(self, will: Will, due_in: float | None) -> None:
         self.will = will
@@ -287,7 +287,7 @@ class SessionRecord:
 
 
 class BroadcastRecord:
-    """A message that was on its way to very many (`Journal.broadcast`). `passed`: the clients that it is not for."""
+    """A broadcast in progress (`Journal.broadcast`). `passed`: the clients that do not get it."""
 
     def __init__(self, number: int, message: MessageRecord) -> None:
         self.number = number
@@ -296,7 +296,7 @@ class BroadcastRecord:
 
 
 class Saved:
-    """Everything that a store kept, as of the moment of loading."""
+    """Everything in a store at the moment of loading."""
 
     def __init__(self) -> None:
         self.sessions: list[SessionRecord] = []

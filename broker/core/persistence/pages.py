@@ -24,7 +24,7 @@ UNBOUNDED: Final = 1 << 60
 
 
 class Page:
-    """Messages of one session that wait one behind the other, on disk alone.
+    """Consecutive messages of one session that are on disk only.
 
     `first`, `last`: the store's numbers of the deliveries; `expires_at`: when all of them have expired (s, monotonic);
     0.0: never, or nobody knows.
@@ -40,7 +40,7 @@ class Page:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Starved:
-    """Whoever wants pages read back and found no room in memory for them."""
+    """Wants pages read back, but memory has no room for them."""
 
     def try_again(self) -> None:
         """There may be room now."""
@@ -48,7 +48,7 @@ class Starved:
 
 
 class Pages:
-    """The bounds, and the sums over all sessions.
+    """The limits, and the sums over all sessions.
 
     `max_messages`, `max_bytes`: of what waits for one session in memory; what comes beyond waits on disk alone.
     `total_bytes`: of all queues in memory, beyond which whatever comes to a session waits so. `disk_bytes`: of what

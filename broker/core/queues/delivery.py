@@ -39,7 +39,7 @@ SLACK: Final = 64
 
 
 class Delivery:
-    """One message on its way to one session with QoS 1 or 2, or QoS 0 where the frame is made when it is written.
+    """One message on its way to one session with QoS 1 or 2, or QoS 0 if the frame is made when it is written.
 
     `group` is the shared subscription it was chosen for, if any: what that member leaves unsent goes to another.
     """
@@ -120,7 +120,7 @@ NOTHING: Final = Message(b"", b"", 0, False, b"", 0.0, "")
 
 
 class DeliveryRun:
-    """First deliveries of QoS 1 or 2 to one client, in a row, with their frames in one piece. All bytes are ready."""
+    """First deliveries of QoS 1 or 2 to one client, in a row, with their frames in one piece, ready to be written."""
 
     def __init__(self, deliveries: list[Delivery], frames: bytes) -> None:
         self.deliveries = deliveries
@@ -128,7 +128,7 @@ class DeliveryRun:
 
 
 class Place:
-    """A place in the order of age; empty once the delivery has left, or got a newer message and another place."""
+    """A place in the order of age; empty after the delivery has left, or got a newer message and another place."""
 
     def __init__(self, delivery: Delivery) -> None:
         self.delivery: Delivery | None = delivery

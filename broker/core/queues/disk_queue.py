@@ -27,7 +27,7 @@ def is_pageable(delivery: Delivery) -> bool:
 
 
 class PagedQueue(Crowded):
-    """The queue that the pages belong to."""
+    """The interface of the queue that has the pages."""
 
     def count(self, messages: i64, size: i64) -> None:
         """So many more wait, or fewer, in all."""
@@ -47,7 +47,7 @@ class PagedQueue(Crowded):
 
 
 class DiskQueue(Starved):
-    """The pages of one session. There is none where nothing waits on disk alone."""
+    """The pages of one session, if any of its messages are on disk only."""
 
     def __init__(self, queue: PagedQueue, ledger: Ledger, load: QueueTotals, pages: Pages) -> None:
         self.messages: i64 = 0
@@ -236,7 +236,7 @@ class DiskQueue(Starved):
 
 
 class QueueFetch(Fetch):
-    """Pages of a session's queue that are being read."""
+    """A read of pages of a session's queue."""
 
     def __init__(self, disk: DiskQueue, journal: Journal, first: i64, last: i64, messages: i64, size: i64) -> None:
         super().__init__(first, last, messages)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Ledger(Losses):
-    """The losses of one client. `dropped`: all of them, by cause; None while there is none."""
+    """The losses of one client. `dropped`: all of them, by cause; None if there are none."""
 
     def __init__(self, client_id: str, counters: Counters) -> None:
         self.client_id = client_id

@@ -50,7 +50,7 @@ NO_PROPERTIES: Final = b"\0"
 
 @mypyc_attr(acyclic=True)
 class Message(Retainable):
-    """An application message that was accepted from a publisher.
+    """An application message from a publisher, as it was accepted.
 
     `topic` is validated UTF-8; `properties` the encoded v5 properties that are forwarded unaltered; `expires_at` the
     time (s, monotonic) after which no delivery may start, 0.0: never; `publisher` its client identifier.
@@ -246,7 +246,7 @@ class Message(Retainable):
 
 
 class MessageCopy(Message):
-    """A message made of another one, for one with more to say, or other properties: without the wire forms it has."""
+    """A copy of a message with further or other properties, without its wire forms."""
 
     def __init__(self, message: Message, properties: bytes | None = None) -> None:
         super().__init__(
@@ -261,7 +261,7 @@ class MessageCopy(Message):
 
 
 class MovedMessage(MessageCopy):
-    """A message of a session that moves between nodes. `identity`: what it is called wherever a copy of it waits."""
+    """A message of a session that moves between nodes. `identity`: its name in each place where a copy waits."""
 
     def __init__(self, message: Message, identity: str) -> None:
         super().__init__(message)

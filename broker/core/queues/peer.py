@@ -6,7 +6,7 @@ from broker.core.queues.requests import Asker
 
 
 class Peer(Asker):
-    """The connection behind an outbox, as far as the core needs to know it."""
+    """The interface of the connection behind an outbox."""
 
     def take_over(self, now: float) -> None:
         """Another connection has come with the same client identifier: this one ends [MQTT-3.1.4-3]."""

@@ -28,7 +28,8 @@ _LAST: Final = _Last()
 
 
 class PeerNames:
-    """Those of one connection; `maximum` is the peer's Topic Alias Maximum, `mount` what its topics leave out.
+    """The names of one connection; `maximum` is the peer's Topic Alias Maximum, `mount` the prefix that its topics
+    omit.
 
     Aliases: first come, first served.
     """

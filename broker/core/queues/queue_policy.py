@@ -27,7 +27,7 @@ UNSET: Final = -1
 
 
 class QueueTerms:
-    """What the queues of one client keep to. `max_age` in seconds; 0 is unlimited for all but `policy`."""
+    """The terms of one client's queues. `max_age` in seconds; 0 is unlimited for all but `policy`."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class QueueTerms:
 
 
 class QueueRule:
-    """One rule. Patterns are shell patterns over the whole text; an empty one is not looked at.
+    """One rule. Patterns are shell patterns for the whole text; an empty one matches anything.
 
     `topic_filter`: the rule is for subscriptions whose filter this one covers. Times in seconds; 0 is unlimited, and
     `UNSET` leaves what earlier rules or the settings say.
@@ -85,7 +85,7 @@ class QueueRule:
 
 
 class SubscriptionQueueTerms:
-    """What the messages of one subscription keep to. `max_age` in seconds, `depth` in messages; 0: unlimited."""
+    """The terms of one subscription's messages. `max_age` in seconds, `depth` in messages; 0: unlimited."""
 
     def __init__(self, policy: int, max_age: float, depth: int) -> None:
         self.policy = policy
@@ -94,7 +94,7 @@ class SubscriptionQueueTerms:
 
 
 class QueueOptions:
-    """What a subscriber asked for (`queue_options`). `UNSET`, or -1.0 for `max_age`: nothing was said about it."""
+    """The options that a subscriber requested (`queue_options`). `UNSET`, or -1.0 for `max_age`: not requested."""
 
     def __init__(self, policy: int = UNSET, max_age: float = -1.0, depth: int = UNSET) -> None:
         self.policy = policy

@@ -29,7 +29,7 @@ def bound(limit: i64) -> i64:
 
 
 class Reliever:
-    """Whoever sheds when all queues together hold too much."""
+    """Drops messages if all queues together hold too much."""
 
     def relieve(self, messages: i64, size: i64) -> bool:
         """Make room for so many messages and bytes more. False when it cannot be had."""
@@ -37,7 +37,7 @@ class Reliever:
 
 
 class Worker:
-    """Whoever keeps account of the work that is charged to the client who caused it (`routing.fanout`)."""
+    """Counts the work that is charged to the client that caused it (`routing.fanout`)."""
 
     def charge(self, work: i64) -> None:
         """So much was done, counted as deliveries."""
@@ -45,7 +45,7 @@ class Worker:
 
 
 class Crowded:
-    """A queue that may have too much waiting in it: of a connection, or of a session."""
+    """A queue of a connection or a session that may exceed a limit."""
 
     def crowded(self, now: float) -> bool:
         """Whether publishers should wait: more than half of what may wait does, and the client takes it."""
@@ -53,12 +53,12 @@ class Crowded:
 
 
 class Losses:
-    """Base of a client's ledger of losses (`drop_ledger.Ledger`). It stands here so that this module needs no other."""
+    """Base of a client's ledger of losses (`drop_ledger.Ledger`), here so that this module imports no other."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LossRecorder:
-    """Whoever records what happens (`tap.Tap`), as far as queues need to know it."""
+    """The part of the recorder's interface (`tap.Tap`) that queues use."""
 
     deliveries: bool = False
     """Whether it is told for each message to whom it went."""

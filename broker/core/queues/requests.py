@@ -12,7 +12,7 @@ from broker.core.queues.message import Message, MessageCopy
 
 
 class Asker:
-    """Whoever published a request: a connection."""
+    """The publisher of a request: a connection."""
 
     def answer(self, request: Request) -> None:
         """It is known whether its request reached anybody (`Request.reached`): acknowledge it."""
@@ -20,7 +20,7 @@ class Asker:
 
 
 class AskedLink:
-    """One connection of a link, as requests see it.
+    """One connection of a link, as requests use it.
 
     `silent`: a request has waited for it in vain, and it has not answered since. Then it is not asked while it has
     anything to acknowledge: a link that acknowledges nothing delays the requests of one `answer_timeout`, and not every
@@ -43,7 +43,7 @@ class AskedLink:
 
 
 class Request:
-    """A publish that waits for what links say of it. `packet_id` and `qos` (1 or 2) are its publisher's.
+    """A publish that waits for the answers of links. `packet_id` and `qos` (1 or 2) are its publisher's.
 
     Promises:
     - The publisher is told once: that somebody was reached, as soon as one link says so, or that nobody was, as soon as
@@ -182,7 +182,8 @@ class NodeRun(NodeRequest):
 
 
 class WaitingRequests:
-    """The requests of one connection whose answers wait. They fall due as one thing: most are answered long before."""
+    """The requests of one connection that wait for answers. They have one time limit together, as most are answered
+    long before."""
 
     def __init__(self) -> None:
         self.by_id: dict[int, Request] = {}
@@ -220,7 +221,7 @@ class WaitingRequests:
 
 
 class RequestMessage(MessageCopy):
-    """The message of a request: the links that take it are asked."""
+    """The message of a request: the links that receive it are asked."""
 
     def __init__(self, message: Message, request: Request) -> None:
         super().__init__(message)

@@ -44,7 +44,7 @@ GAPS: Final = 64
 
 
 class SessionQueue(PagedQueue):
-    """One client's queue in its session. `messages` and `bytes`: what waits; 0 as a bound: unlimited.
+    """One client's queue in its session. `messages` and `bytes`: what waits; a limit of 0: unlimited.
 
     Of it some may be on disk alone (`disk`): behind the first `_ahead` of `pending`, and before the rest. `outbox`,
     where a method takes it, is that of the client's connection; None: it is away.

@@ -51,7 +51,7 @@ def longest(limit: int, most: int) -> int:
 
 
 class Run:
-    """Frames side by side. `largest`: bytes of the longest of them; `v5`: whether they are MQTT 5.0's."""
+    """Adjacent frames. `largest`: bytes of the longest one; `v5`: whether they are of MQTT 5.0."""
 
     def __init__(self, data: bytes, count: int, largest: int, v5: bool, publisher: str) -> None:
         self.data = data
@@ -137,7 +137,7 @@ def same_bytes(data: bytes, one: i64, other: i64, size: i64) -> bool:
 
 
 class RunFinder:
-    """Finds how far a run reaches, in the buffer of a connection's decoder. One for each broker."""
+    """Finds the end of a run in the buffer of a connection's decoder. One for each broker."""
 
     def __init__(self, cache: MatchCache, max_messages: int, max_bytes: int) -> None:
         """`max_messages` and `max_bytes`: the bounds of the receivers' queues; 0: none."""

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class Deadline:
-    """A thing, its time, and its place in the heap. Of two with one time the one that was set first comes first."""
+    """A thing, its time, and its position in the heap. Of two with the same time, the one that was set first comes
+    first."""
 
     def __init__(self, thing: object, when: float, number: i64, place: i64) -> None:
         self.thing = thing
@@ -25,7 +26,7 @@ class Deadline:
 
 
 class Deadlines:
-    """Things by the time at which they fall due (s, the caller's monotonic clock). Things are hashable."""
+    """Things by the time at which they are due (s, the caller's monotonic clock). Things must be hashable."""
 
     def __init__(self) -> None:
         self._heap: list[Deadline] = []

@@ -65,7 +65,7 @@ WAITS: Final = 2
 
 
 class Fanout(Worker):
-    """The way from a topic to those who asked for it."""
+    """Delivers a message to the subscribers of its topic."""
 
     def __init__(self, table: SubscriptionTable, load: QueueTotals, deadlines: Deadlines) -> None:
         self.table = table

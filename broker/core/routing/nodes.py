@@ -20,7 +20,7 @@ _LATE: Final = b"\x26\x00\x0bcanopy-late"
 
 
 class NodeState:
-    """The other nodes, as publishing and subscribing see them.
+    """The state of the other nodes, for publishing and subscribing.
 
     `count`: how many may want what is published here; `patience`: seconds that a publisher's acknowledgement waits for
     them at most; `confirmer` says when they know what is asked for here.

@@ -31,7 +31,7 @@ HELD_WORK: Final = 4
 
 
 class PeerEvent:
-    """Something that happened to a peer: `PeerConnected` or `PeerDisconnected`."""
+    """An event of a peer: `PeerConnected` or `PeerDisconnected`."""
 
     def __init__(self, session: Session, outbox: Outbox) -> None:
         self.session = session
@@ -43,7 +43,7 @@ class PeerConnected(PeerEvent):
 
 
 class PeerDisconnected(PeerEvent):
-    """A connection ended, or is given up, for one of `causes`."""
+    """A connection ended, or is closed, for one of `causes`."""
 
     def __init__(self, session: Session, outbox: Outbox, cause: str) -> None:
         super().__init__(session, outbox)
@@ -51,7 +51,7 @@ class PeerDisconnected(PeerEvent):
 
 
 class PeerListener:
-    """Whoever follows up when a peer came or went, and knows who has to go: the router."""
+    """Handles a peer's connecting and disconnecting: the router."""
 
     def peer_left(self, event: PeerDisconnected, now: float) -> None:
         """Called after the session lost its outbox."""

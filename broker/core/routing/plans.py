@@ -26,7 +26,7 @@ MOST_MENDED: Final = 128
 
 
 class Recipient:
-    """One session's share of a publish that several of its filters match: `add` each of them, then `settle`, once."""
+    """One session's part of a publish that several of its filters match: `add` each, then call `settle` once."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -97,7 +97,7 @@ class Recipient:
 
 
 class Seen:
-    """A filter of the route as a plan has seen it."""
+    """A filter of the route, in the version that a plan has seen."""
 
     def __init__(self, entry: FilterEntry) -> None:
         self.entry = entry
@@ -136,7 +136,7 @@ class Seen:
 
 
 class FanoutPlan:
-    """Whom a topic with several matching filters goes to."""
+    """The receivers of a topic with several matching filters."""
 
     def __init__(self, entries: list[FilterEntry]) -> None:
         self.targets: list[Recipient] = []

@@ -26,7 +26,7 @@ SWEEP: Final = 12_000
 
 
 class QueueLimits:
-    """Gives queues their terms."""
+    """Sets the terms of queues."""
 
     def __init__(self, limits: Limits, fanout: Fanout) -> None:
         """`fanout` is who keeps account of the work."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Reach:
-    """The receivers of a route who may have its messages, as of one version of its filters and one stamp."""
+    """The receivers of a route that may have its messages, for one version of its filters and one stamp."""
 
     def __init__(self, topic: bytes, permissions: Permissions) -> None:
         self._topic = topic.decode()

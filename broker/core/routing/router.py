@@ -66,7 +66,7 @@ PAUSE: Final = 0.005
 
 
 class Router(PeerListener):
-    """The routing state of one broker: its parts, and what goes over several of them."""
+    """The routing state of one broker."""
 
     def __init__(self, limits: Limits, trie: str = "nodes", match_cache: int = 16_384) -> None:
         self.limits = limits

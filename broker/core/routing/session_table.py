@@ -18,7 +18,7 @@ from broker.core.session.session_bytes import bytes_of, is_empty, session_bytes
 
 
 class SessionTable:
-    """Sessions that live, connected or not."""
+    """The existing sessions, connected or not."""
 
     def __init__(self) -> None:
         self.sessions: dict[str, Session] = {}

@@ -50,7 +50,7 @@ DROPS_PAID: Final = 2
 
 
 class SubscriptionTable:
-    """The filters of one broker and who subscribed to them."""
+    """The filters of one broker and their subscribers."""
 
     def __init__(self, layout: str, match_cache: int, totals: QueueTotals) -> None:
         self.trie = create(layout)

@@ -29,14 +29,14 @@ BROADCAST_PAUSE: Final = 0.005
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class WillListener:
-    """Who is told of the wills of clients here: a mesh, for its other nodes. Must not raise."""
+    """Is told of the wills of clients here: a mesh, for its other nodes. Must not raise."""
 
     def will_changed(self, session: Session) -> None:
         """A session has got a will, has it no more, or is to publish it at a time that is known now."""
 
 
 class DueWill:
-    """A will that waits for its turn; its session may be gone, or another client's by then. None: it was elsewhere."""
+    """A will that waits for its turn; its session may have ended, or be another's. None: it was on another node."""
 
     def __init__(self, message: Message, session: Session | None, principal: Principal) -> None:
         self.message = message

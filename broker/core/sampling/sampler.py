@@ -48,7 +48,7 @@ KINDS: Final = 3
 
 
 class Window:
-    """What came in of late: after `seconds` it weighs e times less, as in a load average."""
+    """The recent traffic: after `seconds` it weighs e times less, as in a load average."""
 
     def __init__(self, seconds: float, most: int) -> None:
         self.seconds = seconds
@@ -76,7 +76,7 @@ class Window:
 
 
 class Sampler:
-    """Samples what comes in. While it is off, nothing ever calls `take`."""
+    """Samples publishes. While it is off, nothing calls `take`."""
 
     def __init__(self) -> None:
         # What is left until the next point; taken from by whoever handles a PUBLISH.

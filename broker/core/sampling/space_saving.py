@@ -42,7 +42,7 @@ class Counter:
 
 
 class SpaceSaving:
-    """At most `most` counters; the lightest gives way to a name that is new."""
+    """At most `most` counters; a new name replaces the lightest."""
 
     def __init__(self, most: int) -> None:
         self.most: i64 = most

@@ -24,7 +24,7 @@ MEASURES: Final = 4
 
 
 class SubscriberWalk:
-    """One walk. The lists: messages, bytes and drops since the last walk, a second; and lag in seconds."""
+    """One pass. The lists: messages, bytes and drops a second since the previous pass; and lag in seconds."""
 
     def __init__(self, sessions: list[Session], most: int, elapsed: float) -> None:
         """`most`: entries of each list; `elapsed`: seconds since the last walk, above 0."""

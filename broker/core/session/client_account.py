@@ -21,7 +21,7 @@ MESSAGE_ROOM: Final = 1_048_576
 
 
 class ClientAccount:
-    """Bytes, by what they are for. Whoever changes `filters` or `retained` calls `fit`."""
+    """Bytes, by use. A caller that changes `filters` or `retained` calls `fit`."""
 
     def __init__(self, queue: SessionQueue, window: SendWindow) -> None:
         """`queue` and `window` are the session's, and are given their bounds from here."""

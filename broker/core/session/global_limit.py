@@ -56,7 +56,7 @@ STEPS: Final = 60 * FINE
 
 
 class GlobalLimiter(Reliever):
-    """Sheds from the sessions of one broker."""
+    """Drops from the sessions of one broker."""
 
     def __init__(self, sessions: dict[str, Session], load: QueueTotals, worker: Worker) -> None:
         """`worker`: to whom the work is charged."""

@@ -38,7 +38,7 @@ TOPICS: Final = 8
 
 
 class RetainedStream:
-    """The retained messages for one subscription: of the topics that there are now, and not of those to come."""
+    """The retained messages for one subscription, of the topics that exist now."""
 
     def __init__(self, subscription: Subscription, tree: RetainedTree) -> None:
         self.subscription = subscription
@@ -68,7 +68,7 @@ class RetainedStream:
 
 
 class RetainedStreams:
-    """The streams of one session, in the order in which they were asked for."""
+    """The streams of one session, in the order of their subscriptions."""
 
     def __init__(self, client_id: str, totals: QueueTotals) -> None:
         self._client_id = client_id

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Session(Subscriber):
-    """One client's session. `max_messages`, `max_bytes`: of what waits, and as many bytes in flight; 0: unlimited."""
+    """One client's session. `max_messages`, `max_bytes`: limits of its queue, and of bytes in flight; 0: unlimited."""
 
     def __init__(
         self, client_id: str, max_messages: int, max_bytes: int, counters: Counters, who: Principal | None = None

@@ -63,7 +63,7 @@ SHORT_NAME: Final = 64  # bytes that the weight of a level has room for
 
 
 class Changes:
-    """How often the version of any entry behind a cache has grown."""
+    """The number of changes of any entry's version behind a cache."""
 
     def __init__(self) -> None:
         self.count: int = 0
@@ -143,7 +143,7 @@ class Route(Retainable):
 
 
 class Remains:
-    """What was remembered when all was forgotten."""
+    """Routes of a discarded cache that are not freed yet."""
 
     def __init__(self, routes: dict[bytes, Route], index: RetainedTree, clock: list[Route | None]) -> None:
         self.routes = routes
@@ -163,7 +163,7 @@ class Remains:
 
 
 class MatchCache:
-    """A trie with a memory of its answers. Insert and remove filters here, not in the trie behind it.
+    """A trie with a cache of its results. Insert and remove filters here, not in the trie behind it.
 
     Promises:
     - An answer is always what the trie would say now. A route holds live entries: subscribers that come and go at a

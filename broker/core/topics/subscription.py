@@ -24,7 +24,7 @@ NOWHERE: Final = -1
 
 
 class Subscriber:
-    """Base of whatever holds subscriptions (the session). It stands here so that this module needs no other."""
+    """Base of the holder of subscriptions (the session), here so that this module imports no other."""
 
     connected: bool = False
     """Whether its shared subscriptions belong to the connected ones. See `SharedGroup.place`."""
@@ -37,11 +37,11 @@ class Subscriber:
 
 
 class OwnQueue:
-    """Base of what a subscription's messages wait in where it has terms of its own (`queues.delivery`)."""
+    """Base of the queue of a subscription with terms of its own (`queues.delivery`)."""
 
 
 class Subscription:
-    """One subscriber's interest in one topic filter, with the options of section 3.8.3.1.
+    """One subscriber's subscription to one topic filter, with the options of section 3.8.3.1.
 
     Plain data. Options may be changed in place when a client subscribes again; call `FilterEntry.touch` then.
     """
@@ -209,7 +209,7 @@ def _is_there(member: Subscription) -> bool:
 
 
 class Changed:
-    """Whose subscriptions at an entry changed last: one subscriber for each version, None for a share group's."""
+    """The latest changes of an entry's subscriptions: one subscriber for each version, None for a share group's."""
 
     def __init__(self, version: int) -> None:
         # The version before the first of these changes.
@@ -235,7 +235,7 @@ class Changed:
 
 
 class SubscriberSet:
-    """What an entry holds beside a single ordinary subscription. Private to `FilterEntry`."""
+    """The subscriptions of an entry if it has more than one ordinary one. Private to `FilterEntry`."""
 
     def __init__(self) -> None:
         self.subscriptions: list[Subscription] = []
@@ -252,7 +252,7 @@ _GONE: Final = SubscriberSet()
 
 
 class FilterEntry:
-    """One topic filter in the trie, and who listens to it.
+    """One topic filter in the trie, and its subscriptions.
 
     Promises:
     - `add` and `discard` cost the same however many subscribers share the filter: each subscription knows its slot in

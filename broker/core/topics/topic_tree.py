@@ -30,11 +30,11 @@ DEAD_LEAST: Final = 16
 
 @mypyc_attr(acyclic=True)
 class Retainable:
-    """Base of what can be the value of a topic."""
+    """Base of a topic's value."""
 
 
 class TopicNode:
-    """One topic, or a level on the way to one. To readers: `topic`, `value` and `level`, and how many lie below."""
+    """One topic, or a level above topics. Readers use `topic`, `value` and `level`, and the number below."""
 
     def __init__(self, level: str, born: int, reserved: bool) -> None:
         self.topic: str = ""  # set with the first value
@@ -95,7 +95,7 @@ class TopicNode:
 
 
 class Children:
-    """The children of a node that has had two: by level, and, once somebody walks here, in the order of birth."""
+    """The children of a node that has had two: by level, and, once a cursor visits it, in the order of creation."""
 
     def __init__(self) -> None:
         self.children: dict[str, TopicNode] = {}
@@ -279,7 +279,7 @@ class RetainedTree:
 
 
 class Frame:
-    """Where a walk stands among the children of one node."""
+    """A cursor's position among the children of one node."""
 
     def __init__(self, node: TopicNode, at: int, deep: bool) -> None:
         self.node = node
@@ -290,7 +290,7 @@ class Frame:
 
 
 class RetainedCursor:
-    """A walk in progress. It holds no lock and needs no closing: drop it when it is no longer wanted."""
+    """A search in progress. It holds no lock and needs no closing: drop it when it is no longer needed."""
 
     def __init__(self, root: TopicNode, youngest: int, topic_filter: str) -> None:
         self.topic_filter = topic_filter

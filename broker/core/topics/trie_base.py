@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Trie:
-    """An index of topic filters that answers, for a topic name, which of them match it.
+    """An index of topic filters that finds those which match a topic name.
 
     Filters and topics are taken as they come: `topics.validate_filter` and `validate_topic` are the caller's. A shared
     subscription's filter comes without its `$share/name/`.

@@ -23,7 +23,7 @@ its own, and Receive Maximum does not bound how many there are."""
 
 
 class HeldGroup:
-    """What may leave when all up to one number is committed: packets, of which each may be several in one piece.
+    """Packets that are sent when a number is committed; each piece may contain several.
 
     What a client can have held in any number tells the journal nothing, and so stands in one group: a few bytes each.
     """
@@ -34,7 +34,7 @@ class HeldGroup:
 
 
 class HeldAnswers(Waiter):
-    """Those of one connection. Stands at its outbox (`Outbox.held`) where there is a store that commits later."""
+    """The held packets of one connection, in `Outbox.held` if there is a store that commits later."""
 
     def __init__(self, outbox: Outbox, commits: Commits) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ from broker.core.queues.windows.in_flight import InFlight
 
 
 class HeldDelivery:
-    """A delivery, and the number of the note that has to be committed first."""
+    """A delivery, and the number that has to be committed first."""
 
     def __init__(self, delivery: Delivery, number: i64) -> None:
         self.delivery = delivery
@@ -29,7 +29,7 @@ class HeldDelivery:
 
 
 class HeldDeliveries(Waiter):
-    """Those of one session, on its present connection."""
+    """The held deliveries of one session, on its present connection."""
 
     def __init__(self, inflight: InFlight, commits: Commits) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ HIGHEST: Final = 2
 
 
 class Review:
-    """What is still to be asked about one client's queue: `left` messages from the first on."""
+    """The check of one client's queue: `left` messages from the first on remain."""
 
     def __init__(self, principal: Principal) -> None:
         self.left: i64 = 0

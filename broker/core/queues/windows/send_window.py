@@ -51,7 +51,7 @@ PUBREL_HEAD: Final = b"\x62\x02"
 
 
 class SendWindow:
-    """One client's window. `quota`: publishes that it may be sent before it acknowledges one; `limit`: all of them."""
+    """One client's window. `quota`: publishes that may be sent before an acknowledgement; `limit`: its maximum."""
 
     def __init__(self, ledger: Ledger, totals: QueueTotals, max_bytes: i64) -> None:
         """`ledger`: where a loss is written down; `totals`: of all queues; `max_bytes`: of what is in flight."""

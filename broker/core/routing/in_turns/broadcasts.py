@@ -40,7 +40,7 @@ def listeners(route: Route) -> i64:
 
 
 class Broadcast:
-    """One message on its way."""
+    """One message in progress."""
 
     def __init__(self, route: Route, message: Message, origin: Session | None) -> None:
         self.message = message
@@ -164,7 +164,7 @@ class Broadcast:
 
 
 class Interrupted:
-    """A message that was on its way when an earlier broker died: its number there, and who is not to have it."""
+    """A broadcast that an earlier broker did not finish: its number there, and the clients that do not get it."""
 
     def __init__(self, message: Message, origin: Session | None, number: int, passed: set[str]) -> None:
         self.message = message
@@ -174,7 +174,7 @@ class Interrupted:
 
 
 class BroadcastLine:
-    """All messages that are on their way, first come first, and how many of them each topic has."""
+    """All broadcasts in progress, oldest first, and how many of them each topic has."""
 
     def __init__(self) -> None:
         self.broadcasts: deque[Broadcast] = deque()

@@ -26,7 +26,7 @@ AT_ONCE: Final = 512
 
 
 class Left:
-    """What one session left."""
+    """The unfinished messages of one session."""
 
     def __init__(self, session: Session, deliveries: list[Delivery]) -> None:
         self.session = session
@@ -34,7 +34,7 @@ class Left:
 
 
 class Unfinished:
-    """The messages that members of one broker have left."""
+    """The unfinished messages of one broker's former members."""
 
     def __init__(self, fanout: Fanout, totals: QueueTotals, deadlines: Deadlines) -> None:
         """`fanout` knows who is next, and keeps account of the work."""

@@ -43,7 +43,7 @@ def kept_bytes(message: Message, topic: str) -> i64:
 
 
 class RetainedMessage(MessageCopy):
-    """A message as it is retained: without the wire forms that its fanout made, and with what it was charged."""
+    """A message as it is retained: without wire forms, and with what it was charged."""
 
     def __init__(self, message: Message, kept: i64) -> None:
         """`kept`: its `kept_bytes`."""
@@ -60,7 +60,7 @@ class RetainedMessage(MessageCopy):
 
 
 class RetainedShares:
-    """The bytes that each client's retained messages take. `most`: for one client, 0: no limit."""
+    """The bytes of each client's retained messages. `most`: the limit for one client, 0: no limit."""
 
     def __init__(self, most: int, sessions: dict[str, Session]) -> None:
         """`sessions` have what is retained in their own accounts, too."""
