@@ -70,19 +70,19 @@ STORE: Final = (
     Figure(
         "store_slowest_commit",
         Kind.INTERVAL,
-        "Seconds from a change to its commit, the worst since the last interval",
+        "Seconds from a change to its commit, the maximum since the last interval",
         _slowest_commit,
         topics=(Topic("store/latency"),),
     ),
-    _store("store_state", TEXT, "state", "`written`, or why the store cannot be"),
+    _store("store_state", TEXT, "state", "`written`, or why the store cannot be written"),
     _store("store_path", TEXT, "path", "The store's folder"),
-    _store("store_failures", COUNTER, "failures", "How often the store began to fail"),
-    _store("store_groups", COUNTER, "groups", "Groups of changes that were committed"),
-    _store("store_rows", COUNTER, "rows", "Rows that were written"),
+    _store("store_failures", COUNTER, "failures", "How often writing began to fail"),
+    _store("store_groups", COUNTER, "groups", "Committed groups of changes"),
+    _store("store_rows", COUNTER, "rows", "Rows written"),
     _store("store_file", GAUGE, "bytes", "Bytes on the disk", "bytes"),
-    _store("store_paged_messages", GAUGE, "paged/messages", "Messages that wait on the disk alone"),
-    _store("store_paged", GAUGE, "paged/bytes", "Bytes of the messages that wait on the disk alone", "bytes"),
-    _store("store_waiting", GAUGE, "waiting", "Changes that are not committed yet"),
+    _store("store_paged_messages", GAUGE, "paged/messages", "Messages that wait on disk only"),
+    _store("store_paged", GAUGE, "paged/bytes", "Bytes of the messages that wait on disk only", "bytes"),
+    _store("store_waiting", GAUGE, "waiting", "Changes not committed yet"),
 )
 
 STORE_TOPICS: Final = frozenset(topic.path for figure in STORE for topic in figure.topics)
@@ -124,7 +124,9 @@ def _of_recorder(name: str) -> Callable[[Reading], Value]:
 
 
 RECORDER: Final = (
-    _recorder("recorder_failing", GAUGE, "", "1 where the recorder has given up, else 0", _recorder_failing),
+    _recorder(
+        "recorder_failing", GAUGE, "", "1 if the recorder has stopped because of an error, else 0", _recorder_failing
+    ),
     _recorder("recorder_state", TEXT, "state", "`recording`, or why not", _recorder_state),
     _recorder("recorder_segments", COUNTER, "segments", "Finished segments", _of_recorder("segments")),
     _recorder("recorder_events", COUNTER, "events", "Events in finished segments", _of_recorder("events")),
@@ -226,7 +228,7 @@ PROCESS: Final = (
     Figure(
         "process_resident_memory",
         GAUGE,
-        "Memory that the process has",
+        "Resident memory of the process",
         one(lambda reading: reading.process.memory()[0]),
         "bytes",
         topics=(Topic("heap/current"),),
@@ -235,7 +237,7 @@ PROCESS: Final = (
     Figure(
         "process_resident_memory_max",
         GAUGE,
-        "The most memory that the process has had",
+        "Maximum resident memory of the process",
         one(lambda reading: reading.process.most_memory()),
         "bytes",
         topics=(Topic("heap/maximum"),),
@@ -287,21 +289,21 @@ BROKER: Final = (
     Figure(
         "event_loop_lag",
         Kind.HISTOGRAM,
-        "How late the event loop is, measured four times a second",
+        "Lag of the event loop, measured four times a second",
         lambda reading: reading.server.lag_monitor.lags,
         "seconds",
     ),
     Figure(
         "event_loop_worst_lag",
         Kind.INTERVAL,
-        "How late the event loop was, in seconds, at worst since the last interval",
+        "Maximum lag of the event loop in seconds since the last interval",
         one(lambda reading: reading.server.lag_monitor.take_worst(reading.now)),
         topics=(Topic("load/lag", lambda value: f"{value:.3f}"),),
     ),
     Figure(
         "hook_errors",
         COUNTER,
-        "Exceptions of hooks, authenticators and the like, by hook",
+        "Exceptions of hooks and authenticators, by hook",
         _hooks,
         labels=("hook",),
         topics=(Topic("hooks/{hook}/errors"),),
@@ -309,14 +311,14 @@ BROKER: Final = (
     Figure(
         "slow_hook_calls",
         COUNTER,
-        "Calls of hooks that kept the event loop waiting",
+        "Calls of hooks that delayed the event loop",
         one(lambda reading: reading.server.faults.slow_calls),
         topics=(Topic("hooks/slow calls"),),
     ),
     Figure(
         "internal_errors",
         COUNTER,
-        "Faults of the broker itself that were caught; the log has them",
+        "Caught errors of the broker itself; the log has them",
         one(_internal),
         topics=(Topic("errors/internal"),),
     ),
@@ -326,7 +328,7 @@ OTHER: Final = (
     Figure(
         "store_other",
         TEXT,
-        "What else the store of an embedding program says",
+        "Other figures of an embedding program's store",
         _other_of_store,
         labels=("what",),
         topics=(Topic("store/{what}"),),
