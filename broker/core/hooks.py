@@ -23,7 +23,7 @@ FORBIDDEN: Final = -1
 """Answer of `AccessControl.may_subscribe`: not at any QoS."""
 
 UNSTEADY: Final = -1
-"""`AccessControl.epoch` of one whose verdicts nobody may remember."""
+"""`AccessControl.epoch` if decisions must not be cached."""
 
 
 class PeerCertificate:
@@ -53,7 +53,7 @@ class PeerCertificate:
 class Origin:
     """Where a connection comes from. `address` is for people ("host:port"), `host` the peer's IP address ("": none).
 
-    `listener` is the name of the listener that it came by; `secure`: over TLS. Behind a proxy that says so, address and
+    `listener` is the name of its listener; `secure`: over TLS. Behind a proxy with the PROXY protocol, address and
     host are those of the client.
     """
 
@@ -70,25 +70,25 @@ class Origin:
         self.listener = listener
         self.secure = secure
         self.certificate = certificate
-        # Bytes of the largest packet that the listener takes from a client; 0: what `Limits` has for all.
+        # Bytes of the largest packet that the listener accepts; 0: the limit for all listeners.
         self.max_packet_size = 0
-        # The node of the mesh that has come, over a pipe; "": a client.
+        # The name of the connecting node of the mesh; "": a client.
         self.node = ""
         # The mount of the listener, with placeholders (`connection.mounting`); empty: none.
         self.mount = ""
 
     def shares_address(self, host: str) -> bool:
-        """Whether an IP address counts as this one: IPv6 by /64."""
+        """Whether an IP address counts as the same: IPv6 by /64."""
         return network(self.host) == network(host)
 
 
 class Ticket:
     """A CONNECT that is decided on later. Until then nothing more is read from its client.
 
-    `principal`: who the client is. Where an authentication exchange has found that out it is set already, and the
-    credentials of the CONNECT mean nothing. Else whoever admits the client may set it, before the answer is 0x00, and
-    may answer for many clients with one object. With None, the client is whom its CONNECT says. `detail`: why a client
-    is refused, for the log alone; the client hears the name of the reason code.
+    `principal`: who the client is. After enhanced authentication it is set already, and the credentials of the CONNECT
+    mean nothing. Otherwise `admit` may set it before the answer 0x00, and may use one object for many clients. With
+    None, the client is the user of its CONNECT. `detail`: why a client is refused, for the log only; the client gets
+    the name of the reason code.
     """
 
     def __init__(self, told: Callable[[int], None], principal: Principal | None = None) -> None:
@@ -97,10 +97,10 @@ class Ticket:
         self.detail = ""
 
     def answer(self, reason_code: int) -> None:
-        """The decision, in the sense of `AccessControl.admit`: the client has its CONNACK at once.
+        """Answer the CONNECT with the reason code that `AccessControl.admit` would return.
 
         Call it once, in the thread of the event loop (elsewhere: `loop.call_soon_threadsafe(ticket.answer, code)`). It
-        does nothing when the connection has ended meanwhile or was answered, and raises nothing.
+        does nothing if the connection has ended meanwhile or was answered, and never raises.
         """
         self._told(reason_code)
 
@@ -110,34 +110,34 @@ class AccessControl:
     """Decides who may connect, publish, subscribe and receive. The default allows everything."""
 
     epoch: int = UNSTEADY
-    """Grows when verdicts may have become others. As long as it stays, a verdict about the same arguments may be
-    remembered; with UNSTEADY none is, and each message is asked about."""
+    """Increase it when decisions may have changed. While it stays the same, decisions about the same arguments are
+    cached; with UNSTEADY none is, and each message is asked about."""
 
     filters_deliveries: bool = False
-    """Whether `receive_qos`, and so `may_receive`, is to be asked."""
+    """Whether the broker asks `receive_qos`, and so `may_receive`."""
 
     ask_work: int = 0
-    """What one question about a topic or a filter counts for in the turn of who caused it, in deliveries (a quarter of
-    a microsecond each), where it takes more than a few microseconds."""
+    """The work of one question about a topic or a filter, in deliveries (a quarter of a microsecond each), if it takes
+    more than a few microseconds. It is charged to the turn of the client that caused it."""
 
     def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
         """Reason code for a CONNECT: 0x00 to accept, 0x80 and above to refuse, LATER to call `ticket.answer` later.
 
-        The time until then is part of `limits.connect_timeout`. With `ticket.principal` it says who the client is.
+        The time until then is part of `limits.connect_timeout`. It sets `ticket.principal` to say who the client is.
         """
         del connect, origin, ticket
         return 0
 
     def bars(self, connect: Connect, origin: Origin) -> int:
-        """Reason code for a CONNECT that names an authentication method, before that is begun: 0 to go on with it."""
+        """Reason code for a CONNECT with an authentication method, before the exchange begins: 0 to continue."""
         del connect, origin
         return 0
 
     def method_refused(self, connect: Connect, origin: Origin, reason_code: int) -> None:
-        """An authentication method has refused the client of a CONNECT, or one that authenticated again."""
+        """An authentication method has refused a client, at its CONNECT or at re-authentication."""
 
     def may_publish(self, principal: Principal, topic: str, qos: int, retain: bool) -> bool:
-        """Whether the client may publish so to the topic name; refused with 0x87 where the packet has an answer."""
+        """Whether the client may publish to the topic name with these flags; if not, QoS 1 and 2 get 0x87."""
         del principal, topic, qos, retain
         return True
 
@@ -147,19 +147,19 @@ class AccessControl:
         return qos
 
     def may_receive(self, principal: Principal, topic: str) -> bool:
-        """Whether the client may be sent messages of the topic name. Asked while `filters_deliveries` is True."""
+        """Whether the client may receive messages of the topic name. Asked while `filters_deliveries` is True."""
         del principal, topic
         return True
 
     def receive_qos(self, principal: Principal, topic: str) -> int:
-        """The QoS with which a client is sent messages of the topic name, at most; FORBIDDEN: it is sent none.
+        """The maximum QoS with which a client receives messages of the topic name; FORBIDDEN: it receives none.
 
-        This is what the core asks while `filters_deliveries` is True; the default knows `may_receive` alone.
+        The core asks this while `filters_deliveries` is True; the default asks `may_receive`.
         """
         return 2 if self.may_receive(principal, topic) else FORBIDDEN
 
     def source(self) -> AccessControl:
-        """Who has `epoch` and `filters_deliveries`: itself, or what it stands before."""
+        """The object with `epoch` and `filters_deliveries`: itself, or the one that it wraps."""
         return self
 
 
@@ -168,53 +168,53 @@ class OwnerClaim:
     """A connection that waits for the session of its client identifier, or is about to open it."""
 
     def over(self) -> None:
-        """The session is open, or the connection has ended: it is not told any more."""
+        """The session is open, or the connection has ended: the claim is no longer told anything."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Owner:
     """Ensures that a client identifier has one session among several brokers (`broker.mesh.ownership`).
 
-    Asked for each client that was admitted with an identifier of its own, before its session is opened.
+    It is asked for each admitted client with its own client identifier, before the session is opened.
     """
 
     def claim(
         self, client_id: str, user_name: str | None, clean_start: bool, told: Callable[[int], None]
     ) -> OwnerClaim | None:
-        """None: the client may have its session now. Else `told` is called in a later turn of the event loop.
+        """None: the client may have its session now. Otherwise `told` is called in a later turn of the event loop.
 
-        With 0: what other brokers had of it is here; with a reason code of 0x80 and above the client is refused. The
-        caller calls `OwnerClaim.over`, whatever becomes of it.
+        With 0: the session of other brokers is here now; with a reason code of 0x80 and above the client is refused.
+        The caller calls `OwnerClaim.over` in any case.
         """
         del client_id, user_name, clean_start, told
         return None
 
     def hand_over(self) -> int:
-        """This broker is about to go: have others fetch some of the sessions whose clients are away.
+        """This broker is about to stop: offer some sessions of absent clients to other brokers.
 
-        It is called again and again; the sessions are those of clients that are away when it is called first, or first
-        after `stay`. How many are on their way, or have still to go.
+        It is called repeatedly, for the sessions of clients that were away at the first call, or the first
+        after `stay`. Returns how many are moving or have still to move.
         """
         return 0
 
     def stay(self) -> None:
-        """Sessions that have not gone stay here, and others may come again."""
+        """The remaining sessions stay here, and others may move here again."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class MessageHook:
     """Is asked about each message of a client before it is routed, and told of retained ones. Must not raise.
 
-    While there is one, no message takes the hot path.
+    With such a hook, no message takes the hot path.
     """
 
     def publish(self, principal: Principal, message: Message, will: bool) -> Message | None:
-        """What is routed in its place, or the message itself; None: it goes nowhere, for `reason_code`."""
+        """The message to route: this one or another. None: it is refused with `reason_code`."""
         del principal, will
         return message
 
     reason_code: int = 0x83
-    """With which the last message was refused that `publish` has refused."""
+    """The reason code of the last message that `publish` has refused."""
 
     def retained(self, message: Message) -> None:
         """A retained message was stored, or its topic cleared: then its payload is empty."""
@@ -225,10 +225,10 @@ class RetainedListener:
     """Is told of each change of the retained messages, except the broker's own (`$SYS`). Must not raise."""
 
     def written(self, topic: str) -> None:
-        """A topic's retained message was kept, replaced or cleared, or one was refused in whose place there is none."""
+        """A topic's retained message was set, replaced or cleared, or a new one was refused and there is none now."""
 
     def expired(self, topic: str) -> None:
-        """The message expiry interval of a topic's retained message has passed: it is kept no longer."""
+        """A topic's retained message has expired."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -239,10 +239,10 @@ class EventListener:
         """A subscription was made or replaced; `qos` is the granted one."""
 
     def unsubscribed(self, client_id: str, topic_filter: str) -> None:
-        """A subscription was taken back by its client."""
+        """A client has unsubscribed."""
 
     def session_ended(self, client_id: str) -> None:
-        """A session is over: its connection closed with no expiry, it expired, or was replaced by a clean start."""
+        """A session has ended: with its connection, by expiry, or by a clean start."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -250,10 +250,10 @@ class SubscriptionListener:
     """Is told of the topic filters of this broker's clients: the links to upstream brokers."""
 
     def wanted(self, topic_filter: str) -> None:
-        """One more subscription has been made at a topic filter (without `$share/name/`)."""
+        """A subscription to a topic filter (without `$share/name/`) was made."""
 
     def unwanted(self, topic_filter: str) -> None:
-        """A subscription at a topic filter has ended: taken back, or with its session."""
+        """A subscription to a topic filter has ended: by UNSUBSCRIBE, or with its session."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -261,10 +261,10 @@ class NodeListener:
     """Is told of the topic filters of this node of a mesh, except those of other nodes."""
 
     def wanted(self, topic_filter: str, share: str) -> None:
-        """One more subscription has been made at a topic filter; `share`: by a member of that share group."""
+        """A subscription to a topic filter was made; `share`: by a member of that share group."""
 
     def unwanted(self, topic_filter: str, share: str) -> None:
-        """A subscription has ended: taken back, or with its session."""
+        """A subscription has ended: by UNSUBSCRIBE, or with its session."""
 
     def moved(self, topic_filter: str, share: str) -> None:
         """A member of a share group has connected, or its connection has ended."""
@@ -283,7 +283,7 @@ class Confirmed:
     """An answer that is sent when the other nodes of a mesh have confirmed the subscriptions here."""
 
     def confirmed(self) -> None:
-        """They have, or it waits no longer. Called once, never from within `Confirmer.wait`."""
+        """They have, or the time is over. Called once, never from within `Confirmer.wait`."""
         raise NotImplementedError
 
 
@@ -292,7 +292,7 @@ class Confirmer:
     """Knows what other nodes have confirmed."""
 
     def wait(self, waiting: Confirmed) -> bool:
-        """Have it be told when all that was asked for here so far is confirmed. False: there is nothing to wait for."""
+        """Tell it when all subscriptions made here so far are confirmed. False: there is nothing to wait for."""
         raise NotImplementedError
 
 
@@ -301,7 +301,7 @@ class AuthExchange:
     """One run of an authentication method with one client (5.0 section 4.12), made for each CONNECT that names it.
 
     After each call the protocol reads `reason_code` (0x18: another round, 0x00: done, 0x80 and above: refused)
-    and sends `data`, when it is not None, as Authentication Data. `principal`: who the client is, set by the time that
+    and sends `data`, if it is not None, as Authentication Data. `principal`: who the client is, set before
     the reason code is 0x00; None leaves that to access control.
     """
 
@@ -311,13 +311,13 @@ class AuthExchange:
         self.principal: Principal | None = None
 
     def start(self, connect: Connect, data: bytes | None) -> None:
-        """The CONNECT came, with its Authentication Data."""
+        """A CONNECT was received, with this Authentication Data."""
 
     def proceed(self, data: bytes | None) -> None:
-        """An AUTH with 0x18 came."""
+        """An AUTH with 0x18 was received."""
 
     def again(self, data: bytes | None) -> None:
-        """An AUTH with 0x19 came: the client authenticates again on the open connection."""
+        """An AUTH with 0x19 was received: the client re-authenticates on the open connection."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
