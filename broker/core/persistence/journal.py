@@ -23,77 +23,77 @@ from broker.core.topics.subscription import Subscription
 class Journal:
     """Is told of every change of what a store keeps. The default ignores it.
 
-    Promises, to whoever implements it:
-    - Only sessions with a Session Expiry Interval above 0 are told of: `session_kept` comes first for a client
-      identifier, and after `session_gone` nothing until the next `session_kept`. `session_gone` stands for the end of
-      all it had.
-    - What happens in one call of the core (a read of a connection, a tick) is told without a break: a store that
-      commits only between two such calls never keeps half of it, such as the identifier of a QoS 2 publish without the
-      message.
-    - A `Delivery` is the same object from `queued` or `in_flight` to `finished`, so that it can be the key of a
+    Promises to an implementation:
+    - It is told only of sessions with a Session Expiry Interval above 0: first `session_kept` for a client
+      identifier, and after `session_gone` nothing until the next `session_kept`. `session_gone` ends everything that
+      belongs to the session.
+    - All changes of one call of the core (a read of a connection, a tick) are told without interruption: a store that
+      commits only between two such calls never keeps half of them, such as the identifier of a QoS 2 publish without
+      the message.
+    - A `Delivery` is the same object from `queued` or `in_flight` to `finished`, so it can be the key of a
       dictionary; a `Message` is one object for all its deliveries of one fanout. A restored delivery is a new object:
       see `restored`.
 
-    `commits` says how far what was told is kept safely; None: every note is, as soon as it was told. With it, whatever
-    promises a client that something is kept waits (`commits`).
+    `commits` says which changes are committed; None: every change is, as soon as it is told. Acknowledgements wait
+    for it (`commits`).
 
-    The core knows only the caller's monotonic clock. The methods get points of that clock; records carry seconds
-    relative to the moment of loading. What lies between two processes is the store's to know (a wall clock). The
-    methods neither block nor raise, since they are called from the middle of a fanout: the store reports what it cannot
+    The core knows only the caller's monotonic clock. The methods get times of that clock; records have seconds
+    relative to the moment of loading. The store measures the time between two processes (by a wall clock). The
+    methods must neither block nor raise, because they are called during a fanout: the store reports what it cannot
     keep.
     """
 
     commits: Commits | None = None
     pages: Pages | None = None
-    """Who lets messages wait on disk alone has the bounds of it here; None: nobody does."""
+    """The limits for messages that wait on disk only; None: there are no such messages."""
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
     def session_kept(self, client_id: str, principal: Principal, expiry_interval: int, disconnected_at: float) -> None:
-        """A session was made, taken up, or left by its connection (section 4.1). It belongs to the principal's
-        user; who that is must outlive the broker as well, since it decides what an absent client may be sent.
+        """A session was created, resumed, or its connection ended (section 4.1). It belongs to the principal's
+        user, who must be stored too, because it decides what an absent client may receive.
 
         `expiry_interval` in seconds, above 0, `packets.NEVER`: does not expire. It counts from `disconnected_at`; 0.0
         while the client is connected: if the broker dies then, it counts from the next start.
         """
 
     def session_gone(self, client_id: str) -> None:
-        """A session ended, and all that was told of it; or it ends with its connection, now that its expiry is 0."""
+        """A session ended with everything in it; or it will end with its connection, because its expiry is 0 now."""
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
 
     def subscribed(self, client_id: str, subscription: Subscription, streaming: bool) -> None:
         """A subscription was made, or replaced the one of the same `topic_filter` (as it was sent: `$share/name/…`).
 
-        `streaming`: retained messages are on their way because of it, until `streamed`. After a restart they are sent
-        from the first on: none is lost, and some may come twice.
+        `streaming`: retained messages are being sent for it, until `streamed`. After a restart they are sent
+        again from the first: none is lost, and some may be delivered twice.
         """
 
     def streamed(self, client_id: str, topic_filter: str) -> None:
         """All retained messages for this subscription have been delivered or put in flight."""
 
     def unsubscribed(self, client_id: str, topic_filter: str) -> None:
-        """A subscription was taken back."""
+        """A subscription was removed."""
 
     # -- deliveries to the client --------------------------------------------------------------------------------------
 
     def queued(self, client_id: str, delivery: Delivery) -> None:
-        """A message waits at the end of the session's queue: QoS 1, 2, or 0 where offline sessions keep that."""
+        """A message was added to the session's queue: QoS 1, 2, or 0 if sessions keep that (`session.queue_qos0`)."""
 
     def paged(self, client_id: str, delivery: Delivery) -> None:
-        """The same for one that waits on disk alone: it gets its number (`Delivery.record`), and the object goes."""
+        """The same for one that waits on disk only: it gets its number (`Delivery.record`), and the object is freed."""
 
     def unpaged(self, client_id: str, page: Page) -> None:
-        """All of a page is over: dropped, or expired."""
+        """All messages of a page have been dropped or have expired."""
 
     def fetch(self, client_id: str, fetch: Fetch) -> None:
-        """What waits on disk alone is wanted in memory. It goes on waiting there too, as `queued` and `restored`."""
+        """Messages on disk are needed in memory. They stay on disk too, as if `queued` and `restored`."""
 
     def read_back(self, client_id: str, number: int) -> None:
-        """What waits up to that number is in memory again, on disk alone what has a higher one."""
+        """Messages up to that number are in memory again; higher ones are on disk only."""
 
     def renewed(self, client_id: str, delivery: Delivery) -> None:
-        """One that was `queued` and waits still has a newer message, and keeps its place (policy `latest`)."""
+        """A queued delivery got a newer message, and keeps its place (policy `latest`)."""
 
     def in_flight(self, client_id: str, delivery: Delivery) -> None:
         """A delivery has its packet identifier and may be written from now on.
@@ -102,13 +102,13 @@ class Journal:
         """
 
     def unsent(self, client_id: str, delivery: Delivery) -> None:
-        """The connection ended, and this delivery in flight was never handed to it: its next sending is the first."""
+        """The connection ended before this in-flight delivery was written: its next sending is the first."""
 
     def released(self, client_id: str, delivery: Delivery) -> None:
-        """QoS 2: PUBREC came; only PUBREL may be sent from now on [MQTT-4.3.3-5]. The message is needed no more."""
+        """QoS 2: PUBREC was received; only PUBREL may be sent now [MQTT-4.3.3-5]. The message is no longer needed."""
 
     def finished(self, client_id: str, delivery: Delivery) -> None:
-        """A delivery is over: acknowledged, dropped, expired, or given to another member of a shared subscription."""
+        """A delivery ended: acknowledged, dropped, expired, or given to another member of a shared subscription."""
 
     def restored(self, client_id: str, delivery: Delivery, number: int) -> None:
         """`delivery` is from now on the object for the record with that number: while a router is restored, or when it
@@ -117,10 +117,10 @@ class Journal:
     # -- publishes of the client ---------------------------------------------------------------------------------------
 
     def received(self, client_id: str, packet_id: int) -> None:
-        """A QoS 2 publish came and was routed; its packet identifier is known until `completed` [MQTT-4.3.3-10]."""
+        """A QoS 2 publish was routed; its packet identifier is in use until `completed` [MQTT-4.3.3-10]."""
 
     def completed(self, client_id: str, packet_id: int) -> None:
-        """PUBREL came for it: the identifier is free."""
+        """Its PUBREL was received: the identifier is free."""
 
     # -- messages for very many ----------------------------------------------------------------------------------------
 
@@ -133,10 +133,10 @@ class Journal:
         return 0
 
     def passed(self, number: int, client_id: str) -> None:
-        """A session has had the message of that number, or is not to have it. Told in the call in which it had it."""
+        """A session got the message of that number, or will not get it. Told in the call in which it got it."""
 
     def broadcast_over(self, number: int) -> None:
-        """All have had it."""
+        """All receivers have had it."""
 
     # -- wills ---------------------------------------------------------------------------------------------------------
 
@@ -153,10 +153,10 @@ class Journal:
     # -- retained messages ---------------------------------------------------------------------------------------------
 
     def retained_set(self, message: Message) -> None:
-        """The topic's retained message, in place of an earlier one."""
+        """The topic's retained message was set or replaced."""
 
     def retained_cleared(self, topic: str) -> None:
-        """The topic has no retained message any more: it was cleared, or expired."""
+        """The topic's retained message was cleared, or has expired."""
 
 
 def share_name(delivery: Delivery) -> str:
