@@ -89,7 +89,7 @@ class Decoder(Frames):
         self.client_id: str = ""
 
     def short_ack(self) -> int:
-        """The packet identifier, when the current frame is PUBACK, PUBREC, PUBREL or PUBCOMP and says only "success".
+        """The packet identifier, if the current frame is PUBACK, PUBREC, PUBREL or PUBCOMP and means only "success".
 
         -1 otherwise; `packet` then tells what it is. For the hot path: no object is made.
         """
@@ -356,7 +356,7 @@ class Decoder(Frames):
         return Ack(kind=kind, packet_id=packet_id, reason_code=code, properties=section)
 
     def filters(self) -> FilterList:
-        """The current frame, a SUBSCRIBE or UNSUBSCRIBE, for whoever works its filters off in turns.
+        """The current frame, a SUBSCRIBE or UNSUBSCRIBE, to be processed in turns.
 
         Raises:
             ProtocolError: its packet identifier or its properties are not right, or it has no filter.

@@ -108,7 +108,7 @@ class ServerProtocol(Peer):
     # -- what the shell calls ------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes, now: float, work: i64 = TURN_WORK) -> bool:
-        """Take a read, and act on the whole packets in it, for about so much work.
+        """Take a read, and process the complete packets in it, up to a limit of work.
 
         True when the shell has to look at the connection: it was accepted, is over, or cannot be read from now.
         """
@@ -128,14 +128,14 @@ class ServerProtocol(Peer):
         return waits or accepted is not self.accepted or self.outbox.congested
 
     def refill(self, now: float) -> bool:
-        """After the writer took a batch: queue what waited for room. True when it should take another."""
+        """After the writer took a batch: queue what waited for room. True if it should take another."""
         self.router.counters.load.now = now
         session = self.session
         more = session is not None and session.backlog and session.pump(now)
         return more or not self.outbox.empty
 
     def go_on(self, now: float, work: i64 = TURN_WORK) -> None:
-        """A turn: apply what happened to other peers, then act on what the decoder holds.
+        """A turn: apply the events of other peers, then process the packets in the decoder.
 
         The shell calls it for a read that was left unfinished, when others have had theirs, not before `held_until`.
         """
@@ -270,7 +270,7 @@ class ServerProtocol(Peer):
 
     @property
     def throttled(self) -> bool:
-        """True while an unfinished turn waits for the client to be sent its acknowledgements."""
+        """True while an unfinished turn waits until the client has been sent its acknowledgements."""
         return self._acknowledger.behind()
 
     @property
@@ -279,18 +279,18 @@ class ServerProtocol(Peer):
         return self.state == ADMITTING
 
     def admitted(self, reason_code: int, now: float, work: i64 = TURN_WORK) -> None:
-        """The late answer of access control, or to a claim: a turn. Does nothing when the connection has ended."""
+        """The late answer of access control, or to a claim: a turn. Does nothing if the connection has ended."""
         if self.state == ADMITTING:
             self._answered = True
             self._turn(reason_code, now, work)
 
     def lost(self, cause: str, now: float) -> None:
-        """The connection is gone, or given up: nothing more can be written [MQTT-3.1.2-8]."""
+        """The connection is lost, or given up: nothing more can be written [MQTT-3.1.2-8]."""
         self._end(cause, "")
         self.router.peers.drain(self.router, now)
 
     def close(self, cause: str, reason_code: int, text: str, now: float) -> None:
-        """End the connection from this side, with a DISCONNECT where the protocol has one (`Answers.last`)."""
+        """End the connection from this side, with a DISCONNECT if the protocol has one (`Answers.last`)."""
         if self.state == CLOSED:
             return
         self.final_packet = self._answers.last(self.state, reason_code, text, self.router.limits.server_reference)
@@ -298,15 +298,15 @@ class ServerProtocol(Peer):
         self.router.peers.drain(self.router, now)
 
     def take_over(self, now: float) -> None:
-        """Another connection of the client ends this one [MQTT-3.1.4-3], in 3.1.1 without a word [MQTT3-3.1.4-2]."""
+        """Another connection of the client ends this one [MQTT-3.1.4-3], in 3.1.1 without a packet [MQTT3-3.1.4-2]."""
         self.close(TAKEN_OVER, reasons.SESSION_TAKEN_OVER, "another connection with this client identifier", now)
 
     def overflow(self, now: float) -> None:
-        """The queue ran over, and its policy is to end the connection: with 0x97 where the client can be told."""
+        """The queue overflowed, and its policy is to end the connection: with 0x97 if the client can be told."""
         self.close(QUEUE_FULL, reasons.QUOTA_EXCEEDED, "the queue for this client is full", now)
 
     def answer(self, request: Request) -> None:
-        """It is known whether a request reached anybody (`queues.requests`)."""
+        """It is known whether a request reached a subscriber (`queues.requests`)."""
         self._acknowledger.settle(request)
 
     def comes_from(self, host: str) -> bool:

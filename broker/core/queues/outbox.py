@@ -66,19 +66,19 @@ class Outbox:
         self._listed = False
 
     def limit(self, policy: int, max_messages: int, max_bytes: int) -> None:
-        """Give the queue the terms of its client, before anything is offered. Limits of 0: unlimited."""
+        """Set the terms of its client, before anything is offered. Limits of 0: unlimited."""
         self.policy = policy
         self.max_messages = bound(max_messages)
         self.max_bytes = bound(max_bytes)
         self.queue.limit(self.max_messages, self.max_bytes)
 
     def keep_fresh(self, fresh: bool) -> None:
-        """Whether something here is worth less the longer it waits. Publishers wait for nobody who wants that."""
+        """Whether messages here lose value with time. Publishers do not wait for such subscribers."""
         self.fresh = fresh
         self.queue.holds = not fresh and self.policy != DROP_OLDEST
 
     def name_topics(self, names: PeerNames) -> None:
-        """Have frames made for this peer alone, with these names. Called once `max_packet` is known."""
+        """Make frames for this peer only, with these names. Called once `max_packet` is known."""
         self.names = names
         if names.mount and self.max_packet >= LARGEST_PACKET:
             self.max_packet = LARGEST_PACKET - 1  # each message is looked at (`too_long`); nobody else pays for that
@@ -207,7 +207,7 @@ class Outbox:
         return ACCEPTED
 
     def overflow(self) -> None:
-        """The queue is full and the policy says that its peer has to go: it does, before the next batch."""
+        """The queue is full and the policy ends the connection, before the next batch."""
         if not self.closed:
             self.closed = True
             if self.peer is not None:
@@ -221,7 +221,7 @@ class Outbox:
         return not self.closed and queue.messages < self.max_messages and queue.bytes + size <= self.max_bytes
 
     def takes(self, count: i64, size: i64) -> bool:
-        """Whether so many more of so many bytes in all fit, and go out as they are: nothing depends on the peer."""
+        """Whether this many more of this many bytes fit, and are sent unchanged: nothing depends on the peer."""
         queue = self.queue
         return (
             queue.messages + count <= self.max_messages
@@ -233,16 +233,16 @@ class Outbox:
         )
 
     def half_full(self) -> bool:
-        """True when retained messages should wait, so that live ones still find room."""
+        """True if retained messages should wait, so that live ones find room."""
         queue = self.queue
         return queue.messages * 2 >= self.max_messages or queue.bytes * 2 >= self.max_bytes
 
     def too_large(self, delivery: Delivery) -> bool:
-        """True when the peer's Maximum Packet Size, the protocol, or `names` forbid this message [MQTT-3.1.2-24]."""
+        """True if the peer's Maximum Packet Size, the protocol, or `names` forbid this message [MQTT-3.1.2-24]."""
         return self.too_long(delivery.message, delivery.qos, delivery.identifiers)
 
     def too_long(self, message: Message, qos: int, identifiers: tuple[int, ...]) -> bool:
-        """The same for a message of which no delivery was made."""
+        """The same for a message without a delivery."""
         if self.max_packet >= LARGEST_PACKET and message.size() < NEAR_LONGEST:
             return False
         inner = message if self.names is None else self.names.inner(message)
@@ -308,13 +308,13 @@ class Outbox:
             self.control(packet)
 
     def schedule_flush(self) -> None:
-        """Have the writer look at this outbox after the present batch."""
+        """Have the writer handle this outbox after the present batch."""
         if not self._listed:
             self._listed = True
             self._wakeups.append(self)
 
     def report_end(self) -> None:
-        """Have the shell look at this outbox after the present batch, whatever its writer is doing: it is over."""
+        """Have the shell handle this outbox after the present batch, whatever its writer does: it has ended."""
         self._listed = True
         self._wakeups.append(self)
 
@@ -326,7 +326,7 @@ class Outbox:
     # -- what the writer does ------------------------------------------------------------------------------------------
 
     def woken(self) -> None:
-        """The writer was told; the next offer lists this outbox again."""
+        """The writer was woken; the next offer lists this outbox again."""
         self._listed = False
 
     @property
@@ -340,7 +340,7 @@ class Outbox:
         return len(self.queue.items) == 1
 
     def take(self, max_bytes: int, now: float) -> bytes:
-        """What `take_batch` gives, in one piece; empty when nothing waits."""
+        """The result of `take_batch` in one piece; empty if nothing waits."""
         queue = self.queue
         items = queue.items
         # A single thing that is a frame, or a delivery that is sent, is no gap.
@@ -363,7 +363,7 @@ class Outbox:
         return batch[0] if len(batch) == 1 else b"".join(batch)
 
     def take_batch(self, max_bytes: int, now: float) -> list[bytes]:
-        """Frames to write, in order: all that waits, or about `max_bytes` of it. Empty only when nothing waits."""
+        """Frames to write, in order: everything that waits, or about `max_bytes` of it. Empty only if nothing waits."""
         queue = self.queue
         if queue.deferred == 0 and queue.gaps == 0 and queue.bytes + queue.control_bytes <= max_bytes:
             batch: list[bytes] = queue.items  # type: ignore[assignment]
@@ -454,7 +454,7 @@ class Outbox:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Take no more; what waits can still be taken."""
+        """Accept no more; what waits can still be taken."""
         self.closed = True
 
     def discard(self, cause: int) -> None:

@@ -107,7 +107,7 @@ class Router(PeerListener):
         self.limits_changed()
 
     def limits_changed(self) -> None:
-        """`limits` has other numbers: have those who keep some of them keep to these."""
+        """Apply changed numbers in `limits` to the parts that keep copies of them."""
         limits, load = self.limits, self._load
         self.runs.keep_to(limits)
         load.max_messages = bound(limits.total_messages)
@@ -118,7 +118,7 @@ class Router(PeerListener):
 
     @property
     def access_control(self) -> AccessControl | None:
-        """Who says who may do what, guards included."""
+        """The access control in force, including its guard."""
         return None if self.permissions is None else self.permissions.asked
 
     @access_control.setter
@@ -129,7 +129,7 @@ class Router(PeerListener):
 
     @property
     def message_hook(self) -> MessageHook | None:
-        """Who is asked about each message of a client, if anybody is. Set before the first client."""
+        """The hook that is asked about each client's message, if any. Set before the first client."""
         return self.wills.hook
 
     @message_hook.setter
@@ -138,7 +138,7 @@ class Router(PeerListener):
 
     @property
     def journal(self) -> Journal | None:
-        """Who is told of what is to be kept. Set before the first session, or never."""
+        """The journal that is told what to store. Set before the first session, or never."""
         return self._journal
 
     @journal.setter
@@ -150,7 +150,7 @@ class Router(PeerListener):
 
     @property
     def work(self) -> i64:
-        """Deliveries, and what else is charged to whoever caused it; only grows."""
+        """Deliveries, and other work charged to the client that caused it; only grows."""
         return self.fanout.work
 
     @work.setter
@@ -160,7 +160,7 @@ class Router(PeerListener):
     # -- recording -----------------------------------------------------------------------------------------------------
 
     def record(self, tap: Tap | None, filters: Sequence[str]) -> None:
-        """Have a tap told of everything that happens from now on, and of the messages whose topics these match.
+        """Report everything that happens from now on to a tap, and the messages whose topics match these filters.
 
         It is told of the subscriptions that are there already. None: nobody is told any more. Whoever listens for all
         topics of a burst still gets it in one piece: the tap's filters are matched when a topic's route is made, and
@@ -181,11 +181,11 @@ class Router(PeerListener):
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     def publish(self, message: Message, origin: Session | None) -> int:
-        """Route a message, and keep or clear it when it is retained: see `Publisher.publish`."""
+        """Route a message, and set or clear it if it is retained: see `Publisher.publish`."""
         return self.publisher.publish(message, origin)
 
     def retain(self, message: Message) -> bool:
-        """Keep a retained message, or clear its topic: see `RetainedStore.retain`."""
+        """Set a retained message, or clear its topic: see `RetainedStore.retain`."""
         return self.retained_store.retain(message)
 
     @property
@@ -197,7 +197,7 @@ class Router(PeerListener):
 
     @property
     def subscription_count(self) -> int:
-        """Subscriptions, those of sessions that are just being taken away included."""
+        """Subscriptions, including those of ended sessions that are still being removed."""
         return self.table.count
 
     def subscribe(
@@ -210,7 +210,7 @@ class Router(PeerListener):
         terms: SubscriptionQueueTerms | None = None,
         options: QueueOptions | None = None,
     ) -> None:
-        """Make or replace a subscription [MQTT-3.8.4-3], and start to stream the retained messages it asks for.
+        """Make or replace a subscription [MQTT-3.8.4-3], and start to stream its retained messages.
 
         `topic_filter` is valid, without `$share/name/`; `request.topic_filter` as the client wrote it. `terms`: see
         `QueueLimits.sub_queue_terms`; None where there are neither rules nor queue options.
@@ -241,7 +241,7 @@ class Router(PeerListener):
             self.table.tell(subscription, False)
 
     def unsubscribe(self, session: Session, name: str) -> bool:
-        """Take a subscription back; False when there is none [MQTT-3.10.4-1].
+        """Remove a subscription; False if there is none [MQTT-3.10.4-1].
 
         Nothing new is offered because of it [MQTT-3.10.4-2]. What the session has in flight stays there until it is
         acknowledged [MQTT-3.10.4-3].
@@ -265,7 +265,7 @@ class Router(PeerListener):
     # -- sessions ------------------------------------------------------------------------------------------------------
 
     def new_client_id(self) -> str:
-        """A client identifier for a client that brought none; unique and not to be guessed [MQTT-3.1.3-6]."""
+        """A client identifier for a client that sent none; unique and not guessable [MQTT-3.1.3-6]."""
         return self.limits.auto_id_prefix + secrets.token_hex(11)
 
     def connect(
@@ -317,13 +317,13 @@ class Router(PeerListener):
         return session, present
 
     def adopt(self, session: Session) -> None:
-        """Take in a session that no client's CONNECT has opened: that of a link to another broker. It is kept, too."""
+        """Add a session that was not opened by a client's CONNECT: that of a link. It is stored, too."""
         self.session_table.add(session)
         if self._journal is not None:
             keep(session, self._journal)
 
     def has_session_room(self, client_id: str, principal: Principal, will: Will | None, now: float) -> bool:
-        """Whether the limits leave room for the session of a client; empty ones end for it, if need be."""
+        """Whether the limits allow a client's session; empty sessions end for it if necessary."""
         table = self.session_table
         for _ in range(MOST_ENDED):
             if table.has_room(self.limits, client_id, principal, will):
@@ -335,20 +335,20 @@ class Router(PeerListener):
         return False
 
     def overfull(self, now: float) -> None:
-        """End the connections whose queues ran over where that is their policy: the events for it follow."""
+        """End the connections whose queues overflowed, if that is their policy: the events for it follow."""
         overflowed = self.counters.load.overflowed
         while overflowed:
             overflowed.pop().overflow(now)
 
     def sweep(self, now: float) -> None:
-        """Drop what has grown too old in queues where nothing comes or goes: to be called every second or so."""
+        """Drop messages that are too old from idle queues: to be called about once a second."""
         self.peers.drain(self, now)
         self.queue_limits.sweep(self._load, now)
         if self._journal is not None and self._journal.pages is not None:
             self._journal.pages.retry()
 
     def peer_left(self, event: PeerDisconnected, now: float) -> None:
-        """A connection ended: the will, shared messages for others, and the session's end or expiry.
+        """Handle the end of a connection: the will, unfinished shared messages, and the session's end or expiry.
 
         The will is that of the CONNECT [MQTT3-3.1.2-8]; without one nothing is published [MQTT3-3.1.2-12]. With an
         expiry interval above 0 the session stays [MQTT-3.1.2-23], as one of 3.1.1 without Clean Session does
@@ -376,7 +376,7 @@ class Router(PeerListener):
                 self.end_session(empty, now)
 
     def end_session(self, session: Session, now: float) -> None:
-        """Delete a session and all that belongs to it; its delayed will is published now [MQTT-3.1.3-9].
+        """Delete a session and everything in it; its delayed will is published now [MQTT-3.1.3-9].
 
         From here on nothing comes to it, and its client identifier is free; thousands of subscriptions are taken away
         in turns (`tick`). Retained messages do not belong to it, and stay [MQTT3-3.1.2-7].
@@ -388,7 +388,7 @@ class Router(PeerListener):
             self.event_listener.session_ended(session.client_id)
 
     def release(self, session: Session, now: float) -> None:
-        """Forget the session of a client that is away, since it goes on in another broker (`persistence.moving`).
+        """Forget the session of an absent client, because it has moved to another broker (`persistence.moving`).
 
         Nothing that it holds counts as lost, its will is not published, and nobody hears that it is over.
         """
@@ -420,7 +420,7 @@ class Router(PeerListener):
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def schedule(self, session: Session) -> None:
-        """See that `tick` looks at the session when its will or its expiry falls due, whichever is first."""
+        """Have `tick` handle the session when its will or its expiry is due, whichever is first."""
         when = session.will_due
         if session.expires_at != 0.0 and (when == 0.0 or session.expires_at < when):
             when = session.expires_at
@@ -430,7 +430,7 @@ class Router(PeerListener):
             self.deadlines.cancel(session)
 
     def tick(self, now: float) -> bool:
-        """Do what has fallen due: delayed wills, session expiry, expiry of retained messages, answers to requests.
+        """Do what is due: delayed wills, session expiry, expiry of retained messages, answers to requests.
 
         Also messages for very many, and the subscriptions of sessions that are over. One turn of some milliseconds,
         which ends early when a queue has become half full. True when more is due: call again at `deadlines.next_due`.
@@ -479,11 +479,11 @@ class Router(PeerListener):
 
     @property
     def hurried(self) -> bool:
-        """True while wills, or something that has begun, wait for nothing but a turn (`tick`)."""
+        """True while wills, or work in progress, wait for the next turn (`tick`)."""
         return self.wills.waiting > 0 or self._goes_on
 
     def look_at(self, session: Session, now: float) -> None:
-        """Do what is due of a session: its will, its end. One that has expired is not resumed [MQTT-4.1.0-2]."""
+        """Do what is due for a session: its will, its end. An expired session is not resumed [MQTT-4.1.0-2]."""
         if 0.0 < session.will_due <= now:
             self.wills.publish(session, now)
         # Never while it is connected [MQTT-4.1.0-1], but as soon as its time is over after that [MQTT-4.1.0-2].

@@ -91,13 +91,13 @@ class Session(Subscriber):
 
     @property
     def user_name(self) -> str | None:
-        """Whose it is (`connection.identity`); of an anonymous client: None."""
+        """The user to whom it belongs (`connection.identity`); None for an anonymous client."""
         return self.principal.user_name
 
     # -- terms ---------------------------------------------------------------------------------------------------------
 
     def keep_in(self, journal: Journal | None) -> None:
-        """Have a journal be told what becomes of this session from now on; None: nobody keeps it."""
+        """Report changes of this session to a journal from now on; None: it is not stored."""
         self.journal = journal
         self.queue.journal = journal
         # What waits for a link is looked for before its turn comes.
@@ -113,14 +113,14 @@ class Session(Subscriber):
         max_inflight_bytes: int = 0,
         max_client_bytes: int = 0,
     ) -> None:
-        """Give the queue and the account other terms; what waits already stays. Bounds of 0: unlimited."""
+        """Change the limits of the queue and the account; queued messages stay. 0: unlimited."""
         self.sub_queue = sub_queue
         self.queue.limit(policy, max_messages, max_bytes)
         self.account.limit(max_client_bytes, min(bound(max_bytes), bound(max_inflight_bytes)))
         self.update_fast_path()
 
     def update_fast_path(self) -> None:
-        """What decides whether plain frames may go straight to the connection's queue has changed."""
+        """Update whether plain frames may go directly to the connection's queue."""
         tap = self.totals.tap
         self.fast_path = (
             self.plain and self.queue.qos0 == 0 and self.sub_queue is None and (tap is None or not tap.deliveries)
@@ -129,7 +129,7 @@ class Session(Subscriber):
     # -- connection ----------------------------------------------------------------------------------------------------
 
     def attach(self, version: int, window: int, plain: bool) -> None:
-        """A connection takes this session up.
+        """Connect the session to a connection.
 
         `window` is the in-flight limit towards it, at least 1 and at most the client's Receive Maximum: the send quota
         begins there [MQTT-4.9.0-1]. `plain` says that no topic aliases are used, so that frames can be shared.
@@ -142,7 +142,7 @@ class Session(Subscriber):
         self.attached_at = self.totals.now
 
     def resume(self, now: float) -> None:
-        """Send again what was in flight when the last connection ended, then what waited (section 4.4)."""
+        """Send again what was in flight when the last connection ended, then the queued messages (section 4.4)."""
         outbox = self.outbox
         if outbox is None:
             return
@@ -150,7 +150,7 @@ class Session(Subscriber):
         self.go_on(now)
 
     def detach(self, outbox: Outbox) -> None:
-        """The connection is gone: fold its ledger into the session's, and put back what was never written."""
+        """The connection ended: add its ledger to the session's, and put back what was never written."""
         self.window.free_expired(outbox)
         outbox.discard(DISCONNECTED)
         self.delivered += outbox.taken
@@ -159,7 +159,7 @@ class Session(Subscriber):
             self.queue.settle(False)
 
     def restore(self, delivery: Delivery) -> bool:
-        """Take back a delivery that a store kept, in the order in which they were queued. False: no room, dropped."""
+        """Add a delivery from a store, in the order in which they were queued. False: no room, dropped."""
         if delivery.state == QUEUED:
             self.offered += 1
             delivery.sub_queue = self.sub_queue
@@ -180,7 +180,7 @@ class Session(Subscriber):
         group: SharedGroup | None,
         sub_queue: SubscriptionQueue | None = None,
     ) -> int:
-        """Offer a message with the QoS that was agreed on: ACCEPTED, or the cause of its drop.
+        """Offer a message with the granted QoS: ACCEPTED, or the cause of its drop.
 
         With QoS 1 or 2 it is part of the session from here on [MQTT-4.5.0-1], whether the client is connected or not
         [MQTT3-3.1.2-5]: in flight or queued. `sub_queue`: that of the subscription, if it has its own. A session that
@@ -267,7 +267,7 @@ class Session(Subscriber):
         return self.window.room(count, size, outbox)
 
     def send_now(self, message: Message, qos: i64) -> None:
-        """What `deliver` does in the common case of QoS 1 and 2, for a subscription without options: see `room`."""
+        """`deliver` for the common case of QoS 1 and 2, for a subscription without options: see `room`."""
         outbox = self.outbox
         assert outbox is not None
         self.offered += 1
@@ -303,23 +303,23 @@ class Session(Subscriber):
     # -- shedding ------------------------------------------------------------------------------------------------------
 
     def shed(self, messages: i64, size: i64, cause: int) -> None:
-        """Drop the oldest of what waits here until so many messages have gone, and so many bytes; or none is left."""
+        """Drop the oldest queued messages until this many messages and bytes are gone, or none is left."""
         self.queue.shed(messages, size, cause)
         self.update_fast_path()
 
     def shed_one(self, delivery: Delivery, cause: int) -> None:
-        """Drop one that waits, here or in the outbox, wherever it stands."""
+        """Drop one queued message, here or in the outbox, at any position."""
         self.queue.shed_one(delivery, cause, self.outbox)
         self.update_fast_path()
 
     def shed_stale(self, sub_queue: SubscriptionQueue, now: float, most: i64) -> i64:
-        """Drop what has waited on its terms for longer than it may, at most so many; how many there were."""
+        """Drop queued messages that are too old, at most this many; returns how many there were."""
         count = shed_stale(self.queue, sub_queue, now, most, self.outbox)
         self.update_fast_path()
         return count
 
     def waited(self, now: float) -> float:
-        """Seconds that messages for a connected client spend in its queues; 0.0 when none waits, or it is away.
+        """Seconds that messages for a connected client wait in its queues; 0.0 if none waits, or it is away.
 
         In the session's: one that reads and does not acknowledge is slow, too.
         """
@@ -332,13 +332,13 @@ class Session(Subscriber):
 
     @property
     def backlog(self) -> bool:
-        """True when `pump` may have something to do."""
+        """True if `pump` may have something to do."""
         if self.queue.pending is not None or self.window.backlog or self.streams is not None:
             return True
         return self.outbox is not None and self.outbox.queue.expired is not None
 
     def pump(self, now: float) -> bool:
-        """A turn of the writer: fill the outbox from what waits here, as far as the window and the outbox have room.
+        """A turn of the writer: fill the outbox from the queue, as far as the window and the outbox have room.
 
         True when there is more that could go, and only fairness to others ended this turn.
         """
@@ -347,7 +347,7 @@ class Session(Subscriber):
         return self.fill_outbox(now)
 
     def fill_outbox(self, now: float) -> bool:
-        """`pump` within what is left of the turn: a thousand acknowledgements in one read share one."""
+        """`pump` within the rest of the turn: a thousand acknowledgements in one read share one."""
         outbox = self.outbox
         if outbox is None or outbox.closed:
             return False
@@ -388,29 +388,29 @@ class Session(Subscriber):
         return streams.spent
 
     def adapt_retained(self, delivery: Delivery) -> bool:
-        """Make a retained message what its receiver is to get, where that is another broker. False: nothing."""
+        """Adapt a retained message for a receiver that is another broker. False: do not send it."""
         del delivery
         return True
 
     def start_stream(self, subscription: Subscription, tree: RetainedTree) -> None:
-        """Begin to stream the retained messages of a tree that match, in place of a stream that still runs."""
+        """Begin to stream the matching retained messages of a tree, instead of a stream in progress."""
         if self.streams is None:
             self.streams = RetainedStreams(self.client_id, self.totals)
         self.streams.start(subscription, tree)
 
     def stop_stream(self, topic_filter: str) -> None:
-        """The subscription is gone: so are the retained messages that it still waited for."""
+        """The subscription ended: remove the retained messages that it still waits for."""
         if self.streams is not None:
             self.streams.stop(topic_filter)
 
     def is_streaming(self, subscription: Subscription) -> bool:
-        """True while retained messages are on their way because of this subscription."""
+        """True while retained messages are being sent for this subscription."""
         return self.streams is not None and self.streams.running(subscription.topic_filter)
 
     # -- acknowledgements from the client ------------------------------------------------------------------------------
 
     def on_ack(self, kind: int, packet_id: int, reason_code: int, now: float) -> None:
-        """PUBACK, PUBREC or PUBCOMP came: see `SendWindow`, also for what it raises."""
+        """A PUBACK, PUBREC or PUBCOMP was received: see `SendWindow`, also for its exceptions."""
         window = self.window
         if kind == PUBACK:
             room = window.on_puback(packet_id, reason_code)
@@ -422,7 +422,7 @@ class Session(Subscriber):
             self.go_on(now)
 
     def on_acks(self, kind: i64, data: bytes, start: i64, now: float) -> i64:
-        """Several side by side: see `SendWindow.on_acks`."""
+        """Several consecutive ones: see `SendWindow.on_acks`."""
         at = self.window.on_acks(kind, data, start, self.outbox)
         if at != start and kind != PUBREC:
             self.go_on(now)
@@ -437,7 +437,7 @@ class Session(Subscriber):
     # -- shared subscriptions and the end ------------------------------------------------------------------------------
 
     def take_shared(self, groups: set[SharedGroup]) -> list[Delivery]:
-        """Take out what was chosen for this member of some shared subscriptions, so that another may have it.
+        """Remove the messages for this member of some shared subscriptions, so that other members can get them.
 
         That is everything that waits, and QoS 1 in flight; QoS 2 that was sent stays [MQTT-4.8.2-4], and is given to
         nobody when the session ends [MQTT-4.8.2-5].
@@ -455,12 +455,12 @@ class Session(Subscriber):
         return taken
 
     def let_go(self) -> None:
-        """What waits and what is in flight goes on elsewhere: here it is neither delivered nor dropped."""
+        """The queued and in-flight messages move elsewhere: here they are neither delivered nor dropped."""
         self.offered -= self.queued()
         self._end_queues()
 
     def end(self) -> None:
-        """The session is over: what still waits is dropped and counted."""
+        """The session ended: queued messages are dropped and counted."""
         self.ended = True
         queued = self.queued()
         if queued > 0:
@@ -490,10 +490,10 @@ class Session(Subscriber):
         return count
 
     def delivered_in_all(self) -> int:
-        """Messages handed to a transport for the first time, the present connection included."""
+        """Messages written to a transport for the first time, including the present connection."""
         return self.delivered + (0 if self.outbox is None else self.outbox.taken)
 
     def drop(self, cause: int) -> int:
-        """Count a message that was offered as dropped. Returns the cause."""
+        """Count an offered message as dropped. Returns the cause."""
         self.ledger.lost(cause, 1)
         return cause

@@ -218,7 +218,7 @@ class MatchCache:
         return len(self._routes)
 
     def lookup(self, topic: bytes) -> Route | None:
-        """The remembered route of a topic (UTF-8), or None."""
+        """The cached route of a topic (UTF-8), or None."""
         route = self._routes.get(topic)
         if route is not None:
             route.used = True
@@ -226,11 +226,11 @@ class MatchCache:
         return route
 
     def knows(self, topic: bytes) -> bool:
-        """Whether the route of a topic is remembered. No use of it, and no hit."""
+        """Whether the route of a topic is cached. It counts as no use and no hit."""
         return topic in self._routes
 
     def peek(self, topic: bytes) -> Route:
-        """The route of a topic, remembered or not, for whoever only looks: no use, no hit, nothing remembered."""
+        """The route of a topic, cached or not, for inspection: no use, no hit, nothing is cached."""
         route = self._routes.get(topic)
         if route is None:
             probes = self.trie.probes
@@ -242,7 +242,7 @@ class MatchCache:
         return route
 
     def store(self, topic: bytes) -> Route:
-        """Ask the trie about a topic that `lookup` did not know, and remember the answer where the bounds allow it.
+        """Match a topic that `lookup` did not know, and cache the result if the limits allow it.
 
         The topic is a valid name in valid UTF-8.
         """
@@ -260,12 +260,12 @@ class MatchCache:
         return route
 
     def route(self, topic: bytes) -> Route:
-        """The route of a topic, from memory or from the trie."""
+        """The route of a topic, from the cache or from the trie."""
         route = self.lookup(topic)
         return self.store(topic) if route is None else route
 
     def charge(self, route: Route, references: int) -> None:
-        """Say that the route's plan now holds so many references, so that the bound on all of them keeps holding.
+        """The route's plan now holds this many references, which count against the cache's limit.
 
         Others make room. A route that is too heavy by itself is forgotten: its plan serves once.
         """
@@ -283,7 +283,7 @@ class MatchCache:
             self._evict(route)
 
     def insert(self, topic_filter: str) -> FilterEntry:
-        """The entry of a filter, made when it is not there yet; then the routes that it matches have it."""
+        """The entry of a filter, created if it does not exist; the routes that it matches get it too."""
         trie = self.trie
         before = trie.made
         entry = trie.insert(topic_filter)
@@ -292,7 +292,7 @@ class MatchCache:
         return entry
 
     def add(self, entry: FilterEntry, subscription: Subscription, group_name: str = "") -> None:
-        """`FilterEntry.add`, and the plans made of the entry are looked at again."""
+        """`FilterEntry.add`, and the plans made of the entry are checked again."""
         entry.add(subscription, group_name)
         self.changes.count += 1
 
@@ -307,7 +307,7 @@ class MatchCache:
         self.changes.count += 1
 
     def remove(self, topic_filter: str) -> bool:
-        """Take a filter out of the trie; False when it is not there.
+        """Remove a filter from the trie; False if it is not there.
 
         Raises:
             ValueError: somebody still listens at it.
@@ -320,7 +320,7 @@ class MatchCache:
         return sum([len(remains.routes) for remains in self._remains])
 
     def clear(self) -> None:
-        """Forget all routes."""
+        """Discard all routes."""
         if len(self._clock) > FORGET_AT_ONCE:
             self._remains.append(Remains(self._routes, self._index, self._clock))
         self._routes = {}

@@ -30,11 +30,11 @@ class Trie:
         self.made: i64 = 0
 
     def insert(self, topic_filter: str) -> FilterEntry:
-        """The entry of a filter, made when it is not there yet."""
+        """The entry of a filter, created if it does not exist."""
         raise NotImplementedError
 
     def find(self, topic_filter: str) -> FilterEntry | None:
-        """The entry of a filter, or None. The filter is looked for by its spelling, not matched."""
+        """The entry of a filter, or None. The filter is looked up as a string, not matched."""
         raise NotImplementedError
 
     def remove(self, topic_filter: str) -> bool:
@@ -53,7 +53,7 @@ class Trie:
         raise NotImplementedError
 
     def most_cost(self, length: i64) -> i64:
-        """No filter of so many characters costs more."""
+        """The maximum cost of a filter of this many characters."""
         raise NotImplementedError
 
     def match(self, topic: str) -> list[FilterEntry]:
