@@ -27,8 +27,8 @@ PIECE: Final = 250
 """Sessions, subscriptions and messages that are put here in one turn, about: some milliseconds."""
 
 AGAIN: Final = 30.0
-"""Seconds after which any node takes what those have not that were chosen, and after which this one tries again to take
-from a store that cannot be read."""
+"""Seconds after which any node takes what those have not that were chosen, and after which this one tries again where
+that failed."""
 
 LOOK: Final = (0.05, 5.0)
 """Seconds between two looks at the database, at least and at most; between them a quarter of `mesh.dead_after`."""
@@ -66,7 +66,7 @@ class Adoption:
         self._seen: dict[tuple[str, int], float] = {}
         # By the name of a store: the nodes among which this one has taken its share of it.
         self._done: dict[str, list[str]] = {}
-        # By the name of a store that could not be read: when it is tried again.
+        # By the name of a store of which the sessions could not be taken: when that is tried again.
         self._broken: dict[str, float] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -102,28 +102,29 @@ class Adoption:
         return pause
 
     async def _look(self) -> bool:
-        """Whether the sessions of a store are on their way to nodes."""
+        """Whether the sessions of a dead node are on their way to others."""
         found = await self._adoptions.abandoned()
         now = self._server.loop.time()
-        free = [each for each in found if not each.held]
-        self._seen = {(each.name, each.epoch): self._seen.get((each.name, each.epoch), now) for each in free}
+        free = [(each.name, each.epoch) for each in found if not each.held]
+        self._seen = {each: self._seen.get(each, now) for each in free}
         names = {each.name for each in found}
         self._done = {name: nodes for name, nodes in self._done.items() if name in names}
         self._broken = {name: until for name, until in self._broken.items() if name in names}
-        taken = False
-        for store in free:
-            nodes = self._sharers(store)
-            if nodes and self._broken.get(store.name, now) <= now:
-                taken = True
+        soon = False
+        for store in found:
+            # Its node lives; or an earlier process of this one had another store.
+            if store.node in (self._bus.node, *self._bus.nodes()) or self._broken.get(store.name, now) > now:
+                continue
+            soon = soon or store.begun
+            nodes = [] if store.held else self._sharers(store)
+            if nodes:
+                soon = True
                 await self._take(store, nodes)
-        return taken or any(each.begun for each in found)
+        return soon
 
     def _sharers(self, store: Abandoned) -> list[str]:
         """The nodes among which its sessions are shared where its node is dead and this one is to take its share now;
         this one alone: all that are left."""
-        here, there = self._bus.node, self._bus.nodes()
-        if store.node in there or store.node == here:
-            return []  # it lives; or an earlier process of this node had another store
         free = self._server.loop.time() - self._seen[store.name, store.epoch]
         dead_after = 0.0
         if not store.begun:
@@ -133,8 +134,8 @@ class Adoption:
             if gone < dead_after or free < dead_after / 2:
                 return []
         if free >= dead_after + AGAIN:
-            return [here]
-        nodes = sorted([here, *there])
+            return [self._bus.node]
+        nodes = sorted([self._bus.node, *self._bus.nodes()])
         return nodes if self._done.get(store.name) != nodes else []
 
     async def _take(self, store: Abandoned, nodes: list[str]) -> None:
@@ -142,8 +143,10 @@ class Adoption:
             estate = await self._adoptions.take(store, partial(_is_for, self._bus.node, nodes))
             if estate is not None:
                 await self._move(store, estate, nodes)
-        except StoreError as error:
+        except Exception as error:
             self._broken[store.name] = self._server.loop.time() + AGAIN
+            if not isinstance(error, StoreError):
+                raise
             self._log.warning("sessions not adopted", node=store.node, reason=str(error))
 
     async def _move(self, store: Abandoned, estate: Estate, nodes: list[str]) -> None:

@@ -216,7 +216,9 @@ async def test_one_that_renews_its_lease_or_is_there_is_not_dead(house: House) -
     silent, there, own = house.dies("d"), house.dies("c"), house.dies("a")
     silent.held = True
     house.there |= {"c", "a"}
+    own.begun = there.begun = True
     await house.pass_by(10 * DEAD_AFTER + AGAIN, "a")
+    assert await house.look("a") == LOOK[1]
     assert [(len(each.sessions), each.epoch) for each in (silent, there, own)] == [(40, 1)] * 3
 
 
@@ -399,6 +401,10 @@ async def test_a_fault_ends_nothing(house: House) -> None:
     await house.look("a")
     assert [str(each) for each in house.broke] == ["a fault"]
     assert not schema.held
+    left = len(schema.sessions)
+    assert await house.look("a") == LOOK[1]
+    assert len(schema.sessions) == left
+    house.now += AGAIN
     await house.look("a")
     assert not schema.sessions
 

@@ -120,7 +120,7 @@ class Pieces:
         try:
             await self._read(loaded, numbers)
             await self._read_passed(loaded, numbers, broadcasts)
-        except (AttributeError, KeyError, IndexError, TypeError, RecursionError, OverflowError) as error:
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError, OverflowError) as error:
             # Whatever a hand wrote there.
             raise Damaged(fault(error)) from error
         return loaded

@@ -308,14 +308,24 @@ async def test_messages_on_their_way_to_very_many_come_to_those_that_had_them_no
     assert (await (await node.peer("not", present=True)).message()).payload == b"text"
 
 
-async def test_rows_that_no_broker_wrote_are_told_of(start: Start) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE session SET principal = '{}' WHERE client_id = 'bad'",
+        (
+            "INSERT INTO delivery (number, session, qos, identifiers, topic, payload, publish_qos)"
+            " SELECT 1000000, id, 1, 'none', 't', 'text', 1 FROM session WHERE client_id = 'bad'"
+        ),
+    ],
+)
+async def test_rows_that_no_broker_wrote_are_told_of(start: Start, change: str) -> None:
     """The sessions before them have come, and nobody holds the store."""
     dead, node = await start(), await start()
     for client_id in ("good", "bad"):
         await (await dead.peer(client_id)).subscribe(("t", 1))
     await dead.die()
     await dead.expire()
-    await ask(dead.name, "UPDATE session SET principal = '{}' WHERE client_id = 'bad'")
+    await ask(dead.name, change)
     estate = await node.take(dead)
     with pytest.raises(StoreError, match=f"schema {dead.name} is damaged: restore it from a backup"):
         await node.put(estate)
