@@ -39,7 +39,7 @@ from broker.observe.top import Top
 from broker.observe.trace.otel import spans
 from broker.observe.trace.traces import Traces
 from broker.process import Process
-from broker.recording import recorder
+from broker.recording import Gathered, recorder
 from broker.reloading import Reloading
 from broker.securing import Securing
 from broker.security.authenticator import Authenticator
@@ -66,6 +66,7 @@ class Broker(Server):
 
     recorder: Recorder | None = None
     """Who records what goes through it, where the settings name a folder; from `start` on."""
+    gathered: Gathered | None = None  # where its events go, where it is one of several workers
     links: Links | None = None
     """The links to upstream brokers; from `start` on."""
     securing: Securing | None = None
@@ -156,7 +157,7 @@ class Broker(Server):
         for line in await asyncio.to_thread(self.suspicious, self.settings):
             self.log.warning("suspicious setting", detail=line)
         # Before anything can happen that belongs into a record.
-        self.recorder = recorder(self.settings.recorder, self.router, self.log)
+        self.recorder = recorder(self.settings.recorder, self.router, self.log, self.gathered)
         self._broken = asyncio.get_running_loop().create_future()
         if self.recorder is not None:
             await self.recorder.start()
@@ -310,8 +311,7 @@ class Broker(Server):
             if self.store_watch is not None:
                 self.store_watch.stop()
             if self.recorder is not None:
-                # Last: the ends of the connections are recorded too.
-                await self.recorder.stop()
+                await self.recorder.stop()  # last: the ends of the connections are recorded too
 
     def _break(self, why: str) -> None:
         """Something without which this broker must not serve is gone."""

@@ -280,11 +280,11 @@ class TestCheckConfig:
 
     def test_what_several_workers_cannot_share_keeps_them_from_starting(self, tmp_path: Path) -> None:
         config = tmp_path / "canopy.toml"
-        recorder = f'[recorder]\ndirectory = "{tmp_path}"\n'
+        recorder = f'[recorder]\ndirectory = "{tmp_path}"\ndeliveries = true\n'
         config.write_text(f"{recorder}[workers]\ncount = 2\n")
         result = canopy("check-config", str(config))
         assert result.exit_code == 2
-        assert "  cannot be used: recorder.directory: each worker would record what" in result.stdout
+        assert "  cannot be used: recorder.deliveries: a worker does not know which" in result.stdout
         config.write_text(f"{recorder}[workers]\ncount = 1\n")
         assert canopy("check-config", str(config)).exit_code == 0
 

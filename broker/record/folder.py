@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 
 from broker.record.bundles import bundle
 from broker.record.drafts import Recovered, recover
+from broker.record.pages import discard_pages, owed
 from broker.record.schema import SCHEMA
 from broker.record.segment import MANIFESTS, UNFINISHED, manifest, manifest_path, write_manifest
 
@@ -36,6 +37,7 @@ STATE_BYTES: Final = 4_096
 
 # The last number; how the run ended.
 _STATE: Final = Struct("<qq")
+_NUMBER: Final = Struct("<q")
 RUNNING: Final = 0
 ENDED: Final = 1
 """In order: everything is in finished segments."""
@@ -68,6 +70,12 @@ def reason(error: BaseException) -> str:
         return error.strerror.lower()
     lines = str(error).splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def why_not_written(root: Path, error: Exception) -> str:
+    """Why a recorder gives up, in one line."""
+    said = reason(error) if isinstance(error, OSError) else f"{type(error).__name__}: {reason(error)}"
+    return f"{root}: cannot be written to ({said})"
 
 
 @dataclass(frozen=True)
@@ -111,16 +119,24 @@ class Folder:
             os.posix_fallocate(self._number, 0, STATE_BYTES)
             self.memo = mmap.mmap(self._number, STATE_BYTES)
             last_seq, ended = _STATE.unpack_from(self.memo)
+            # What workers had numbered, and nobody took from them.
+            last_seq += owed(self.root)
             recovered = recover(self.root)
             durable = mend(self.root)
             for place in segments(self.root)[-1:]:
                 bundle(self.root, place.rpartition("/")[0])
             _STATE.pack_into(self.memo, 0, max(last_seq, durable), RUNNING)
+            discard_pages(self.root)
         except (OSError, ValueError, pa.ArrowException) as error:
             self.close(ended=None)
             raise RecorderError(f"{self.root}: cannot be put in order ({reason(error)})") from error
         missing = (durable + 1, last_seq) if last_seq > durable else None
         return Left(max(last_seq, durable), missing, "stopped" if ended == GAVE_UP else "crash", tuple(recovered))
+
+    def note(self, number: int) -> None:
+        """Write down the last number that was given; a tap does it by itself."""
+        assert self.memo is not None
+        _NUMBER.pack_into(self.memo, 0, number)
 
     def close(self, ended: int | None) -> None:
         """Let the folder go; `ended` says how, None where nothing was recorded."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import tempfile
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from broker.configuration import SettingsError
+from broker.net.listening.listeners import StartupError
 from broker.settings import Http, Log, Mesh, Recorder, Settings, Workers
 from broker.store.parts import LONGEST_SCHEMA, folder_of, schema_of
 
@@ -41,10 +43,10 @@ def unusable(settings: Settings) -> list[str]:
         lines.append(
             f"store.name: workers have schemas beside {settings.store.name}, whose names are too long; shorten it"
         )
-    if settings.recorder.directory:
+    if settings.recorder.directory and settings.recorder.deliveries:
         lines.append(
-            "recorder.directory: each worker would record what it hands on to others, too; leave it out, or set "
-            "workers.count to 1"
+            "recorder.deliveries: a worker does not know which recorded message of another one it delivers; leave it "
+            "out, or set workers.count to 1"
         )
     return lines
 
@@ -99,6 +101,9 @@ class Plan:
             )
         if worker != LINKS:
             update["upstream"] = ()
+        if settings.recorder.required:
+            # The supervisor records for all.
+            update["recorder"] = settings.recorder.model_copy(update={"required": False})
         if worker >= self.workers:
             update |= {"http": Http(), "recorder": Recorder()}
         if self._joined:
@@ -138,3 +143,12 @@ class Plan:
 def _log(log: Log, people: bool) -> Log:
     # A worker writes to a pipe: whether there is a terminal behind it, the supervisor knows.
     return log.model_copy(update={"format": "console" if people else "json"})
+
+
+def run_folder(directory: str) -> Path:
+    """A new folder that only this user may enter. Raises StartupError."""
+    try:
+        return Path(tempfile.mkdtemp(prefix="canopy-", dir=directory or None))
+    except OSError as error:
+        where = directory or tempfile.gettempdir()
+        raise StartupError(f"workers.directory: no folder can be made in {where}: {error.strerror}") from error

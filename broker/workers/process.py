@@ -96,11 +96,12 @@ class WorkerProcess:
         nodes: Sequence[str],
         owner: str,
         meets: Callable[[], None],
+        gathered: tuple[socket.socket, str] | None = None,
     ) -> None:
         """Have it serve with these settings; returns when it does.
 
         `nodes`: those that it is to have met before; `owner`: whose its store is; `meets` is called when it waits for
-        the nodes.
+        the nodes. `gathered`: where its events go, and the page of their numbers; the socket is closed here.
 
         Raises:
             WorkerGoneError: it has ended in place of that.
@@ -111,10 +112,13 @@ class WorkerProcess:
             "folder": str(folder),
             "nodes": list(nodes),
             "owner": owner,
+            "page": gathered[1] if gathered is not None else "",
             "settings": settings.model_dump_json(exclude_unset=True),
         }
         self._meets = meets
-        self._send(start, listeners, worker)
+        self._send(start, listeners, worker, gathered[:1] if gathered is not None else ())
+        if gathered is not None:
+            gathered[0].close()
         await asyncio.wait((self._ready, self.ended), return_when=asyncio.FIRST_COMPLETED)
         if not self._ready.done():
             raise WorkerGoneError(self.why or how_it_ended(self.ended.result()), told=bool(self.why))
@@ -179,14 +183,16 @@ class WorkerProcess:
         finally:
             del self._asked[number]
 
-    def _send(self, message: Message, listeners: Sequence[SharedListener], worker: int) -> None:
+    def _send(
+        self, message: Message, listeners: Sequence[SharedListener], worker: int, more: Sequence[socket.socket] = ()
+    ) -> None:
         names: list[tuple[str, int]] = []
         sockets: list[socket.socket] = []
         for each in listeners:
             its = each.of(worker)
             names.append((each.name, len(its)))
             sockets += its
-        self._channel.send({**message, "listeners": names}, sockets)
+        self._channel.send({**message, "listeners": names}, [*sockets, *more])
 
     def signal(self, number: int) -> None:
         """Send it a signal, unless it has ended."""

@@ -12,9 +12,7 @@ import asyncio
 import contextlib
 import shutil
 import signal
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
@@ -24,6 +22,7 @@ from broker.configuration import SettingsError
 from broker.net.listening.listeners import StartupError
 from broker.net.listening.tls import TlsError
 from broker.net.log import Faults
+from broker.recording import start_recording
 from broker.security.errors import SecurityError
 from broker.settings import Settings, flatten
 from broker.store import StoreError
@@ -32,13 +31,14 @@ from broker.wording import show
 from broker.workers.emptying import empty
 from broker.workers.ending import end_together
 from broker.workers.listening import SharedListener, SharedListeners
-from broker.workers.plan import Plan, unusable
+from broker.workers.plan import Plan, run_folder, unusable
 from broker.workers.process import WorkerGoneError, WorkerProcess, how_it_ended
 from broker.workers.slots import Slot
 
 if TYPE_CHECKING:
     from broker.admin.host import Host
     from broker.admin.server import AdminServer, Prepared
+    from broker.record.gathering import Gathering
     from broker.workers.front.asking import Workers
 
 FIRST_DELAY: Final = 0.5
@@ -83,6 +83,7 @@ class Supervisor:
         self._listeners = SharedListeners(workers)
         self._admin: AdminServer | None = None
         self._asked: Workers | None = None
+        self._recording: Gathering | None = None
         # From `start` on.
         self._since: float
         self._plan: Plan
@@ -121,11 +122,12 @@ class Supervisor:
         self._broken = loop.create_future()
         self.slots = [Slot(number) for number in range(self.workers)]
         self.leavers = [Slot(number) for number in await left_over(self.settings, self.workers)]
-        folder = await asyncio.to_thread(_run_folder, self.settings.workers.directory)
+        folder = await asyncio.to_thread(run_folder, self.settings.workers.directory)
         try:
             leavers = [slot.number for slot in self.leavers]
             self._plan = Plan(folder, self.workers, self._people, self._joined, leavers)
             self._listeners.adopt(await self._listeners.prepare(self.settings))
+            self._recording = await start_recording(self.settings.recorder, self.workers, self.log, self._break)
             await self._start_all()
             for slot in self._all:
                 if slot.process is not None:
@@ -170,6 +172,12 @@ class Supervisor:
             if not started.done() or started.exception() is None:
                 for slot in others:
                     group.create_task(self._first_start(slot))
+
+    def _break(self, why: str) -> None:
+        """Something without which the workers must not serve is gone."""
+        if not self._broken.done():
+            self.log.error("the broker stops", reason=why)
+            self._broken.set_result(why)
 
     @property
     def _meets(self) -> bool:
@@ -219,7 +227,9 @@ class Supervisor:
             listeners = [] if slot in self.leavers else self._listeners.open
             folder, owner = self._plan.folder, self._plan.owner(slot.number)
             met = nodes if self._meets else ()
-            await process.serve(settings, listeners, slot.number, folder, met, owner, slot.meets.set)
+            recording = None if slot in self.leavers else self._recording
+            gathered = None if recording is None else await recording.open(slot.number)
+            await process.serve(settings, listeners, slot.number, folder, met, owner, slot.meets.set, gathered)
             await self._join(process, sum(1 for each in self._all if each.process is not None))
         except BaseException:
             process.signal(signal.SIGKILL)
@@ -331,6 +341,8 @@ class Supervisor:
             processes = [slot.process for slot in self._all if slot.process is not None]
             await end_together(processes, self.settings.shutdown.flush_timeout + PATIENCE)
         await asyncio.gather(*(self.end(slot) for slot in self._all))
+        if self._recording is not None:
+            await self._recording.stop()
         admin, self._admin = self._admin, None
         if admin is not None:
             # Last: until then it says that the broker is not ready.
@@ -404,7 +416,7 @@ class Supervisor:
         return [
             f"{name}: {show(has[name])} stays in force; {show(wanted[name])} takes a restart"
             for name in has
-            if name.startswith(("http.", "workers.", "store.path", "store.url", "store.name"))
+            if name.startswith(("http.", "workers.", "store.path", "store.url", "store.name", "recorder.required"))
             and has[name] != wanted[name]
         ]
 
@@ -476,12 +488,3 @@ async def left_over(settings: Settings, workers: int) -> list[int]:
     except StoreError as error:
         raise StartupError(str(error)) from error
     return [part.worker for part in found if part.worker >= workers]
-
-
-def _run_folder(directory: str) -> Path:
-    """A new folder that only this user may enter. Raises StartupError."""
-    try:
-        return Path(tempfile.mkdtemp(prefix="canopy-", dir=directory or None))
-    except OSError as error:
-        where = directory or tempfile.gettempdir()
-        raise StartupError(f"workers.directory: no folder can be made in {where}: {error.strerror}") from error

@@ -26,6 +26,7 @@ from broker.logwriter import BackgroundWriter
 from broker.net.companions import Companions
 from broker.net.listening.handed import HandedSockets
 from broker.process import Process
+from broker.recording import Gathered
 from broker.settings import Settings
 from broker.store import StoreError
 from broker.workers.wire import Channel, Message, frame, receive
@@ -90,8 +91,10 @@ class Others(Companions):
 class Worker:
     """The broker of this process, as a daemon runs it, and its conversation with the supervisor."""
 
-    def __init__(self, settings: Settings, sock: socket.socket, folder: Path, start: Message) -> None:
-        """`start`: what the supervisor said."""
+    def __init__(
+        self, settings: Settings, sock: socket.socket, folder: Path, start: Message, gathered: Gathered
+    ) -> None:
+        """`start`: what the supervisor said. `gathered`: where its events go."""
         self.broker = Broker(settings)
         self.broker.handed = HandedSockets()
         self.broker.companions = self._companions = Others(tuple(start["nodes"]), folder, self._say)
@@ -100,6 +103,7 @@ class Worker:
             self.broker.listeners.all = []
         if self.broker.store is not None:
             self.broker.store.owned_by(start["owner"])
+        self.broker.gathered = gathered
         # Its settings come from the supervisor.
         self.broker.process = Process(None, logs.set_level)
         self.broker.process.changed = self.broker.log_changed
@@ -279,11 +283,13 @@ def main() -> int:
     except EOFError:
         return 1
     settings = Settings.model_validate_json(message["settings"])
+    # Behind those of the listeners, where somebody records.
+    gathered = (sockets.pop() if message["page"] else None, message["page"])
     left_out = () if message["first"] else TOLD_ONCE
     logs.configure(settings.log.level, settings.log.format, logs_to, message["name"], left_out)
 
     def make(settings: Settings) -> Worker:
-        worker = Worker(settings, sock, Path(message["folder"]), message)
+        worker = Worker(settings, sock, Path(message["folder"]), message, gathered)
         worker.hand(message["listeners"], sockets)
         return worker
 

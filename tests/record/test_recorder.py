@@ -21,8 +21,9 @@ from broker.app import StartupError
 from broker.core.queues.message import Message
 from broker.record.folder import Folder
 from broker.record.reading import Found, verify
-from broker.record.recorder import Options, Recorder
+from broker.record.recorder import Recorder
 from broker.record.segment import Segment
+from broker.record.writer import Options
 from broker.settings import Recorder as RecorderSettings
 from broker.settings import Shutdown, Sys
 from canopy import Broker, Settings
@@ -486,7 +487,7 @@ class TestStartAndStop:
 
         recorder, thread = asyncio.run(careless())
         # What is no entry at all.
-        recorder._inbox.put(([(99,)], 0, 0))
+        recorder._inbox.put(([(99,)], 0, 0, 0))
         thread.join(30)
         assert not thread.is_alive()
         assert "cannot be written to" in recorder.failure

@@ -80,7 +80,7 @@ def test_one_worker_has_the_links_for_all_and_is_the_same_node_when_it_is_starte
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"recorder": {"directory": "/var/lib/canopy"}}, "recorder.directory"),
+        ({"recorder": {"directory": "/var/lib/canopy", "deliveries": True}}, "recorder.deliveries"),
         ({"mesh": {"name": "site"}}, "mesh.name"),
     ],
 )
@@ -108,6 +108,16 @@ def test_a_worker_with_a_store_is_the_same_node_when_it_is_started_again() -> No
     assert first == second == plan.node(1, 7, kept=True)
 
 
+def test_a_record_is_required_by_the_supervisor_alone() -> None:
+    """Which records for all; a leaver takes part in none."""
+    settings = Settings.model_validate({"recorder": {"directory": "/var/lib/canopy", "required": True}})
+    assert unusable(settings) == []
+    plan = Plan(Path("/run/x"), 2, people=False, leavers=[2])
+    made = [plan.settings(settings, worker, 0).recorder for worker in (0, 1, 2)]
+    assert [each.directory for each in made] == ["/var/lib/canopy", "/var/lib/canopy", ""]
+    assert not any(each.required for each in made)
+
+
 def test_a_schema_whose_name_leaves_no_room() -> None:
     settings = {"store": {"url": "postgresql://db/x", "name": "x" * 61}, "workers": {"count": 2}}
     (line,) = unusable(Settings.model_validate(settings))
@@ -122,6 +132,7 @@ def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_else_is_refused() -> None:
     assert unusable(Settings()) == []
+    assert unusable(Settings.model_validate({"recorder": {"directory": "/var/lib/canopy"}})) == []
 
 
 def test_as_many_as_there_are_processors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,10 +96,7 @@ class Fanout(Worker):
         self.work += work
 
     def forward(self, route: Route, message: Message, origin: Session | None) -> int:
-        """Have a message recorded where its topic is, and offer it to everybody on the route: see `spread`.
-
-        One that comes from another node of a mesh was recorded there.
-        """
+        """Have a message recorded, unless another node has it, and offer it to everybody on the route: see `spread`."""
         tap = self.tap
         if tap is None or not route.tapped or (origin is not None and origin.node):
             return self.spread(route, message, origin)

@@ -1,0 +1,147 @@
+"""Record batches as segments of one run, one after the other.
+
+Owns the rotation of segments, their drafts, the bundles of manifests, and that a table of Delta Lake follows. Blocks;
+the recorder's thread is where it runs.
+
+Promises: a finished segment is never touched again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from broker.record.bundles import bundle
+from broker.record.drafts import Draft
+from broker.record.folder import reason
+from broker.record.segment import Segment
+
+if TYPE_CHECKING:
+    from broker.record.delta import Follower
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is recorded, and where. Sizes in bytes, times in seconds."""
+
+    directory: Path
+    filters: Sequence[str] = ("#",)
+    payloads: bool = True
+    deliveries: bool = False
+    segment_bytes: int = 134_217_728
+    segment_seconds: float = 60.0
+    queue_events: int = 200_000
+    queue_bytes: int = 67_108_864
+    snapshot_seconds: float = 3_600.0
+    draft_seconds: float = 1.0
+    table: str = "files"
+    """`files`, or `delta`: the segments are a table of Delta Lake, too."""
+
+
+class Writer:
+    """Writes one run after the other, each from `begin` to `finish` or `abandon`."""
+
+    def __init__(self, options: Options, tell: Callable[[str], None]) -> None:
+        """`tell` is told why the table lacks segments, and, empty, that it does not any more."""
+        self.options = options
+        # What is in finished segments.
+        self.segments = 0
+        self.events = 0
+        self.bytes = 0
+        self._tell = tell
+        self._run_id = ""
+        self._segment: Segment | None = None
+        self._draft: Draft | None = None
+        self._hour = ""
+        self._table: Follower | None = None
+
+    def begin(self, run_id: str) -> None:
+        """Begin a run."""
+        self._run_id = run_id
+        if self.options.table == "delta":
+            from broker.record.delta import Follower
+
+            self._table = Follower(self.options.directory)
+            self._follow(None)
+
+    def write(self, batch: Any) -> None:
+        """Write rows. Raises OSError."""
+        segment = self._segment
+        if segment is None:
+            first_seq, first_ts = batch.column("seq")[0].as_py(), batch.column("ts")[0].value
+            segment = self._segment = Segment(self.options.directory, self._run_id, first_seq, first_ts)
+            if segment.folder != self._hour:
+                # No more segments come to the hour before.
+                if self._hour:
+                    bundle(self.options.directory, self._hour)
+                self._hour = segment.folder
+            if self.options.draft_seconds:
+                self._draft = Draft(segment.path, self.options.draft_seconds)
+        segment.add(batch)
+        if self._draft is not None:
+            self._draft.add(batch)
+        if segment.size >= self.options.segment_bytes:
+            self.finish()
+
+    def told_until(self, recv_ns: int) -> None:
+        """All rows up to this time have come."""
+
+    def patience(self) -> float | None:
+        """Seconds until the open segment has to be finished or its draft written; None without one."""
+        segment = self._segment
+        if segment is None:
+            return None
+        left = max(0.0, segment.opened_at + self.options.segment_seconds - time.monotonic())
+        waits = None if self._draft is None else self._draft.patience()
+        return left if waits is None else min(left, waits)
+
+    def tend(self) -> None:
+        """Finish the open segment, or write its draft, where it is time to. Raises OSError."""
+        segment, draft = self._segment, self._draft
+        if segment is not None and time.monotonic() >= segment.opened_at + self.options.segment_seconds:
+            self.finish()
+        elif draft is not None and draft.patience() == 0.0:
+            draft.write()
+
+    def finish(self) -> None:
+        """Finish the open segment, if there is one. Raises OSError."""
+        segment = self._segment
+        if segment is not None:
+            segment.finish()
+            self._segment = None
+            if self._draft is not None:
+                self._draft.discard()
+                self._draft = None
+            self._follow(segment)
+            self.segments += 1
+            self.events += segment.rows
+            self.bytes += segment.path.stat().st_size
+
+    def abandon(self) -> None:
+        """Give the open segment up: nothing of it stays."""
+        if self._segment is not None:
+            self._segment.abandon()
+            self._segment = None
+        if self._draft is not None:
+            self._draft.discard()
+            self._draft = None
+
+    def _follow(self, segment: Segment | None) -> None:
+        """Bring the table up to date, with a segment that was finished; the record does not depend on it."""
+        table = self._table
+        if table is None:
+            return
+        before, why = table.behind, ""
+        try:
+            table.follow(None if segment is None else segment.manifest)
+        except Exception as error:
+            # Whatever it is: the segment is whole, and its manifest beside it.
+            why = reason(error)
+        if why or before:
+            with contextlib.suppress(RuntimeError):
+                # The loop may be gone, and with it who would read this.
+                self._tell(why)
