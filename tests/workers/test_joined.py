@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
@@ -11,7 +12,7 @@ import pytest
 
 from tests.e2e import wire
 from tests.e2e.wire import DISCONNECT, Peer
-from tests.support.daemon import Daemon
+from tests.support.daemon import COMMAND, Daemon, environment
 from tests.workers.test_serving import LONG
 
 CLIENTS: Final = 8
@@ -24,7 +25,8 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
-    with Daemon("--workers", "2", "--set", "workers.drain_timeout=1", patience=LONG) as running:
+    sets = ("--set", "workers.drain_timeout=1", "--set", "http.listen=http://127.0.0.1:0")
+    with Daemon("--workers", "2", *sets, patience=LONG) as running:
         yield running
 
 
@@ -51,6 +53,15 @@ async def test_what_one_publishes_each_gets_once(daemon: Daemon, peers: list[Pee
     for peer in peers:
         assert [(await peer.message()).payload for _ in range(4)] == [b"0", b"1", b"2", b"3"]
         assert await peer.fence() == []
+
+
+def test_the_mesh_of_the_workers_is_told_by_their_supervisor(daemon: Daemon) -> None:
+    arguments = [*COMMAND, "ctl", "--url", daemon.started["http"][0], "mesh"]
+    ended = subprocess.run(arguments, capture_output=True, text=True, timeout=LONG, env=environment())
+    assert ended.returncode == 0, ended.stderr
+    lines = [line.split() for line in ended.stdout.splitlines()]
+    assert ["node", "all", "workers"] in lines
+    assert [(line[0], line[1]) for line in lines[-2:]] == [("w0", "connected"), ("w1-0", "connected")]
 
 
 async def test_a_retained_message_is_every_workers(daemon: Daemon) -> None:

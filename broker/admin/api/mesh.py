@@ -39,7 +39,7 @@ class Nodes(BaseModel):
 
     mesh: str
     node: str
-    """This node."""
+    """This node; of a broker with workers "all workers": each is in the list as the others see it."""
     told: int
     """Topic filters and share groups that this node sends to the others."""
     left_out: int

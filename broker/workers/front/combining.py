@@ -18,6 +18,9 @@ from broker.admin.paging import cursor_of
 THE_SAME: Final = frozenset({"retained.messages", "retained.bytes", "uptime.seconds", "bans.current"})
 """Figures that all workers have alike, where a sum would count them several times: the largest counts."""
 
+STATES: Final = ("connected", "joined", "gone")
+"""Of another node, from good to bad."""
+
 Key = Callable[[Mapping[str, Any]], tuple[str, ...]]
 
 
@@ -58,6 +61,30 @@ def figures(all_figures: Iterable[Mapping[str, int | float]]) -> dict[str, int |
         for name, value in each.items():
             found[name] = max(found.get(name, 0), value) if name in THE_SAME else found.get(name, 0) + value
     return found
+
+
+def nodes(views: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The mesh that workers are, of what each sees of the others; a worker is as the worst of these views."""
+    found: dict[str, dict[str, Any]] = {}
+    for node in (node for view in views for node in view["nodes"]):
+        known = found.get(node["name"])
+        if known is None:
+            found[node["name"]] = dict(node)
+            continue
+        known["state"] = max(known["state"], node["state"], key=STATES.index)
+        known["behind"] = known["behind"] or node["behind"]
+        known["in_step"] = known["in_step"] and node["in_step"]
+        for name in ("down", "filters"):
+            known[name] = max(known[name], node[name])
+        for name in ("waiting", "waiting_bytes", "dropped"):
+            known[name] += node[name]
+    counts = ("told", "left_out", "sessions_in", "sessions_out", "claims_unanswered")
+    return {
+        "mesh": views[0]["mesh"],
+        "node": "all workers",
+        **{name: sum(view[name] for view in views) for name in counts},
+        "nodes": [found[name] for name in sorted(found)],
+    }
 
 
 class WorkersCollector(Collector):

@@ -26,7 +26,7 @@ from broker.admin.routing import BASE, Call, Route, secured
 from broker.configuration import SettingsError
 from broker.settings import Settings
 from broker.workers.front.asking import WORKER, Question, Workers
-from broker.workers.front.combining import WorkersCollector, figures, levels, page
+from broker.workers.front.combining import WorkersCollector, figures, levels, nodes, page
 from broker.workers.plan import LINKS
 
 Made: TypeAlias = BaseModel | web.StreamResponse | None
@@ -115,6 +115,7 @@ class Front:
             ("GET", f"{BASE}/stats"): self._figures,
             ("GET", f"{BASE}/metrics"): self._figures,
             ("GET", f"{BASE}/alarms"): self._alarms,
+            ("GET", f"{BASE}/mesh"): self._mesh,
             ("GET", f"{BASE}/drain"): self._drained,
             ("POST", f"{BASE}/drain"): self._drained,
             **dict.fromkeys(OF_ONE, self._whoever_has_it),
@@ -320,6 +321,15 @@ class Front:
                 return answer.response()
         data = [{**alarm, "worker": answer.worker} for answer in answers for alarm in answer.json()["data"]]
         return secured(web.json_response({"data": data}))
+
+    async def _mesh(self, call: Call, question: Question) -> Made:
+        """The mesh that the workers are: each as the others see it."""
+        del call
+        answers = await self._workers.ask_all(self._there(), question)
+        for answer in answers:
+            if answer.status != 200:
+                return answer.response()
+        return secured(web.json_response(nodes([each.json() for each in answers])))
 
     async def _drained(self, call: Call, question: Question) -> Made:
         """How far draining is, of all together."""

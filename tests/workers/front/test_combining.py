@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
 from broker.admin.paging import cursor_of, name_of
-from broker.workers.front.combining import WorkersCollector, figures, levels, page
+from broker.workers.front.combining import WorkersCollector, figures, levels, nodes, page
 
 SEPARATOR = "\0"
 
@@ -96,6 +96,28 @@ def test_figures_add_up_but_for_what_all_have_alike() -> None:
         "uptime.seconds": 9.0,
         "sessions": 1,
     }
+
+
+def test_a_worker_is_in_the_mesh_as_the_one_that_sees_the_worst_of_it() -> None:
+    def node(name: str, state: str, waiting: int, **more: Any) -> dict[str, Any]:
+        fine = {"down": 0.0, "filters": 3, "behind": False, "in_step": True, "waiting_bytes": 10, "dropped": 1}
+        return {"name": name, "state": state, "waiting": waiting, **fine, **more}
+
+    counts = {"told": 1, "left_out": 2, "sessions_in": 3, "sessions_out": 4, "claims_unanswered": 5}
+    views = [
+        {"mesh": "m", "node": "a", **counts, "nodes": [node("b", "connected", 1), node("c", "connected", 2)]},
+        {"mesh": "m", "node": "b", **counts, "nodes": [node("a", "connected", 0), node("c", "gone", 5, down=7.0)]},
+        {"mesh": "m", "node": "c", **counts, "nodes": [node("a", "connected", 0), node("b", "joined", 4, behind=True)]},
+    ]
+    told = nodes(views)
+    assert (told["mesh"], told["node"]) == ("m", "all workers")
+    assert [told[name] for name in counts] == [3, 6, 9, 12, 15]
+    assert [(each["name"], each["state"], each["waiting"], each["down"], each["behind"]) for each in told["nodes"]] == [
+        ("a", "connected", 0, 0.0, False),
+        ("b", "joined", 5, 0.0, True),
+        ("c", "gone", 7, 7.0, False),
+    ]
+    assert [(each["filters"], each["waiting_bytes"], each["dropped"]) for each in told["nodes"]] == [(3, 20, 2)] * 3
 
 
 def test_prometheus_reads_each_workers_figures_under_its_name() -> None:
