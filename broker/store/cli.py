@@ -72,9 +72,7 @@ def info(
     if as_json:
         typer.echo(json.dumps(found, ensure_ascii=False))
         return
-    used_by = found["used_by"]
-    whose = "no broker uses it" if used_by is None else f"process {used_by or '?'} uses it"
-    typer.echo(f"{found['path']}: version {found['version']}, {whose}")
+    typer.echo(f"{found['path']}: version {found['version']}, {_whose(found['used_by'])}")
     typer.echo(
         f"  size: {_size(found['bytes'])}, {_size(found['free_bytes'])} of it free; log {_size(found['log_bytes'])}"
     )
@@ -91,6 +89,16 @@ def info(
         typer.echo(f"  longest away: {oldest['client_id']!r}, since {_date(oldest['disconnected_at'])}")
     for each in found["largest"]:
         typer.echo(f"  queue of {each['client_id']!r}: {each['messages']:,} messages, {_size(each['bytes'])}")
+    for each in found["workers"]:
+        if "fault" in each:
+            typer.echo(f"  of another worker: {each['fault']}")
+            continue
+        told = f"{each['sessions']:,} sessions, {each['messages']:,} deliveries, {_whose(each['used_by'])}"
+        typer.echo(f"  of another worker: {each['path']}: {told}")
+
+
+def _whose(used_by: int | None) -> str:
+    return "no broker uses it" if used_by is None else f"process {used_by or '?'} uses it"
 
 
 @app.command()
