@@ -30,6 +30,7 @@ UNITS = {
         "broker/core/**/*.py",
         "broker/inprocess/inbox.py",
         "broker/mesh/frames.py",
+        "broker/mesh/links/keeping.py",
         "broker/mesh/links/protocol.py",
         "broker/mesh/links/session.py",
         "broker/mesh/member.py",

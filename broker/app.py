@@ -26,6 +26,7 @@ from broker.hooks.running import RunningHooks
 from broker.ineffective import ineffective
 from broker.inprocess.client import InProcessClient, Subscription
 from broker.inprocess.properties import Properties
+from broker.mesh.links.restoring import restore_nodes
 from broker.net.listening.listeners import StartupError
 from broker.net.listening.tls import files as certificate_files
 from broker.net.server import Server
@@ -275,9 +276,9 @@ class Broker(Server):
             raise StartupError(str(error)) from error
 
     def prepare_links(self, records: list[SessionRecord]) -> None:
-        """Make the links of the settings (see `Server.prepare_links`)."""
+        """Have the sessions of other nodes stand again, and make the links of the settings: see `Server`."""
         self.links = Links(self)
-        self.links.prepare(records)
+        self.links.prepare(restore_nodes(self, records))
 
     async def stop(self) -> None:
         """End in order (see `Server.stop`)."""
@@ -337,9 +338,8 @@ class Broker(Server):
 
     async def emptied(self) -> None:
         """The clients are gone, and what they left behind is on its way up: end the links."""
-        mesh, self.mesh = self.mesh, None
-        if mesh is not None:
-            self.figures.mesh = None
+        if (mesh := self.mesh) is not None:
+            self.mesh = self.figures.mesh = None
             await mesh.stop(self.settings.shutdown.flush_timeout)
         if self.links is not None and self._reloading is not None:
             async with self._reloading.turn:

@@ -27,6 +27,7 @@ from broker.mesh.interest.room import InterestRoom
 from broker.mesh.interest.telling import Interest
 from broker.mesh.links.late import hand_over, waiting
 from broker.mesh.links.link import NodeLink
+from broker.mesh.links.session import NodeSession
 from broker.mesh.ownership.messages import Late, Missed
 from broker.mesh.ownership.room import Ownership, Shell
 from broker.mesh.pipes import Pipes
@@ -125,7 +126,17 @@ class Mesh(NodeListener):
                 entry = subscription.entry
                 if entry is not None and not session.node:
                     self.wanted(entry.topic_filter, _share(subscription.group))
+            if isinstance(session, NodeSession):
+                self._take_up(session)
+        self._count_links()
         table.node_listener = self.server.router.peers.node_listener = self
+
+    def _take_up(self, session: NodeSession) -> None:
+        """Go on with what is known of another node, until it tells more or has been away for too long."""
+        link = NodeLink(self.server, self.settings, self.streams, self.bus.node, session.name, self.turn_soon, session)
+        self.links[session.name] = link
+        self.interest.restore(session.name, NodeSink(link), session.subscriptions)
+        link.expire_at(session.away_since + self.settings.node_expiry, self._expired)
 
     def tell_of_clients(self, told: Told) -> NodesPresence:
         """Have it told of clients whose nodes are gone."""
@@ -168,11 +179,13 @@ class Mesh(NodeListener):
         self.let_go()
 
     def let_go(self) -> None:
-        """Nothing waits for any node any more."""
+        """No node is known any more; where there is a store, it has what waits for them."""
         for link in self.links.values():
-            link.end()
+            link.let_go()
+        kept: list[Session] = [link.session for link in self.links.values() if not link.session.ended]
         self.links.clear()
         self._count_links()
+        self.server.router.fanout.nodes = kept
 
     def not_ready(self) -> list[str]:
         """Why clients should go to another node, a line each."""
@@ -185,6 +198,7 @@ class Mesh(NodeListener):
         before = f"{NODES}from/"
         if self.server.companions is None:
             known = [each.removeprefix(before) for each in self.server.router.sessions if each.startswith(before)]
+            known += self.links
         else:
             # There may have been more of them before, whose sessions the others have.
             known = list(self.server.companions.nodes)
@@ -280,7 +294,7 @@ class Mesh(NodeListener):
         if self.presence is not None:
             self.presence.left(node)
         if not self._stopped:
-            link.expire_in(self.settings.node_expiry, self._expired)
+            link.expire_at(self._loop.time() + self.settings.node_expiry, self._expired)
 
     def _expired(self, link: NodeLink) -> None:
         """A node has been away for too long."""

@@ -78,7 +78,8 @@ def info(
     )
     ended = f"; {found['ended']:,} ended and not cleared away yet" if found["ended"] else ""
     links = f", {found['links']:,} of links to upstream brokers" if found["links"] else ""
-    connected = f"{found['connected']:,} connected{links}"
+    nodes = f", {found['nodes']:,} of other nodes" if found["nodes"] else ""
+    connected = f"{found['connected']:,} connected{links}{nodes}"
     typer.echo(f"  sessions: {found['sessions']:,}, {connected}, {found['wills']:,} with a will{ended}")
     typer.echo(f"  subscriptions: {found['subscriptions']:,}")
     states = ", ".join(f"{count:,} {name}" for name, count in found["deliveries"].items())

@@ -8,14 +8,21 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from broker.core.routing.loop_detection import NODES
+from broker.core.routing.loop_detection import NODES, TO_NODE
 
 FOLDER: Final = re.compile(r"w([1-9][0-9]?)")
 """What the folder of a worker's store is called; the group: the worker's number."""
 
 CLIENTS: Final = f"SELECT count(*) FROM session WHERE substr(client_id, 1, {len(NODES)}) <> '{NODES}'"
+WAITING: Final = (
+    "SELECT count(*) FROM delivery WHERE state < 2 AND session IN"
+    f" (SELECT id FROM session WHERE substr(client_id, 1, {len(TO_NODE)}) = '{TO_NODE}')"
+)
 BROADCASTS: Final = "SELECT count(*) FROM broadcast"
-"""What is to be 0 before a store may go: sessions, but for those of other nodes, and messages on their way to many."""
+
+REMAINS: Final = (("sessions", CLIENTS), ("messages for other workers", WAITING), ("messages on their way", BROADCASTS))
+"""What is to be 0 before a store may go, as it is told: sessions, but for those of other nodes; what waits for these;
+messages on their way to many."""
 
 LONGEST_SCHEMA: Final = 63
 """Bytes of a name in PostgreSQL."""

@@ -62,6 +62,15 @@ async def test_one_with_a_session_stays(stores: list[Store]) -> None:
     assert len(await first.parts()) == 1
 
 
+async def test_one_with_messages_for_another_worker_stays(stores: list[Store]) -> None:
+    first, third = stores
+    await filled(first)
+    await filled(third, "$node/to/w0")
+    with pytest.raises(StoreError, match="is not removed: 1 messages for other workers are in it"):
+        await third.remove()
+    assert len(await first.parts()) == 1
+
+
 async def test_one_without_goes_and_can_be_made_anew(stores: list[Store]) -> None:
     """What is kept of other nodes is nobody's."""
     first, third = stores

@@ -30,7 +30,7 @@ from broker.core.persistence.pages import UNBOUNDED, Page
 from broker.core.queues.delivery import QUEUED, RELEASED, Delivery
 from broker.core.queues.message import Message, MovedMessage
 from broker.core.routing.in_turns.broadcasts import Interrupted
-from broker.core.routing.loop_detection import NODES, UPLINKS
+from broker.core.routing.loop_detection import NODES, TO_NODE, UPLINKS
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.core.topics.subscription import Subscription
@@ -40,7 +40,8 @@ def restore(router: Router, saved: Saved, now: float) -> list[SessionRecord]:
     """Fill a new router. `now` is the caller's monotonic clock, above 0; the records' seconds count from it.
 
     `router.journal` is set before, where there is one: it is told of the new objects and of what changes by this.
-    Returns the records of links to other brokers, for `refill`: of what stands under such a name nothing is a client's.
+    Returns the records of links to other brokers, and of the sessions in which waits what goes to other nodes, for
+    `refill`: of what stands under such a name nothing is a client's.
 
     Raises:
         RuntimeError: the router has sessions or retained messages.
@@ -54,7 +55,7 @@ def restore(router: Router, saved: Saved, now: float) -> list[SessionRecord]:
         router.retained_store.put(message.topic.decode(), message)
     links: list[SessionRecord] = []
     for record in saved.sessions:
-        if record.client_id.startswith(UPLINKS):
+        if record.client_id.startswith(UPLINKS) or record.client_id.startswith(TO_NODE):
             links.append(record)
         else:
             _session(router, record, messages, now)
@@ -280,7 +281,7 @@ def _subscribe_one(router: Router, session: Session, kept: SubscriptionRecord) -
     subscription.agree(kept.request, kept.identifier, router.limits.max_qos)
     router.table.add(session, subscription, group_name, topic_filter)
     router.table.tell(subscription, True)
-    if not session.uplink and (kept.options is not None or router.limits.rules):
+    if not session.own and (kept.options is not None or router.limits.rules):
         # By what is allowed now.
         terms = router.queue_limits.sub_queue_terms(session, topic_filter, kept.options)
         router.queue_limits.give_sub_queue(session, subscription, terms, kept.options)

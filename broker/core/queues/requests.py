@@ -6,9 +6,12 @@ A request is sent to the links of other brokers. Each of them says in its acknow
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from broker.core.queues.message import Message, MessageCopy
+
+Silenced = Callable[[], None]
+"""Called when a request has waited for a link in vain."""
 
 
 class Asker:
@@ -24,11 +27,18 @@ class AskedLink:
 
     `silent`: a request has waited for it in vain, and it has not answered since. Then it is not asked while it has
     anything to acknowledge: a link that acknowledges nothing delays the requests of one `answer_timeout`, and not every
-    request for as long as it is connected.
+    request for as long as it is connected. `silenced` is called when it becomes so, before anybody is answered.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, silenced: Silenced | None = None) -> None:
         self.silent = False
+        self._silenced = silenced
+
+    def fall_silent(self) -> None:
+        """A request has waited for it in vain."""
+        self.silent = True
+        if self._silenced is not None:
+            self._silenced()
 
     def takes(self, request: Request, owes: bool) -> bool:
         """A request has been sent to it; whether it is asked. `owes`: it has anything to acknowledge besides that.
@@ -110,7 +120,7 @@ class Request:
     def give_up(self) -> None:
         """Too long has been waited for a link that says nothing: nobody can know."""
         for link in self._awaited:
-            link.silent = True
+            link.fall_silent()
         self._tell(True)
 
     def _tell(self, reached: bool) -> None:

@@ -37,6 +37,9 @@ PROGRAM: Final = "$program/"
 NODES: Final = "$node/"
 """The same of the other nodes of a mesh."""
 
+TO_NODE: Final = "$node/to/"
+"""The same of the sessions in which waits what goes to another node; its name follows."""
+
 _NAME: Final = b"\x00\x0acanopy-via"
 """The name as it is encoded, section 1.5.7."""
 

@@ -258,7 +258,7 @@ class Session(Subscriber):
             outbox is None
             or self.queue.pending is not None
             or self.sub_queue is not None
-            or self.journal is not None
+            or self.window.journal is not None
             or (self.answers and not self.node)
             or self.uplink
             or self.shut is not None

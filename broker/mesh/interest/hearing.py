@@ -82,6 +82,13 @@ class RemoteInterest:
         """Whether nothing of the node stands in the sink."""
         return not self._held and not self._stale
 
+    def restore(self, keys: Iterable[str]) -> None:
+        """The node has told these before, and they stand in the sink: of groups, that all members are away."""
+        for key in keys:
+            state = AWAY if is_group(key) else WANTED
+            self._held[key] = state
+            self._count(key, ABSENT, state)
+
     def joined(self) -> None:
         """The node is there, and tells all anew: what it told before stands until it has done so."""
         self._message = None
@@ -117,10 +124,11 @@ class RemoteInterest:
         if message.kind == wire.TELL:
             if not self._begun and not message.begins:
                 raise ProtocolFault("a TELL before the full set began")
-            if len(self._held) > 2 * self.most + TELL_KEYS or self.bytes > 2 * self.most_bytes + TELL_BYTES:
-                raise ProtocolFault(f"{len(self._held)} topic filters of {self.bytes} bytes: more than was agreed to")
             if message.begins:
+                # Whatever it told before, with a bound of then.
                 self._begin()
+            elif len(self._held) > 2 * self.most + TELL_KEYS or self.bytes > 2 * self.most_bytes + TELL_BYTES:
+                raise ProtocolFault(f"{len(self._held)} topic filters of {self.bytes} bytes: more than was agreed to")
         elif message.kind == wire.DIGEST:
             if not self._begun:
                 raise ProtocolFault("a DIGEST before the full set began")

@@ -6,7 +6,7 @@ their turns. It takes no time of its own: `wake` asks the shell for a `turn`, so
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from broker.mesh.bus import INTEREST, Bus, ProtocolFault, Room
@@ -80,6 +80,12 @@ class InterestRoom(Room):
         if waits:
             self._call()
         return waits
+
+    def restore(self, node: str, sink: Sink, keys: Iterable[str]) -> None:
+        """A node wanted this when this one ended; all of it stands in the sink. It stands until the node tells anew."""
+        remote = RemoteInterest(self._bus, node, sink, self.most, self.most_bytes)
+        remote.restore(keys)
+        self.remotes[node] = remote
 
     # -- the bus -------------------------------------------------------------------------------------------------------
 

@@ -36,16 +36,22 @@ class NodeLink(Owner):
     """What goes to one node. Made when the node first comes."""
 
     def __init__(
-        self, server: Server, settings: MeshSettings, streams: Opens, own: str, node: str, changed: Callable[[], None]
+        self,
+        server: Server,
+        settings: MeshSettings,
+        streams: Opens,
+        own: str,
+        node: str,
+        changed: Callable[[], None],
+        session: NodeSession | None = None,
     ) -> None:
-        """`changed`: is told that the node takes what is published here."""
+        """`changed`: is told that the node takes what is published here. `session`: what there is of it already."""
         self.node = node
         self.there = False
         """Whether the bus has the node."""
         self.connected = False
         """Whether the node takes what is published here."""
-        self.down_since = server.loop.time()
-        """Since when it does not, while it does not (s, the loop's clock)."""
+        self.session = made(server, settings, node) if session is None else session
         self.marks: dict[str, None] = {}
         """The moves of sessions for which a mark was put into its queue (`late`)."""
         self._server = server
@@ -53,15 +59,16 @@ class NodeLink(Owner):
         self._streams = streams
         self._changed = changed
         self._client_id = f"{NODES}from/{own}"
-        self._known = False
         self._connection: ClientConnection | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._failures = 0
         self._over: asyncio.TimerHandle | None = None
-        router = server.router
-        self.session = NodeSession(node, 0, settings.queue_bytes, router.counters)
-        router.session_table.add(self.session)
         self._arrivals = Arrivals(self.session)
+
+    @property
+    def down_since(self) -> float:
+        """Since when it does not, while it does not (s, the loop's clock)."""
+        return self.session.away_since
 
     # -- what the node wants -------------------------------------------------------------------------------------------
 
@@ -120,9 +127,9 @@ class NodeLink(Owner):
         self.there = False
         self._stop_trying()
 
-    def expire_in(self, seconds: float, ended: Callable[[NodeLink], None]) -> None:
-        """Give it up after so many seconds, unless it comes back; `ended` is called then."""
-        self._over = self._server.loop.call_later(seconds, self._expire, ended)
+    def expire_at(self, when: float, ended: Callable[[NodeLink], None]) -> None:
+        """Give it up at a time (s, the loop's clock), unless it comes back; `ended` is called then."""
+        self._over = self._server.loop.call_at(when, self._expire, ended)
 
     def _expire(self, ended: Callable[[NodeLink], None]) -> None:
         try:
@@ -131,13 +138,22 @@ class NodeLink(Owner):
         except Exception as error:
             self.broke(error)
 
-    def end(self) -> None:
-        """It does not come back, or this node stops: nothing waits for it any more."""
+    def let_go(self) -> None:
+        """This node stops: what waits is kept, where there is a store."""
         self._stop_trying()
         self._arrivals.end()
         if self._over is not None:
             self._over.cancel()
             self._over = None
+        if self.session.keeper is None:
+            self._end_session()
+
+    def end(self) -> None:
+        """It does not come back: nothing waits for it any more."""
+        self.let_go()
+        self._end_session()
+
+    def _end_session(self) -> None:
         router = self._server.router
         router.end_session(self.session, self._server.loop.time())
         self._server.after_batch()
@@ -177,7 +193,7 @@ class NodeLink(Owner):
         outbox = Outbox(router.peers.touched, router.counters, 0, self._settings.queue_bytes)
         expiry = max(1, round(self._settings.node_expiry))
         protocol = NodeProtocol(router, self.session, outbox, self._client_id, expiry)
-        self._connection = connection = ClientConnection(server.hub, protocol, self, not self._known, PATIENCE)
+        self._connection = connection = ClientConnection(server.hub, protocol, self, not self.session.known, PATIENCE)
         try:
             self._streams.open(self.node, lambda: cast(asyncio.Protocol, connection))
         except ConnectionError:
@@ -186,7 +202,7 @@ class NodeLink(Owner):
 
     def opened(self) -> None:
         """The node has accepted us."""
-        self._known = self.connected = True
+        self.connected = True
         # What the node had as another process counts as arrived.
         self._acknowledged()
         self._watch()
@@ -198,8 +214,6 @@ class NodeLink(Owner):
         """The connection is over."""
         connection = self._connection
         was_connected, self.connected = self.connected, False
-        if was_connected:
-            self.down_since = self._server.loop.time()
         if connection is None or not self.there:
             return
         protocol = cast(NodeProtocol, connection.protocol)
@@ -213,3 +227,16 @@ class NodeLink(Owner):
     def broke(self, error: Exception) -> None:
         """A fault of ours, for the log."""
         self._server.faults.broke("mesh", error, node=self.node)
+
+
+def made(server: Server, settings: MeshSettings, node: str) -> NodeSession:
+    """The session of a node that comes for the first time."""
+    router, now = server.router, server.loop.time()
+    session = NodeSession(node, 0, settings.queue_bytes, router.counters)
+    session.away_since = now
+    router.session_table.add(session)
+    journal = router.journal
+    if journal is not None:
+        journal.session_kept(session.client_id, session.principal, session.expiry_interval, now)
+        session.keep_in(journal)
+    return session

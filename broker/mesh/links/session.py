@@ -1,32 +1,51 @@
 """The session of another node: what is published here and wanted there waits in it, as for any client.
 
-Owns what a message becomes on its way to a node: one that a share group has given to the node says so. Everything else
-is `Session`'s: queue, window, packet identifiers, ledger. It is a subclass: whoever delivers calls any session alike.
+Owns what a message becomes on its way to a node (one that a share group has given to the node says so), and, with a
+store, when it is kept there. Everything else is `Session`'s: queue, window, packet identifiers, ledger. It is a
+subclass: whoever delivers calls any session alike.
+
+Promises, with a store: a message is acknowledged to its publisher when the node has it, or the store. While the node
+takes and confirms messages in time, none is written. When its connection ends, or a publisher has waited for it in
+vain, all that is on its way is written at once, and so is what follows, until nothing waits in the queue any more.
 """
 
 from __future__ import annotations
 
+from mypy_extensions import i64
+
 from broker.core.codec.packets import NEVER
 from broker.core.counters import Counters
+from broker.core.persistence.commits import Waiter
+from broker.core.persistence.journal import Journal
 from broker.core.queues.delivery import RELEASED, Delivery, SubscriptionQueue
 from broker.core.queues.message import Message, MessageCopy
+from broker.core.queues.outbox import Outbox
 from broker.core.queues.requests import RequestMessage
-from broker.core.routing.loop_detection import NODES
+from broker.core.routing.loop_detection import TO_NODE
 from broker.core.routing.nodes import take_share, with_share
 from broker.core.session.session import Session
 from broker.core.topics.subscription import SharedGroup
+from broker.mesh.links.keeping import NodeJournal
 
 
 class NodeSession(Session):
     """What waits for one node. Nothing that came from a node goes there (`Session.node`)."""
 
     def __init__(self, node: str, max_messages: int, max_bytes: int, counters: Counters) -> None:
-        super().__init__(f"{NODES}to/{node}", max_messages, max_bytes, counters)
+        super().__init__(TO_NODE + node, max_messages, max_bytes, counters)
         self.name = node
         self.node = self.own = True
         # An acknowledgement of a publisher waits for it.
         self.answers = True
         self.expiry_interval = NEVER
+        # Since when the node takes nothing, while it does not (s, the clock of the event loop).
+        self.away_since = 0.0
+        # Whether each packet identifier that the node may know of us is known here, so that it may go on with them.
+        self.known = False
+        # Who has messages kept; None: there is no store.
+        self.keeper: NodeJournal | None = None
+        self._unkept = Unkept(self)
+        self.window.silenced = self._silenced
 
     def deliver(
         self,
@@ -61,3 +80,103 @@ class NodeSession(Session):
             _, properties = take_share(delivery.message.properties)
             delivery.message = MessageCopy(delivery.message, properties)
         return taken
+
+    # -- what is kept --------------------------------------------------------------------------------------------------
+
+    def keep_in(self, journal: Journal | None) -> None:
+        """As `Session.keep_in`: all that is in it by now, the store has."""
+        keeper: NodeJournal | None = None
+        if journal is not None:
+            keeper = NodeJournal(journal, [*self.inflight.values(), *self.queue.waiting()])
+        self.keeper = keeper
+        super().keep_in(keeper)
+
+    def attach(self, version: int, window: int, plain: bool) -> None:
+        """As `Session.attach`."""
+        super().attach(version, window, plain)
+        self.known = True
+
+    def resume(self, now: float) -> None:
+        """As `Session.resume`."""
+        super().resume(now)
+        self._look()
+
+    def detach(self, outbox: Outbox) -> None:
+        """As `Session.detach`: what was on its way is kept, and its acknowledgements wait for that alone."""
+        super().detach(outbox)
+        self.away_since = self.totals.now
+        self._keep(True)
+
+    def on_ack(self, kind: int, packet_id: int, reason_code: int, now: float) -> None:
+        """As `Session.on_ack`."""
+        super().on_ack(kind, packet_id, reason_code, now)
+        self._look()
+
+    def on_acks(self, kind: i64, data: bytes, start: i64, now: float) -> i64:
+        """As `Session.on_acks`."""
+        at = super().on_acks(kind, data, start, now)
+        self._look()
+        return at
+
+    def _ask(self, delivery: Delivery) -> None:
+        """What is kept is acknowledged when the store has it: nobody waits for the node."""
+        if self.keeper is None or not self.keeper.keeps:
+            super()._ask(delivery)
+
+    def _silenced(self) -> None:
+        self._keep(False)
+
+    def _keep(self, unsent: bool) -> None:
+        """Have all be kept that is on its way, and what follows. `unsent`: see `NodeJournal.begin`."""
+        keeper = self.keeper
+        if keeper is None:
+            return
+        if self._unkept.waits_for != 0 and keeper.commits is not None:
+            keeper.commits.leave(self._unkept)
+        # With this the store has all packet identifiers that the node may know.
+        keeper.session_kept(self.client_id, self.principal, self.expiry_interval, self.totals.now)
+        if not keeper.keeps:
+            keeper.begin(self.client_id, self.inflight.values(), self.queue.waiting(), unsent)
+            self.window.journal = self.queue.journal = keeper
+        self.inflight.settle()
+        self.queue.settle(True)
+
+    def _look(self) -> None:
+        """Whether messages need not be kept any more: the node is there, and nothing waits for it in the queue."""
+        keeper = self.keeper
+        if keeper is None or self.window.journal is None or self.outbox is None:
+            return
+        if keeper.keeps:
+            if self.queue.pending is None and self._unkept.waits_for == 0:
+                # The node is to be told packet identifiers that the store does not have. It has to know that before: a
+                # process that goes on from the store does not use them for other messages then.
+                keeper.session_kept(self.client_id, self.principal, self.expiry_interval, 0.0)
+                commits = keeper.commits
+                if commits is not None and commits.pending():
+                    commits.wait(self._unkept)
+                else:
+                    self.keep_no_more()
+        elif not keeper.kept and (self.window.held is None or self.window.held.count == 0):
+            self.window.journal = self.queue.journal = None
+
+    def keep_no_more(self) -> None:
+        """New messages are not kept from now on, but confirmed by the node; those that are kept go their way."""
+        keeper = self.keeper
+        if keeper is not None:
+            keeper.keeps = False
+            self.window.link().silent = False
+            self._look()
+
+
+class Unkept(Waiter):
+    """Waits until the store knows that messages of a session are not kept any more."""
+
+    def __init__(self, session: NodeSession) -> None:
+        super().__init__()
+        self._session = session
+
+    def committed(self, number: i64) -> i64:
+        """See `Waiter.committed`."""
+        del number
+        self._session.keep_no_more()
+        return 1

@@ -9,7 +9,7 @@ from typing import Final
 import asyncpg
 
 from broker.store.base import Part, StoreError
-from broker.store.parts import BROADCASTS, CLIENTS
+from broker.store.parts import REMAINS
 from broker.store.postgresql import schema
 from broker.store.postgresql.database import FAILURES, Database, place
 from broker.store.postgresql.opening import begin
@@ -43,7 +43,7 @@ async def remove(database: Database) -> None:
     try:
         # Nobody else takes it from here on.
         await database.hold()
-        for what, statement in (("sessions", CLIENTS), ("messages on their way", BROADCASTS)):
+        for what, statement in REMAINS:
             [[count]] = await database.fetch(statement)
             if count:
                 raise StoreError(f"{database.place} is not removed: {count} {what} are in it")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.store.base import Part, StoreError
-from broker.store.parts import BROADCASTS, CLIENTS, FOLDER
+from broker.store.parts import FOLDER, REMAINS
 from broker.store.sqlite.opening import FILE, LOCK, open_store, told
 
 FILES: Final = (f"{FILE}-wal", f"{FILE}-shm", FILE, LOCK)
@@ -30,7 +30,7 @@ def remove(directory: Path) -> None:
     """Remove a store that has no session of a client. Raises StoreError."""
     opened = open_store(directory, "full")
     try:
-        for what, statement in (("sessions", CLIENTS), ("messages on their way", BROADCASTS)):
+        for what, statement in REMAINS:
             if count := opened.db.execute(statement).fetchone()[0]:
                 raise StoreError(f"{opened.path} is not removed: {count} {what} are in it")
         # The lock is held until all of it has gone.

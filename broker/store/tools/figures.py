@@ -6,7 +6,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
-from broker.core.routing.loop_detection import UPLINKS
+from broker.core.routing.loop_detection import NODES, UPLINKS
 from broker.store.base import StoreError
 from broker.store.parts import CLIENTS
 from broker.store.sqlite.removing import parts
@@ -26,6 +26,7 @@ COUNTS: Final = {
     "sessions": "SELECT count(*) FROM session",
     "connected": "SELECT count(*) FROM session WHERE disconnected_at IS NULL",
     "links": f"SELECT count(*) FROM session WHERE substr(client_id, 1, {len(UPLINKS)}) = '{UPLINKS}'",
+    "nodes": f"SELECT count(*) FROM session WHERE substr(client_id, 1, {len(NODES)}) = '{NODES}'",
     "wills": "SELECT count(*) FROM session WHERE will_topic NOT NULL",
     "ended": "SELECT count(*) FROM gone_session",
     "subscriptions": "SELECT count(*) FROM subscription WHERE session IN (SELECT id FROM session)",

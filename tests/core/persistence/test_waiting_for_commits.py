@@ -405,6 +405,22 @@ def test_a_qos_2_publish_waits_until_it_is_kept_that_it_is_in_flight(house: Hous
     assert client.payloads() == [b"first", b"second"]
 
 
+def test_what_the_send_quota_left_waiting_stays_behind_what_is_not_kept_yet(house: House) -> None:
+    """The client comes back twice with a Receive Maximum of 1, before anything is committed [MQTT-4.6.0-6]."""
+    client = house.receiver()
+    other = house.client("pub")
+    other.publish("t/1", b"first", 2)
+    other.publish("t/1", b"second", 2)
+    for _ in range(2):
+        client.cut()
+        client.connect(clean=False, expiry=EXPIRY, receive_maximum=1, settle=False)
+        house.network.settle()
+    house.commit()
+    house.commit()
+    house.commit()
+    assert client.payloads() == [b"first", b"second"]
+
+
 def test_our_pubrel_waits_until_it_is_kept_that_pubrec_came(house: House) -> None:
     """[MQTT-4.3.3-4]"""
     client = house.receiver()

@@ -49,13 +49,14 @@ class HeldDeliveries(Waiter):
         line = self._line
         return len(line) > 0 and line[0].number <= self._commits.committed
 
-    def push(self, delivery: Delivery, outbox: Outbox) -> None:
+    def push(self, delivery: Delivery, outbox: Outbox, told: bool) -> None:
         """Queue a delivery that is in flight, for which the outbox has room, when everything told so far is committed.
 
-        One that was written before was committed before that: it only stays behind the others.
+        `told`: the journal was told of it just now. Any other was committed before, or is not kept: it only stays
+        behind the others.
         """
         line = self._line
-        number: i64 = self._commits.told if delivery.attempts == 0 else 0
+        number: i64 = self._commits.told if told else 0
         if not line:
             if number <= self._commits.committed:
                 outbox.push(delivery)
@@ -95,12 +96,13 @@ class HeldDeliveries(Waiter):
             self.committed(self._commits.committed)
 
     def drop(self) -> None:
-        """The connection is over: none of them was sent."""
+        """The connection is over: none of them was sent, and they stay before those whose turn had not come."""
         self._commits.leave(self)
         self._outbox = None
-        for held in self._line:
-            if held.delivery.attempts == 0 and self._is_in_flight(held.delivery):
-                self._inflight.move_behind(held.delivery)
+        if self._line:
+            for delivery in self._inflight.values():
+                if delivery.qos == 2 and delivery.attempts == 0 and delivery.state == SENT:
+                    self._inflight.move_behind(delivery)
         self._line.clear()
 
     def _is_in_flight(self, delivery: Delivery) -> bool:

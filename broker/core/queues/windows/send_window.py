@@ -28,7 +28,7 @@ from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.message import HEADROOM, Message
 from broker.core.queues.outbox import ACCEPTED, Outbox
 from broker.core.queues.queue_totals import QueueTotals
-from broker.core.queues.requests import AskedLink
+from broker.core.queues.requests import AskedLink, Silenced
 from broker.core.queues.session_queue import SessionQueue
 from broker.core.queues.windows.held_answers import send_promise
 from broker.core.queues.windows.held_deliveries import HeldDeliveries
@@ -71,8 +71,9 @@ class SendWindow:
         self._client_id = ledger.client_id
         self._ledger = ledger
         self._load = totals
-        # The present connection, once a request was sent to it.
+        # The present connection, once a request was sent to it, and who is told when that lets one wait in vain.
         self._asked_link: AskedLink | None = None
+        self.silenced: Silenced | None = None
 
     # -- connection ----------------------------------------------------------------------------------------------------
 
@@ -242,15 +243,15 @@ class SendWindow:
 
     def push(self, delivery: Delivery, outbox: Outbox) -> None:
         """Have a delivery be written that is in flight; of QoS 2 when that is committed, if anybody keeps it."""
-        journal = self.journal
-        if journal is not None and delivery.attempts == 0:
-            journal.in_flight(self._client_id, delivery)
-        if journal is None or delivery.qos < 2 or journal.commits is None:
+        commits = None if self.journal is None else self.journal.commits
+        before: i64 = 0 if commits is None else commits.told
+        if self.journal is not None and delivery.attempts == 0:
+            self.journal.in_flight(self._client_id, delivery)
+        if commits is None or delivery.qos < 2:
             outbox.push(delivery)
-            return
-        if self.held is None:
-            self.held = HeldDeliveries(self.inflight, journal.commits)
-        self.held.push(delivery, outbox)
+        else:
+            self.held = held = self.held or HeldDeliveries(self.inflight, commits)
+            held.push(delivery, outbox, commits.told > before)
 
     def full_of_own(self, outbox: Outbox) -> bool:
         """Whether so much is on its way already that what has terms of its own goes on waiting (`COMMIT`)."""
@@ -331,10 +332,9 @@ class SendWindow:
 
     def restore(self, delivery: Delivery) -> None:
         """Take back a delivery that a store kept, with the packet identifier that it has."""
-        load = self._load
         self._add(delivery)
-        load.messages += 1
-        load.bytes += delivery.message.size()
+        self._load.messages += 1
+        self._load.bytes += delivery.message.size()
         self.inflight.last_id = i64(delivery.packet_id)
 
     def _add(self, delivery: Delivery) -> None:
@@ -386,7 +386,7 @@ class SendWindow:
 
     def link(self) -> AskedLink:
         """The present connection, as requests see it: who has asked is told what it acknowledges."""
-        self._asked_link = link = self._asked_link or AskedLink()
+        self._asked_link = link = self._asked_link or AskedLink(self.silenced)
         return link
 
     def _answered(self, delivery: Delivery, reason_code: int) -> None:

@@ -1,0 +1,170 @@
+"""When what goes to another node is kept in the store, and what a process that begins anew makes of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from broker.core.codec.packets import PUBACK
+from broker.core.counters import FULL_BYTES
+from tests.mesh.links.link import EXPIRY, PATIENCE, Node
+from tests.support.losses import dropped_by_cause
+
+
+def node(store: bool = True) -> Node:
+    """One that is connected, and whose messages need not be kept."""
+    made = Node(store)
+    made.subscribe("x/#")
+    made.connect()
+    if store:
+        made.commit()
+    return made
+
+
+def acknowledged(a: Node) -> int:
+    """How many publishes of QoS 1."""
+    return len(a.publisher.acks(PUBACK))
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_nothing_is_told_to_the_store_while_the_node_takes_and_confirms_messages(qos: int) -> None:
+    a = node()
+    assert a.store is not None
+    told = a.store.gate.told
+    for number in range(30):
+        a.publisher.publish("x/1", b"%d" % number, qos)
+        a.act()
+        a.hear()
+    a.finish()
+    assert a.other.got == [*range(30)]
+    assert a.store.gate.told == told
+
+
+def test_what_is_on_its_way_when_the_connection_ends_is_acknowledged_when_the_store_has_it() -> None:
+    a = node()
+    a.publisher.publish("x/1", b"0", 1)
+    a.lose()
+    a.publisher.publish("x/1", b"1", 1)
+    assert acknowledged(a) == 0
+    a.commit()
+    assert acknowledged(a) == 2
+    assert a.on_disk() == [0, 1]
+
+
+def test_without_a_store_it_is_acknowledged_when_the_publisher_has_waited_in_vain() -> None:
+    a = node(store=False)
+    a.publisher.publish("x/1", b"0", 1)
+    a.lose()
+    assert acknowledged(a) == 0
+    a.network.advance(PATIENCE + 1.0)
+    assert acknowledged(a) == 1
+    a.connect()
+    a.finish()
+    assert a.other.got == [0]
+
+
+def test_what_has_waited_is_kept_until_the_node_has_it_and_what_follows_is_not() -> None:
+    a = node()
+    a.lose()
+    for number in range(8):
+        a.publisher.publish("x/1", b"%d" % number, 1)
+    a.commit()
+    a.connect(window=3)
+    # More is published than the window takes, until the queue is empty.
+    a.publisher.publish("x/1", b"8", 1)
+    while a.session.queue.pending is not None:
+        a.act(1)
+        a.hear(1)
+    a.commit()
+    a.publisher.publish("x/1", b"9", 1)
+    assert acknowledged(a) == 9
+    assert 9 not in a.on_disk()
+    a.finish()
+    assert acknowledged(a) == 10
+    assert a.on_disk() == []
+    assert a.other.got == [*range(10)]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_process_goes_on_with_packet_identifiers_only_where_the_store_had_them_all(at_once: bool) -> None:
+    """The node knows one of a QoS 2 publish that the store never had: it does not take the next message for that one.
+
+    [MQTT-4.3.3-10]
+    """
+    a = node()
+    a.publisher.publish("x/2", b"0", 2)
+    a.act()
+    if not at_once:
+        a.lose()
+        a.commit()
+    a.kill()
+    assert a.session.known is not at_once
+    a.connect()
+    assert a.wire is not None
+    assert a.wire.clean_start is at_once
+    a.publisher.publish("x/2", b"1", 2)
+    a.commit()
+    a.finish()
+    assert a.other.got == [0, 1]
+
+
+def test_a_node_is_given_up_when_it_has_been_away_for_so_long_also_between_processes() -> None:
+    a = node()
+    a.lose()
+    a.publisher.publish("x/1", b"0", 1)
+    a.commit()
+    a.network.now += EXPIRY - 1.0
+    a.kill()
+    assert a.session.queued() == 1
+    assert a.network.now - a.session.away_since == EXPIRY - 1.0
+    a.network.now += 2.0
+    a.kill()
+    assert a.log.named("node is given up") == [{"node": "c", "messages": 1}]
+    assert a.network.router.table.count == 0
+    a.commit()
+    assert a.on_disk() == []
+
+
+@pytest.mark.parametrize("why", ["no mesh", "fewer workers"])
+def test_what_waits_for_a_node_that_there_cannot_be_is_given_up(why: str) -> None:
+    a = node()
+    a.lose()
+    a.publisher.publish("x/1", b"0", 1)
+    a.commit()
+    if why == "no mesh":
+        a.settings = a.settings.model_copy(update={"name": ""})
+    else:
+        a.companions = SimpleNamespace(nodes=("w0", "w1"))
+    a.kill()
+    assert a.log.named("node is given up") == [{"node": "c", "messages": 1}]
+    a.commit()
+    assert a.on_disk() == []
+
+
+def test_the_bound_holds_for_what_comes_back() -> None:
+    """What finds no room is dropped and counted."""
+    a = node()
+    a.lose()
+    for number in range(20):
+        a.publisher.publish("x/1", b"%05d" % number, 1)
+    a.commit()
+    a.settings = a.settings.model_copy(update={"queue_bytes": int(a.session.queue.bytes) // 2})
+    a.kill()
+    assert a.session.queued() == 10
+    assert dropped_by_cause(a.session)[FULL_BYTES] == 10
+    a.commit()
+    assert a.on_disk() == [*range(10)]
+
+
+def test_no_member_of_a_share_group_counts_as_connected_before_the_node_says_so() -> None:
+    a = node()
+    a.subscribe("$share/g/y")
+    a.lose()
+    a.commit()
+    a.kill()
+    member = a.session.subscriptions["$share/g/y"]
+    assert (member.weight, member.present) == (0, False)
+    a.publisher.publish("y", b"7", 1)
+    a.commit()
+    assert a.on_disk() == [7]
