@@ -29,6 +29,8 @@ INDEXED: Final = 10_000
 INDEX: Final = (
     "CREATE TEMP TABLE in_memory (session bigint NOT NULL, number bigint NOT NULL, bytes bigint NOT NULL)",
     "CREATE INDEX ON in_memory (session, number)",
+    "CREATE TEMP TABLE on_disk (session bigint NOT NULL)",
+    "CREATE INDEX ON on_disk (session)",
 )
 INDEX_SOME: Final = (
     "WITH looked_at AS (SELECT number, session, coalesce(octet_length(payload),"
@@ -36,10 +38,11 @@ INDEX_SOME: Final = (
     " size IS NULL OR state <> 0 OR number <= coalesce("
     " (SELECT number FROM read_back WHERE read_back.session = delivery.session), 0) AS here"
     " FROM delivery WHERE number > $1 ORDER BY number LIMIT $2),"
-    " put AS (INSERT INTO in_memory SELECT session, number, bytes FROM looked_at WHERE here)"
+    " put AS (INSERT INTO in_memory SELECT session, number, bytes FROM looked_at WHERE here),"
+    " alone AS (INSERT INTO on_disk SELECT DISTINCT session FROM looked_at WHERE NOT here)"
     " SELECT max(number), count(*) FROM looked_at"
 )
-"""All that do not wait in the database alone (`reading.DELIVERIES`)."""
+"""All that do not wait in the database alone (`reading.DELIVERIES`), and the sessions of the others."""
 
 CLIENTS: Final = (
     "SELECT id, client_id, coalesce(octet_length(will_payload), 0) FROM session WHERE id > $1 ORDER BY id LIMIT $2"
@@ -69,15 +72,14 @@ DELIVERIES: Final = (
     " ORDER BY number"
 )
 PAGED: Final = (
-    "SELECT id, coalesce((SELECT number FROM read_back WHERE session = id), 0) FROM unnest($1::bigint[]) AS id,"
-    " LATERAL (SELECT FROM delivery WHERE session = id AND size IS NOT NULL AND state = 0 ORDER BY number LIMIT 1)"
-    " AS one"
+    "SELECT id, coalesce((SELECT number FROM read_back WHERE session = id), 0)"
+    " FROM (SELECT DISTINCT session AS id FROM on_disk WHERE session = ANY($1::bigint[])) AS alone"
 )
-"""The sessions of which something waits in the database alone, or did."""
 PAGES: Final = (
-    "SELECT number, size FROM delivery WHERE session = $1 AND size IS NOT NULL AND state = 0 AND number > $2"
-    " ORDER BY number LIMIT $3"
+    "SELECT number, size FROM delivery WHERE size IS NOT NULL AND state = 0"
+    f" AND (session, number) > ($1, $2) AND session <= $1 ORDER BY session, number LIMIT {TURN}"
 )
+"""Of one session. In the order of `delivery_paged`, and with the limit as a number, PostgreSQL takes no other index."""
 PASSED: Final = (
     "SELECT broadcast, session FROM passed WHERE broadcast = ANY($1::bigint[]) AND session = ANY($2::bigint[])"
 )
@@ -177,9 +179,11 @@ class Pieces:
             for session, packet_id in rows:
                 loaded.received(session, packet_id)
         for session, read_back in await self._fetch(PAGED, numbers):
-            async for rows in turns(self._database, PAGES, (read_back,), (session,)):
+            rows = await self._fetch(PAGES, session, read_back)
+            while rows:
                 for number, size in rows:
                     loaded.paged(session, number, size)
+                rows = await self._fetch(PAGES, session, rows[-1][0])
 
     async def _read_passed(self, loaded: Loaded, numbers: list[int], broadcasts: Sequence[BroadcastRecord]) -> None:
         by_number = {each.number: each for each in broadcasts}

@@ -229,6 +229,38 @@ async def test_pages_one_behind_the_other_go_by_one_statement(start: Start, monk
         assert [int((await peer.message()).payload) for _ in range(20)] == [*range(20)]
 
 
+async def test_of_a_session_with_very_much_the_others_cost_nothing(start: Start) -> None:
+    """Whatever the database knows of its tables, each row is read a few times at most."""
+    rows = 10_000
+    dead, node = await start(), await start()
+    await (await dead.peer("c")).subscribe(("t", 1))
+    await dead.die()
+    await dead.expire()
+    await ask(
+        dead.name,
+        "INSERT INTO session SELECT id + n, 'c' || n, principal, 3600 FROM session, generate_series(1, 300) AS n",
+    )
+    await ask(
+        dead.name,
+        "INSERT INTO delivery (number, session, qos, topic, payload, publish_qos, size)"
+        f" SELECT n, id, 1, 't', 'text', 1, 8 FROM session, generate_series(1, {rows}) AS n WHERE client_id = 'c'",
+    )
+    await ask(dead.name, "ANALYZE")
+    estate = await node.take(dead)
+    found = [record for _, record in estate.sessions] if await estate.more() else []
+    assert len(found) == 301
+    assert sum(page.messages for record in found for page in record.pages) == rows
+    await estate.close()
+    statement = (
+        f"SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relid = '{dead.name}.delivery'::regclass"
+    )
+    read = 0
+    async with asyncio.timeout(60):
+        while read < 2 * rows:  # the database tells of it a little later
+            [[read]] = await ask(dead.name, statement)
+    assert read < 5 * rows
+
+
 @pytest.mark.parametrize(("rows", "size"), [(4, 1 << 20), (1 << 20, 40)])
 async def test_what_is_in_memory_of_a_dead_node_is_bounded(
     start: Start, monkeypatch: pytest.MonkeyPatch, rows: int, size: int
