@@ -155,12 +155,14 @@ class Folder:
 
 
 def noted(root: Path) -> tuple[int, int] | None:
-    """The last number that a folder's recorder gave, and how its run ended: RUNNING, ENDED or GAVE_UP.
+    """The last number that a folder's recorder gave, with those of workers that it did not come to write, and how its
+    run ended: RUNNING, ENDED or GAVE_UP.
 
     None where there is no such note: in a copy of the segments, for example.
     """
     try:
         last_seq, ended = _STATE.unpack_from((root / STATE).read_bytes())
+        last_seq += owed(root)
     except (OSError, StructError):
         return None
     return last_seq, ended

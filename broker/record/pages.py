@@ -97,6 +97,6 @@ def _pages(root: Path) -> list[Path]:
 def _read(path: Path) -> tuple[Any, ...]:
     try:
         return _PAGE.unpack_from(path.read_bytes())
-    except StructError:
-        # Its maker did not come to write it.
+    except (FileNotFoundError, StructError):
+        # It is settled, or its maker did not come to write it.
         return (0, 0)

@@ -15,7 +15,7 @@ import structlog
 
 from broker.core.queues.message import Message
 from broker.record import gathering
-from broker.record.folder import Folder, Left
+from broker.record.folder import RUNNING, Folder, Left, noted
 from broker.record.gathering import Gathering
 from broker.record.reading import Found, verify
 from broker.record.segment import Segment
@@ -50,6 +50,11 @@ class Worker:
             await asyncio.to_thread(self.sending.write, batch)
         self.tap.note_number()
         await asyncio.to_thread(self.sending.told_until, until)
+
+    async def send_on(self) -> None:
+        """Until nobody takes it any more."""
+        while True:
+            await self.send(self.tape.time)
 
     async def end(self) -> None:
         """End in order."""
@@ -221,6 +226,7 @@ async def test_what_workers_had_numbered_when_all_were_killed_the_next_start_nam
         finally:
             folder.close(None)
 
+    assert await asyncio.to_thread(noted, killed) == (7, RUNNING)
     left = await asyncio.to_thread(opened)
     assert (left.last_seq, left.missing, left.why) == (7, (1, 7), "crash")
     # Said once.
@@ -270,7 +276,7 @@ async def test_a_full_disk_ends_the_record_and_the_next_start_names_what_is_miss
         messages(one.tape, 2)
         one.tap.note_number()
         with pytest.raises(ConnectionError):
-            await one.send(one.tape.time)
+            await one.send_on()
         # Nobody records for who starts now.
         assert await record.made.open(1) is None
         await one.die()
