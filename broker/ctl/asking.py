@@ -48,13 +48,23 @@ class _UnixConnection(http.client.HTTPConnection):
 class Api:
     """One broker's API."""
 
-    def __init__(self, url: str, token: str = "", user: str = "", password: str = "", ca: Path | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        user: str = "",
+        password: str = "",
+        ca: Path | None = None,
+        worker: str | None = None,
+    ) -> None:
         """`url`: http://, https:// or http+unix:///PATH. `ca`: the authority (PEM) that an https:// broker is held to.
+        `worker`: the one that is meant of a broker's; None: all.
 
         Raises:
             CtlError: it is no such URL, or the file cannot be read.
         """
         self.url = url
+        self._worker = worker
         parts = urlsplit(url)
         try:
             port = parts.port
@@ -106,8 +116,8 @@ class Api:
     def _exchange(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: Any, query: dict[str, Any]
     ) -> Iterator[bytes]:
-        asked = {name: value for name, value in query.items() if value is not None}
-        target = BASE + path + (f"?{urlencode(asked)}" if asked else "")
+        asked = {name: value for name, value in {**query, "worker": self._worker}.items() if value is not None}
+        target = BASE + path + (f"{'&' if '?' in path else '?'}{urlencode(asked)}" if asked else "")
         headers = dict(self._headers)
         sent: bytes | None = None
         if body is not None:

@@ -55,7 +55,11 @@ def ctl(
     ca: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The authority (PEM) of the broker's https:// certificate.")
     ] = None,
+    worker: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Ask one of a broker's workers alone, as `workers` names them: w0."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Inspect and control a running broker. The broker must listen for HTTP (settings section [http])."""
-    context.obj = Options(url, token_file, user, ca, as_json)
+    context.obj = Options(url, token_file, user, ca, as_json, worker)

@@ -25,6 +25,7 @@ class Options:
     user: str
     ca: Path | None
     as_json: bool
+    worker: str | None = None
 
     def api(self) -> Api:
         """The broker. Asks for a password where a user was named. Raises CtlError."""
@@ -37,7 +38,7 @@ class Options:
                 if sys.stdin.isatty()
                 else sys.stdin.readline().rstrip("\r\n")
             )
-        return Api(self.url, token, self.user, password, self.ca)
+        return Api(self.url, token, self.user, password, self.ca, self.worker)
 
 
 def _token(file: Path) -> str:

@@ -377,6 +377,6 @@ OF_LINKS: Final = (("GET", f"{BASE}/upstreams"), ("POST", f"{BASE}/upstreams/{{n
 """Of the links, which one worker has for all."""
 
 MISSING: Final = (
-    "this cannot be told of all workers together yet: name one in the query, as in ?worker=w0 (GET /api/v5/workers "
-    "lists them)"
+    "this cannot be told of all workers together yet: name one, in the query (?worker=w0) or by canopy ctl --worker w0 "
+    "(canopy ctl workers lists them)"
 )

@@ -47,9 +47,9 @@ class Api:
             with error:
                 return error.code, error.read().decode()
 
-    def ctl(self, command: str) -> tuple[int, list[str]]:
+    def ctl(self, *command: str) -> tuple[int, list[str]]:
         """The exit code of a command of `canopy ctl`, and the first word of each line below the first."""
-        arguments = [*COMMAND, "ctl", "--url", self._url, "--token-file", str(self._file), command]
+        arguments = [*COMMAND, "ctl", "--url", self._url, "--token-file", str(self._file), *command]
         ended = subprocess.run(arguments, capture_output=True, text=True, timeout=60.0, env=environment())
         assert ended.stderr == ""
         return ended.returncode, [line.split()[0] for line in ended.stdout.splitlines()[1:]]
@@ -162,6 +162,8 @@ def test_what_cannot_be_told_of_all_is_told_of_one(running: Running) -> None:
     assert status == 501
     assert "?worker=w0" in json.loads(body)["message"]
     assert api.call("GET", "/api/v5/top?worker=w1")[0] == 200
+    assert api.ctl("--worker", "w1", "top")[0] == 0
+    assert api.ctl("--worker", "w1", "api", "GET", "/clients?limit=1")[0] == 0
     assert api.call("GET", "/api/v5/top?worker=w7")[0] == 404
 
 
