@@ -1,4 +1,4 @@
-"""Brokers that `canopy ctl` is pointed at, and the command as a process."""
+"""Brokers that `canopy ctl` is pointed at, and the command: in a thread, and as a process where it takes signals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from broker.ctl.cli import app
 from canopy import Broker, Settings
 
 # A broker loads it when it is to listen for HTTP, and reads files for that.
@@ -19,6 +21,9 @@ importlib.import_module("broker.admin.server")
 
 Start: TypeAlias = Callable[..., Awaitable[asyncio.subprocess.Process]]
 """Starts `canopy ctl` with these arguments."""
+
+Ctl: TypeAlias = Callable[..., Awaitable[Result]]
+"""Runs `canopy ctl` with these arguments to its end."""
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,6 +38,16 @@ async def broker() -> AsyncIterator[Broker]:
     }
     async with Broker(Settings.model_validate(settings)) as started:
         yield started
+
+
+@pytest.fixture
+def ctl(broker: Broker) -> Ctl:
+    """Runs a command in a thread, so that the broker may answer."""
+
+    async def run(*arguments: str, stdin: bytes | None = None) -> Result:
+        return await asyncio.to_thread(CliRunner().invoke, app, ["--url", broker.http[0], *arguments], input=stdin)
+
+    return run
 
 
 @pytest.fixture

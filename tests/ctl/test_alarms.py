@@ -7,32 +7,27 @@ import json
 from broker.core.counters import AGE
 from broker.observe.alarms.alarms import Alarm
 from canopy import Broker
-from tests.ctl.conftest import Start
+from tests.ctl.conftest import Ctl
 
 
-async def test_what_is_wrong(broker: Broker, canopy_ctl: Start) -> None:
-    running = await canopy_ctl("alarms")
-    told, complaints = await running.communicate()
-    assert (told, running.returncode) == (b"no alarm is raised\n", 0), complaints
+async def test_what_is_wrong(broker: Broker, ctl: Ctl) -> None:
+    found = await ctl("alarms")
+    assert (found.stdout, found.exit_code) == ("no alarm is raised\n", 0), found.stderr
     assert broker.alarms is not None
     raised = Alarm("upstream-down", "cloud", 61.0, "s", 60.0, "refused\x1b[2J [/red]", since=1_000.0)
     broker.alarms.active["upstream-down", "cloud"] = raised
-    running = await canopy_ctl("alarms")
-    told, complaints = await running.communicate()
-    assert running.returncode == 3, complaints
-    line = told.decode().splitlines()[1].split()
+    found = await ctl("alarms")
+    assert found.exit_code == 3, found.stderr
+    line = found.stdout.splitlines()[1].split()
     assert line[:2] == ["upstream-down/cloud", "1970-01-01T00:16:40"]
-    assert rb"refused\x1b[2J [/red]" in told
-    running = await canopy_ctl("--json", "alarms", "--history")
-    told, complaints = await running.communicate()
-    assert (json.loads(told), running.returncode) == ({"data": []}, 0), complaints
+    assert r"refused\x1b[2J [/red]" in found.stdout
+    found = await ctl("--json", "alarms", "--history")
+    assert (json.loads(found.stdout), found.exit_code) == ({"data": []}, 0), found.stderr
 
 
-async def test_what_is_counted(broker: Broker, canopy_ctl: Start) -> None:
+async def test_what_is_counted(broker: Broker, ctl: Ctl) -> None:
     broker.router.counters.dropped[AGE] = 12_345
-    running = await canopy_ctl("figures", "messages.dropped.age")
-    told, complaints = await running.communicate()
-    assert told.decode().split() == ["messages.dropped.age", "12,345"], complaints
-    running = await canopy_ctl("--json", "figures", "connections*")
-    told, complaints = await running.communicate()
-    assert json.loads(told)["connections"] == 0, complaints
+    found = await ctl("figures", "messages.dropped.age")
+    assert found.stdout.split() == ["messages.dropped.age", "12,345"], found.stderr
+    found = await ctl("--json", "figures", "connections*")
+    assert json.loads(found.stdout)["connections"] == 0, found.stderr

@@ -6,30 +6,29 @@ import json
 
 from broker.ctl.explain import _told
 from canopy import Broker
-from tests.ctl.conftest import Start
+from tests.ctl.conftest import Ctl, Start
 from tests.e2e.wire import Peer
 from tests.support.waiting import until
 
 
-async def test_a_sentence_for_each(broker: Broker, canopy_ctl: Start) -> None:
+async def test_a_sentence_for_each(broker: Broker, ctl: Ctl) -> None:
     reader = await Peer.join(broker.ports[0], "sensor-7")
     await reader.subscribe(("plant/+/temp", 1))
-    running = await canopy_ctl("explain", "plant/1/temp", "--qos", "1", "--retain")
-    told, complaints = await running.communicate()
-    assert running.returncode == 0, complaints
-    lines = told.decode().splitlines()
+    shown = await ctl("explain", "plant/1/temp", "--qos", "1", "--retain")
+    assert shown.exit_code == 0, shown.stderr
+    lines = shown.stdout.splitlines()
     assert lines[0] == "plant/1/temp: QoS 1, retained, payload of 1 byte"
     assert "  by   plant/+/temp (1 subscription)" in lines
     assert "  yes  sensor-7 gets it at QoS 1 through plant/+/temp" in lines
     assert "  kept it is retained" in lines
-    running = await canopy_ctl("--json", "explain", "plant/2", "--client", "sensor-7")
-    told, _ = await running.communicate()
-    assert running.returncode == 3
-    assert json.loads(told)["receivers"][0]["sentence"].startswith("sensor-7 does not get it: its only subscription")
-    running = await canopy_ctl("explain", "plant/#")
-    told, complaints = await running.communicate()
-    assert (told, running.returncode) == (b"", 1)
-    assert complaints.startswith(b"canopy: topic: ")
+    shown = await ctl("--json", "explain", "plant/2", "--client", "sensor-7")
+    assert shown.exit_code == 3
+    assert json.loads(shown.stdout)["receivers"][0]["sentence"].startswith(
+        "sensor-7 does not get it: its only subscription"
+    )
+    shown = await ctl("explain", "plant/#")
+    assert (shown.stdout, shown.exit_code) == ("", 1)
+    assert shown.stderr.startswith("canopy: topic: ")
     reader.abort()
 
 
@@ -38,7 +37,7 @@ def test_a_name_does_nothing_to_the_terminal() -> None:
     assert r"  a\x1b[2Jb\n\u202eü QoS 0  written" in _told(delivery)
 
 
-async def test_what_a_client_gets_is_told_until_the_time_is_over(broker: Broker, canopy_ctl: Start) -> None:
+async def test_what_a_client_gets_is_told_until_the_time_is_over(broker: Broker, ctl: Ctl, canopy_ctl: Start) -> None:
     reader = await Peer.join(broker.ports[0], "reader")
     await reader.subscribe(("t", 1))
     running = await canopy_ctl("explain", "t", "--client", "reader", "--follow", "2s")
@@ -53,7 +52,5 @@ async def test_what_a_client_gets_is_told_until_the_time_is_over(broker: Broker,
     assert any("  t QoS 1 packet 1  acknowledged after " in line for line in lines), lines
     assert any(line.endswith("  lost 1: full-messages") for line in lines), lines
     assert broker.traces.all == {}
-    running = await canopy_ctl("explain", "t", "--follow", "2s")
-    await running.communicate()
-    assert running.returncode == 2
+    assert (await ctl("explain", "t", "--follow", "2s")).exit_code == 2
     reader.abort()

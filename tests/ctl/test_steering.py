@@ -16,23 +16,13 @@ from broker.core.codec.reasons import ADMINISTRATIVE_ACTION
 from broker.ctl import lists
 from broker.ctl.cli import app
 from canopy import Broker, Settings
+from tests.ctl.conftest import Ctl
 from tests.e2e.wire import Peer
 from tests.support.waiting import until
 
-Ctl: TypeAlias = Callable[..., Awaitable[Result]]
 Join: TypeAlias = Callable[..., Awaitable[Peer]]
 
 DISCONNECT: Final = 14
-
-
-@pytest.fixture
-def ctl(broker: Broker) -> Ctl:
-    """Runs a command in a thread, so that the broker may answer."""
-
-    async def run(*arguments: str, stdin: bytes | None = None) -> Result:
-        return await asyncio.to_thread(CliRunner().invoke, app, ["--url", broker.http[0], *arguments], input=stdin)
-
-    return run
 
 
 @pytest.fixture

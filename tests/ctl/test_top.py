@@ -10,39 +10,36 @@ from rich.console import Console
 
 from broker.ctl.top import number, printable, tables
 from canopy import Broker
-from tests.ctl.conftest import Start
+from tests.ctl.conftest import Ctl
 from tests.e2e.wire import Peer
 
 
-async def test_tables_for_a_pipe_come_once(broker: Broker, canopy_ctl: Start) -> None:
+async def test_tables_for_a_pipe_come_once(broker: Broker, ctl: Ctl) -> None:
     peer = await Peer.join(broker.ports[0], "sensor-7")
     for _ in range(3):
         await peer.publish("plant/a/1", b"x", qos=1)
-    running = await canopy_ctl("top", "--by", "bytes")
-    told, complaints = await running.communicate()
-    assert running.returncode == 0, complaints
-    text = told.decode()
-    for shown in ("topics by bytes/s", "plant/a/1", "prefixes by bytes/s", "plant/a/#", "sensor-7", "100.0%"):
-        assert shown in text
+    shown = await ctl("top", "--by", "bytes")
+    assert shown.exit_code == 0, shown.stderr
+    for part in ("topics by bytes/s", "plant/a/1", "prefixes by bytes/s", "plant/a/#", "sensor-7", "100.0%"):
+        assert part in shown.stdout
     peer.abort()
 
 
-async def test_json_of_one_list(broker: Broker, canopy_ctl: Start) -> None:
+async def test_json_of_one_list(broker: Broker, ctl: Ctl) -> None:
     peer = await Peer.join(broker.ports[0], "sensor-7")
     await peer.publish("t", b"x", qos=1)
-    running = await canopy_ctl("--json", "top", "--of", "publishers", "--window", "3600")
-    (found,) = json.loads((await running.communicate())[0])
+    shown = await ctl("--json", "top", "--of", "publishers", "--window", "3600")
+    (found,) = json.loads(shown.stdout)
     assert [place["name"] for place in found["data"]] == ["sensor-7"]
     assert found["seconds"] == 3_600
     peer.abort()
 
 
-async def test_what_is_not_counted_is_one_line(broker: Broker, canopy_ctl: Start) -> None:
+async def test_what_is_not_counted_is_one_line(broker: Broker, ctl: Ctl) -> None:
     del broker
-    running = await canopy_ctl("top", "--of", "topics", "--by", "lag")
-    told, complaints = await running.communicate()
-    assert (told, running.returncode) == (b"", 1)
-    assert complaints == b"canopy: by lag there are subscribers alone\n"
+    shown = await ctl("top", "--of", "topics", "--by", "lag")
+    assert (shown.stdout, shown.exit_code) == ("", 1)
+    assert shown.stderr == "canopy: by lag there are subscribers alone\n"
 
 
 def test_a_name_that_a_client_chose_does_nothing_to_the_terminal() -> None:
