@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from loadtest.load.checks.judged import figure, judge
 from loadtest.load.cli.common import exit_code
 from loadtest.load.report.result import Deliveries, GroupResult
@@ -17,17 +15,17 @@ def written(name: str) -> str:
     return f"{name} < {'1s' if name.split('.')[-1] in TIMES else '1%' if name in SHARES else '1'}"
 
 
-@pytest.mark.parametrize("name", [*NAMES, *(f"operators.{name}" for name in OF_A_GROUP)])
-def test_every_name_has_a_figure(name: str) -> None:
+def test_every_name_has_a_figure() -> None:
     result = full_result()
     result.round_trip = result.latency
     result.groups[0].requests, result.groups[0].answered = 10, 7
-    assert figure(result, parse(written(name), GROUPS)) is not None
+    names = [*NAMES, *(f"operators.{name}" for name in OF_A_GROUP)]
+    assert [name for name in names if figure(result, parse(written(name), GROUPS)) is None] == []
 
 
-@pytest.mark.parametrize(
-    ("condition", "value", "met"),
-    [
+def test_what_is_held_against_it() -> None:
+    result = full_result()
+    for condition, value, met in (
         ("lost == 0", 20, False),
         ("lost <= 20", 20, True),
         ("sleepers.lost > 100", 400, True),
@@ -37,11 +35,9 @@ def test_every_name_has_a_figure(name: str) -> None:
         ("lost_share < 1%", 20 / 120_000, True),
         ("connect_p99 < 4ms", 4000, False),
         ("sent == 100000", 100_000, True),
-    ],
-)
-def test_what_is_held_against_it(condition: str, value: float, met: bool) -> None:
-    (found,) = judge(full_result(), [parse(condition, GROUPS)])
-    assert (found.value, found.met) == (value, met)
+    ):
+        (found,) = judge(result, [parse(condition, GROUPS)])
+        assert (found.value, found.met) == (value, met), condition
 
 
 def test_what_could_not_be_measured_is_missed() -> None:
