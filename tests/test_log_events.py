@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from broker.core import causes
 from tests.support.tools import load
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = (ROOT / "docs" / "logs.md").read_text(encoding="utf-8")
-CODE = load("log_events").events(ROOT / "broker")
-"""What the calls say of each event."""
+
+
+@cache
+def code() -> Any:
+    """What the calls say of each event."""
+    return load("log_events").events(ROOT / "broker")
 
 
 def first_columns(after: str) -> set[str]:
@@ -22,7 +28,7 @@ def first_columns(after: str) -> set[str]:
 
 
 def logged() -> set[str]:
-    found = set(CODE)
+    found = set(code())
     # What is told by other ways: warnings about clients, exceptions, and the log's own losses.
     from broker.net.connection_log import EVICTION, HANDSHAKE, PROXY, REFUSAL, VIOLATION
 
@@ -43,11 +49,11 @@ def test_every_field_is_in_the_row_of_its_event_and_none_that_is_not_logged() ->
         if line.startswith("| `") and len(cells := line.strip("|").split("|")) == 4
         for event in re.findall(r"`([^`]+)`", cells[0])
     }
-    for name, event in CODE.items():
+    for name, event in code().items():
         fields, empty = rows[name]
         assert event.open or empty or fields == set(event.fields), name
         assert not event.open or set(event.fields) <= fields, name
-    assert len([event for event in CODE.values() if not event.open]) > 40
+    assert len([event for event in code().values() if not event.open]) > 40
 
 
 def causes_of_an_end() -> set[str]:

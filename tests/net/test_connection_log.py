@@ -241,6 +241,7 @@ async def test_a_link_that_the_settings_do_not_name_is_told_of(
         for client_id, props in (("link-7", ((wire.USER_PROPERTY, ("canopy-link", "below")),)), ("c", ())):
             peer = await dial(broker, wire.connect(client_id, props=props))
             assert (await peer.expect(wire.CONNACK)).code == 0
+            peer.abort()
         (line,) = [each for each in about(told, "link-7") if each["event"] == "client connected"]
         assert ("link" in line) == (not named)
         (line,) = [each for each in about(told, "c") if each["event"] == "client connected"]

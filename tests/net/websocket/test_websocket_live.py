@@ -83,6 +83,7 @@ async def test_the_short_form(join: Join, lines: Lines) -> None:
         assert [url.split(":")[0] for url in broker.listening] == ["ws", "mqtt"]
         peer = await join(broker, "web")
         await peer.fence()
+        peer.abort()
 
 
 def connection_of(broker: Broker, client_id: str) -> Connection:
