@@ -21,15 +21,15 @@ def exposed(settings: Settings, authenticated: bool = False) -> Iterator[str]:
     checked = authenticated or bool(settings.authenticator)
     if not settings.mqtt.allow_anonymous and not checked:
         yield (
-            "mqtt.allow_anonymous = false keeps nobody out: nothing checks user names and passwords here, so that any "
-            "user name with any password will do. Name an [[authenticator]]"
+            "mqtt.allow_anonymous = false has no effect: nothing checks user names and passwords, so any "
+            "user name with any password is accepted. Add an [[authenticator]]"
         )
     if (
         not settings.mqtt.allow_anonymous
         and any(table.type == "anonymous" for table in settings.authenticator)
         and not any(admits_anonymous(listener, settings) for listener in settings.listeners)
     ):
-        yield 'the authenticator of the type "anonymous" lets nobody in: mqtt.allow_anonymous is false'
+        yield 'the authenticator of the type "anonymous" accepts no client: mqtt.allow_anonymous is false'
     if not checked:
         yield from _unproven(settings)
     yield from _unbound(settings)
@@ -39,19 +39,18 @@ def exposed(settings: Settings, authenticated: bool = False) -> Iterator[str]:
         where = f'{"listener" if listener in settings.listener else "listen"} "{listener.called}"'
         if not checked and not _asks_for_certificates(listener):
             yield (
-                f"{where}: other machines may reach it, and no client is asked to prove who it is; whoever reaches it "
-                "can read and publish everything. Name an [[authenticator]], put a firewall in front, or listen on "
-                "127.0.0.1"
+                f"{where}: other machines may reach it, and clients are not authenticated: everybody who reaches it "
+                "can read and publish everything. Add an [[authenticator]], use a firewall, or listen on 127.0.0.1"
             )
         elif settings.authenticator and not authenticated and _may_do_anything_unnamed(listener, settings):
             yield (
-                f"{where}: other machines may reach it, and clients without a user name come in and can read and "
-                "publish everything. Write a [[rule]] with anonymous = true that says what they may do; what no rule "
-                "allows is denied then"
+                f"{where}: other machines may reach it, and clients without a user name can read and publish "
+                "everything. Add a [[rule]] with anonymous = true that says what they may do; then everything else "
+                "is denied"
             )
         elif listener.tls is None and _sends_passwords(listener, settings):
             yield (
-                f"{where}: other machines may reach it without TLS, so that passwords cross the network as text. Use "
+                f"{where}: other machines may reach it without TLS, so passwords cross the network unencrypted. Use "
                 "mqtts:// or wss://"
             )
 
@@ -84,7 +83,7 @@ def _unproven(settings: Settings) -> Iterator[str]:
             if "{user}" in listener.mount:
                 where = f"listener[{at}].mount"
     if where:
-        yield (f"{where} goes by user names, and nothing checks them: a client may give any. Name an [[authenticator]]")
+        yield f"{where} depends on user names, but nothing checks them: a client may use any. Add an [[authenticator]]"
 
 
 def _unbound(settings: Settings) -> Iterator[str]:
@@ -92,8 +91,8 @@ def _unbound(settings: Settings) -> Iterator[str]:
     for at, listener in enumerate(settings.listener):
         if "{client}" in listener.mount and "{user}" not in listener.mount and not settings.security.client_ids:
             yield (
-                f"listener[{at}].mount goes by client identifiers, and any client may choose any: set "
-                "security.client_ids, or name {user} in the mount too"
+                f"listener[{at}].mount depends on client identifiers, but a client may use any: set "
+                "security.client_ids, or also use {user} in the mount"
             )
 
 
@@ -109,8 +108,8 @@ def _certificates(settings: Settings) -> Iterator[str]:
             listener.tls is None or listener.tls.client_certificates == "none" for listener in settings.listeners
         ):
             yield (
-                'the authenticator of the type "certificate" knows nobody: no listener asks for client_certificates in '
-                "its [listener.tls]"
+                'the authenticator of the type "certificate" accepts no client: no listener requests client '
+                "certificates (client_certificates in [listener.tls])"
             )
 
 
@@ -119,18 +118,18 @@ def _services(settings: Settings) -> Iterator[str]:
     for at, table in enumerate(settings.authenticator):
         if isinstance(table, HttpTable) and in_clear(table.url):
             yield (
-                f"authenticator[{at}].url: passwords go to another machine as text, and whoever is on the way can let "
-                "anybody in. Use https://"
+                f"authenticator[{at}].url: passwords are sent to another machine unencrypted, and anybody in between "
+                "can change the answer. Use https://"
             )
         if isinstance(table, JwtTable) and is_url(table.jwks) and in_clear(table.jwks):
             yield (
-                f"authenticator[{at}].jwks: the keys come from another machine as text, and whoever is on the way can "
-                "have the broker take any token. Use https://"
+                f"authenticator[{at}].jwks: the keys come from another machine unencrypted, and anybody in between can "
+                "replace them and so sign any token. Use https://"
             )
         if isinstance(table, HttpTable) and table.on_error == "allow":
             yield (
-                f'authenticator[{at}].on_error = "allow": whoever keeps the service from answering comes in, under any '
-                "name"
+                f'authenticator[{at}].on_error = "allow": anybody who can stop the service from answering can connect '
+                "under any name"
             )
 
 

@@ -51,8 +51,8 @@ def ineffective(
     unasked = [name for name in ("authenticator", "rule") if getattr(settings, name)]
     if own_access_control and unasked:
         yield (
-            f"{' and '.join(f'[[{name}]]' for name in unasked)}: never asked, since the program has an access "
-            "control of its own, which decides everything about clients"
+            f"{' and '.join(f'[[{name}]]' for name in unasked)}: not used, because the program's own access control "
+            "decides everything about clients"
         )
 
 
@@ -62,10 +62,10 @@ def _all(settings: Settings, embedded: bool, own_store: bool) -> Iterator[str]:
     for listener in settings.listeners:
         yield from _limits(listener, settings)
     if settings.access.acl_file and settings.access.default:
-        yield "access.default is never asked: access.acl_file has the last word, and denies what no line of it allows"
+        yield "access.default has no effect: access.acl_file denies what none of its lines allows"
     yield from _store(settings, own_store)
     if settings.mesh.adopt_sessions and not (settings.mesh.name and settings.store.url):
-        yield "mesh.adopt_sessions has no effect: it is about nodes of a mesh (mesh.name) with a database (store.url)"
+        yield "mesh.adopt_sessions has no effect without a mesh (mesh.name) and a database (store.url)"
     yield from _placeholders(settings)
     yield from _rules(settings, embedded)
     yield from _unreached(settings.rule)
@@ -77,20 +77,20 @@ def _store(settings: Settings, own: bool) -> Iterator[str]:
     if own:
         for name, place in (("store.path", store.path), ("store.url", store.url)):
             if place:
-                yield f"{name}: {show(place)} is not used, since the program has a store of its own"
+                yield f"{name}: {show(place)} is not used, because the program has its own store"
     if not store.kept:
         for name in changed:
             # One of the program's may have settings of its own; these of ours count for any.
             if not (own and name in OF_ANY_STORE):
-                yield f"store.{name} has no effect: without store.path or store.url everything is kept in memory"
+                yield f"store.{name} has no effect without store.path or store.url: everything is in memory"
         return
     if not store.url:
         for name in ("name", "lease_timeout"):
             if name in changed:
-                yield f"store.{name} has no effect: it is about store.url"
+                yield f"store.{name} has no effect without store.url"
     if not settings.session.persistent:
         where = "store.path" if store.path else "store.url"
-        yield f"{where} keeps retained messages alone: session.persistent is false, and no session stays"
+        yield f"{where} stores only retained messages, because session.persistent is false"
 
 
 def _addresses(listeners: Sequence[Listener]) -> Iterator[str]:
@@ -102,8 +102,8 @@ def _addresses(listeners: Sequence[Listener]) -> Iterator[str]:
             here = other.endpoint
             if here.port == wide.endpoint.port and here.host != wide.endpoint.host and _within(here.host, wide):
                 yield (
-                    f'listener "{other.called}": "{wide.called}" is on the same port of every interface, this one '
-                    "among them, so that the system will refuse one of both. Leave one out, or change a port"
+                    f'listener "{other.called}": "{wide.called}" listens on the same port of every interface, '
+                    "including this one, so the system will refuse one of them. Remove one, or change a port"
                 )
 
 
@@ -118,7 +118,7 @@ def _authenticators(settings: Settings) -> Iterator[str]:
     for at, table in enumerate(settings.authenticator):
         where = f'authenticator[{at}] "{called(table)}"'
         if not any(table in asked_at(listener, settings) for listener in settings.listeners):
-            yield f"{where}: no listener asks it; add it to the authenticators of one"
+            yield f"{where}: no listener uses it; add it to the authenticators of one"
 
 
 def _limits(listener: Listener, settings: Settings) -> Iterator[str]:
@@ -126,11 +126,11 @@ def _limits(listener: Listener, settings: Settings) -> Iterator[str]:
         own, all_of_them = getattr(listener, key), getattr(settings.limits, key)
         if own > all_of_them > 0:
             yield (
-                f'listener "{listener.called}": {key} = {own} is more than limits.{key} = {all_of_them}, which holds '
-                "for all listeners"
+                f'listener "{listener.called}": {key} = {own} has no effect, because limits.{key} = {all_of_them} is '
+                "lower and applies to all listeners"
             )
     if listener.tls is not None and listener.tls.ciphers and listener.tls.min_version == "1.3":
-        yield f'listener "{listener.called}": tls.ciphers are those of TLS 1.2, and tls.min_version is "1.3"'
+        yield f'listener "{listener.called}": tls.ciphers has no effect on TLS 1.3, and tls.min_version is "1.3"'
 
 
 def _placeholders(settings: Settings) -> Iterator[str]:
@@ -138,14 +138,14 @@ def _placeholders(settings: Settings) -> Iterator[str]:
     for text in settings.security.client_ids:
         for word in WORD.findall(text):
             if word != "{user}":
-                yield f'security.client_ids: "{text}": {word} stands for itself; the user name is {{user}}'
+                yield f'security.client_ids: "{text}": {word} is taken literally; the user name is {{user}}'
     for listener in settings.listener:
         for word in MOSQUITTO.findall(listener.mount):
-            yield f'listener "{listener.called}": mount: {word} stands for itself here; write {_ours(word)}'
+            yield f'listener "{listener.called}": mount: {word} is taken literally; write {_ours(word)}'
     for at, rule in enumerate(settings.rule):
         for text in rule.filters:
             for word in MOSQUITTO.findall(text):
-                yield f'rule[{at}].filters: "{text}": {word} stands for itself here; write {_ours(word)}'
+                yield f'rule[{at}].filters: "{text}": {word} is taken literally; write {_ours(word)}'
 
 
 def _ours(word: str) -> str:
@@ -173,13 +173,13 @@ def _rules(settings: Settings, embedded: bool) -> Iterator[str]:
                 yield f'rule[{at}].listener: "{pattern}" matches no listener; there are: {there}'
         if not grouped and (rule.group or all("{group}" in each for each in rule.filters)):
             yield (
-                f"rule[{at}] is about groups, and no client has one: authenticators of the types jwt (groups_claim) "
-                "and http say which groups a client is in"
+                f"rule[{at}] applies to groups, but no client has one: authenticators of the types jwt (groups_claim) "
+                "and http give clients their groups"
             )
         if rule.anonymous and rule.user:
-            yield f"rule[{at}] is about nobody: anonymous = true means clients without the user name that user asks for"
+            yield f"rule[{at}] applies to no client: anonymous = true and user exclude each other"
         elif rule.anonymous and not nameless:
-            yield f"rule[{at}] is about nobody: anonymous = true, and no client comes in without a user name"
+            yield f"rule[{at}] applies to no client: anonymous = true, but no client may connect without a user name"
 
 
 def _unreached(rules: Sequence[Rule]) -> Iterator[str]:
@@ -189,7 +189,7 @@ def _unreached(rules: Sequence[Rule]) -> Iterator[str]:
         for earlier, wide in catch_alls:
             if _leaves_nothing(wide, rule):
                 yield (
-                    f"rule[{at}] never decides: rule[{earlier}], which stands before it, is about everybody and all of "
+                    f"rule[{at}] has no effect: rule[{earlier}] comes first, and applies to all clients and to all of "
                     "its topics. Put the narrower rule first"
                 )
                 break

@@ -220,7 +220,7 @@ async def test_what_lets_everybody_in_is_told_at_the_start(told: list[MutableMap
     named = settings(mqtt={"allow_anonymous": False})
     async with Broker(named):
         (line,) = exposed()
-        assert line.startswith("mqtt.allow_anonymous = false keeps nobody out")
+        assert line.startswith("mqtt.allow_anonymous = false has no effect")
     async with Broker(named, access_control=AccessControl()):
         assert exposed() == []
 
@@ -241,7 +241,7 @@ async def test_what_has_no_effect_is_told_when_it_changes(told: list[MutableMapp
         assert suspicious() == []
     async with Broker(nowhere, access_control=AccessControl()):
         lines = suspicious()
-        assert lines[-1].startswith("[[rule]]: never asked, since the program has an access control")
+        assert lines[-1].startswith("[[rule]]: not used, because the program's own access control")
 
 
 async def test_a_health_check_is_no_warning_where_nobody_is_anonymous(told: list[MutableMapping[str, Any]]) -> None:

@@ -233,5 +233,5 @@ async def test_a_programs_own_store_comes_before_that_of_the_settings(tmp_path: 
         async with Broker(settings, store=MemoryStore()):
             pass
     told = [line["detail"] for line in lines if line["event"] == "suspicious setting"]
-    assert told == [f'store.path: "{tmp_path}/s" is not used, since the program has a store of its own']
+    assert told == [f'store.path: "{tmp_path}/s" is not used, because the program has its own store']
     assert not (tmp_path / "s").exists()
