@@ -20,11 +20,11 @@ from broker.settings import Settings, Upstream
 
 EVERYTHING: Final = ("#", "+/#")
 
-ECHO: Final = "MQTT 3.1.1 declines no messages of its own; they come down again unless the bridge bit is known upstream"
+ECHO: Final = "MQTT 3.1.1 has no No Local, so these messages come down again unless the upstream knows the bridge bit"
 
 TWICE: Final = (
-    "clean_start: the upstream forgets at each start what it has received; beside store.path a QoS 2 message that was "
-    "in flight may arrive twice. With false and a client_id that stays it arrives once"
+    "clean_start: the upstream forgets at each start what it has received, so with store.path a QoS 2 message that was "
+    "in flight may arrive twice. Use false and a fixed client_id"
 )
 
 _DEFAULTS: Final = {key: field.default for key, field in Upstream.model_fields.items()}
@@ -56,24 +56,24 @@ def _aggregates(link: Upstream, presence_topic: str) -> Iterator[str]:
     for at, aggregate in enumerate(aggregates):
         about = f'aggregate "{aggregate}": '
         if aggregate in aggregates[:at]:
-            yield about + "is listed twice; once is enough"
+            yield about + "is listed twice"
             continue
         wider = next((other for other in aggregates if other != aggregate and _includes(other, aggregate)), None)
         if aggregate in EVERYTHING:
             where = (
                 "within roots" if link.roots else f"below {link.remote_prefix}" if link.remote_prefix else "upstream"
             )
-            yield (about + f"all that is published {where} comes down as soon as a client here asks for anything")
+            yield (about + f"all that is published {where} comes down as soon as a client here subscribes to anything")
         if wider is not None:
-            yield about + f'lies within aggregate "{wider}", which is declared in its place; this one has no effect'
+            yield about + f'is within aggregate "{wider}", and so has no effect'
         elif is_system(aggregate.encode()):
-            yield about + "$SYS is never asked for upstream, it is each broker's own; this has no effect"
+            yield about + "has no effect, because links never subscribe to $SYS"
         elif aggregate.startswith("$"):
-            yield about + "what begins with $ is the upstream broker's own; it may refuse, or have none"
+            yield about + "topics that begin with $ belong to the upstream broker, which may refuse this"
         elif not has_wildcard(aggregate):
-            yield about + "includes no filter but itself; nothing is folded by it"
+            yield about + "has no effect, because it includes no other filter"
         if any(covers(kept, aggregate) for kept in link.unfolded):
-            yield about + "lies within unfolded; nothing is folded by it"
+            yield about + "has no effect, because it is within unfolded"
     presence = f"{presence_topic}/#"
     if presence_topic and not any(covers(kept, presence) for kept in link.unfolded):
         folding = [aggregate for aggregate in aggregates if overlaps(aggregate, presence)]
@@ -97,7 +97,7 @@ def _directions(link: Upstream) -> Iterator[str]:
                     break
     for each in _listed(link.subscribe):
         if is_system(each.encode()):
-            yield f'subscribe "{each}": $SYS is never asked for upstream, it is each broker\'s own; this has no effect'
+            yield f'subscribe "{each}": has no effect, because links never subscribe to $SYS'
     for sent in link.publish:
         if is_system(sent.encode()) and not link.remote_prefix:
             yield f'publish "{sent}": no broker takes anything below its own $SYS; remote_prefix gives it other names'
@@ -115,15 +115,15 @@ def _places(link: Upstream) -> Iterator[str]:
         for each in _listed(value):
             about = f'{key} "{each}": '
             if link.local_prefix and not overlaps(each, inside):
-                yield about + f'lies outside local_prefix, "{link.local_prefix}"; this has no effect'
+                yield about + f'has no effect, because it is outside local_prefix, "{link.local_prefix}"'
             elif key in ("aggregate", "subscribe", "unfolded") and not _in_one_of(each, link.roots):
-                yield about + "lies outside roots; this has no effect"
+                yield about + "has no effect, because it is outside roots"
 
 
 def _without_effect(link: Upstream) -> Iterator[str]:
     """Keys that are set, and that nothing asks for."""
     if link.subscribe != "demand" and link.aggregate:
-        yield "aggregate: has no effect beside a list in subscribe, whose filters are asked for as they are"
+        yield "aggregate: has no effect with a list in subscribe, whose filters are used unchanged"
     if link.aggregate != "auto":
         for key in ("max_filters", "hold"):
             if getattr(link, key) != _DEFAULTS[key]:
@@ -137,18 +137,18 @@ def _without_effect(link: Upstream) -> Iterator[str]:
     aggregates = _listed(link.aggregate)
     for each in link.unfolded:
         if aggregates and not any(overlaps(each, aggregate) for aggregate in aggregates):
-            yield f'unfolded "{each}": lies outside every aggregate; this has no effect'
+            yield f'unfolded "{each}": has no effect, because it is outside every aggregate'
 
 
 def _session(link: Upstream, broker_id: str) -> Iterator[str]:
     """Who the link is upstream."""
     if not link.username and (link.password or link.password_file) and link.version == "auto":
         # [MQTT3-3.1.2-22]
-        yield "password: without a username only MQTT 5.0 can send it; a broker of 3.1.1 cannot be connected to"
+        yield "password: MQTT 3.1.1 cannot send it without a username, so the upstream must use MQTT 5.0"
     if not link.client_id and not broker_id and link.session_expiry > 0:
         yield (
-            "client_id: is another at each start without federation.broker_id; the session of a run that was killed is "
-            f"never found again, and its queue fills upstream for session_expiry, {link.session_expiry} s"
+            "client_id: changes at each start without federation.broker_id, so the session of a killed broker is never "
+            f"resumed, and its queue fills upstream for session_expiry, {link.session_expiry} s"
         )
 
 
@@ -167,8 +167,8 @@ def _beside(link: Upstream, earlier: Upstream, name: str) -> Iterator[str]:
         both = next((other for other in earlier.publish if overlaps(sent, other)), None)
         if both is not None:
             yield (
-                f'publish "{sent}": overlaps publish "{both}" of {name}, which has the same url; what both match '
-                "goes there twice"
+                f'publish "{sent}": overlaps publish "{both}" of {name}, which has the same url; messages that both '
+                "match are sent twice"
             )
 
 

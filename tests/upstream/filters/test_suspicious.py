@@ -12,7 +12,7 @@ from broker.settings import Federation, Presence, Settings, Store, Upstream
 from broker.upstream.filters.suspicious import ECHO, TWICE, warnings
 
 CONFIG = Path(__file__).resolve().parents[3] / "config"
-ANYTHING = "comes down as soon as a client here asks for anything"
+ANYTHING = "comes down as soon as a client here subscribes to anything"
 NAMED = Federation(broker_id="site-7")
 
 
@@ -86,55 +86,52 @@ class TestSuspicious:
             ),
             (
                 {"aggregate": ["$SYS/#"]},
-                'aggregate "$SYS/#": $SYS is never asked for upstream, it is each broker\'s own; this has no effect',
+                'aggregate "$SYS/#": has no effect, because links never subscribe to $SYS',
             ),
             (
                 {"aggregate": ["$aws/#"]},
-                'aggregate "$aws/#": what begins with $ is the upstream broker\'s own; it may refuse, or have none',
+                'aggregate "$aws/#": topics that begin with $ belong to the upstream broker, which may refuse this',
             ),
-            ({"aggregate": ["a/#", "b/#", "a/#"]}, 'aggregate "a/#": is listed twice; once is enough'),
+            ({"aggregate": ["a/#", "b/#", "a/#"]}, 'aggregate "a/#": is listed twice'),
             (
                 {"aggregate": ["a/b/#", "a/#"]},
-                (
-                    'aggregate "a/b/#": lies within aggregate "a/#", which is declared in its place; '
-                    "this one has no effect"
-                ),
+                'aggregate "a/b/#": is within aggregate "a/#", and so has no effect',
             ),
             (
                 {"aggregate": ["a/b"]},
-                'aggregate "a/b": includes no filter but itself; nothing is folded by it',
+                'aggregate "a/b": has no effect, because it includes no other filter',
             ),
             (
                 {"aggregate": ["canopy/presence/#"]},
-                'aggregate "canopy/presence/#": lies within unfolded; nothing is folded by it',
+                'aggregate "canopy/presence/#": has no effect, because it is within unfolded',
             ),
             (
                 {"aggregate": ["a/#"], "roots": ["b/#"]},
-                'aggregate "a/#": lies outside roots; this has no effect',
+                'aggregate "a/#": has no effect, because it is outside roots',
             ),
             (
                 {"aggregate": ["a/#"], "local_prefix": "b/"},
-                'aggregate "a/#": lies outside local_prefix, "b/"; this has no effect',
+                'aggregate "a/#": has no effect, because it is outside local_prefix, "b/"',
             ),
             (
                 {"subscribe": ["a"], "local_prefix": "b/"},
-                'subscribe "a": lies outside local_prefix, "b/"; this has no effect',
+                'subscribe "a": has no effect, because it is outside local_prefix, "b/"',
             ),
             (
                 {"roots": ["a/#"], "local_prefix": "b/"},
-                'roots "a/#": lies outside local_prefix, "b/"; this has no effect',
+                'roots "a/#": has no effect, because it is outside local_prefix, "b/"',
             ),
             (
                 {"publish": ["a/#"], "local_prefix": "b/"},
-                'publish "a/#": lies outside local_prefix, "b/"; this has no effect',
+                'publish "a/#": has no effect, because it is outside local_prefix, "b/"',
             ),
             (
                 {"aggregate": "auto", "roots": ["a/#"], "unfolded": ["b/#"]},
-                'unfolded "b/#": lies outside roots; this has no effect',
+                'unfolded "b/#": has no effect, because it is outside roots',
             ),
             (
                 {"aggregate": ["a/#"], "unfolded": ["b/#"]},
-                'unfolded "b/#": lies outside every aggregate; this has no effect',
+                'unfolded "b/#": has no effect, because it is outside every aggregate',
             ),
             ({"unfolded": ["b/#"]}, "unfolded: has no effect without aggregate"),
             (
@@ -147,7 +144,7 @@ class TestSuspicious:
             ),
             (
                 {"subscribe": ["$SYS/#"]},
-                'subscribe "$SYS/#": $SYS is never asked for upstream, it is each broker\'s own; this has no effect',
+                'subscribe "$SYS/#": has no effect, because links never subscribe to $SYS',
             ),
             (
                 {"publish": ["$SYS/#"]},
@@ -156,17 +153,17 @@ class TestSuspicious:
             ({"subscribe": []}, "subscribe and publish are empty: nothing comes down and nothing goes up"),
             (
                 {"subscribe": ["a"], "aggregate": ["a/#"]},
-                "aggregate: has no effect beside a list in subscribe, whose filters are asked for as they are",
+                "aggregate: has no effect with a list in subscribe, whose filters are used unchanged",
             ),
             (
                 {"subscribe": ["a"], "aggregate": "auto"},
-                "aggregate: has no effect beside a list in subscribe, whose filters are asked for as they are",
+                "aggregate: has no effect with a list in subscribe, whose filters are used unchanged",
             ),
             ({"max_filters": 5}, 'max_filters: has no effect without aggregate = "auto"'),
             ({"aggregate": ["a/#"], "hold": 5.0}, 'hold: has no effect without aggregate = "auto"'),
             (
                 {"password_file": "f"},
-                "password: without a username only MQTT 5.0 can send it; a broker of 3.1.1 cannot be connected to",
+                "password: MQTT 3.1.1 cannot send it without a username, so the upstream must use MQTT 5.0",
             ),
         ],
     )
@@ -183,9 +180,9 @@ class TestSuspicious:
             'aggregate "a/#"',
             'aggregate "$x/#"',
         ]
-        assert 'lies within aggregate "#"' in lines[2]
-        assert 'lies within aggregate "#"' in lines[3]
-        assert "what begins with $" in lines[4]  # a leading wildcard sees none of them [MQTT-4.7.2-1]
+        assert 'is within aggregate "#"' in lines[2]
+        assert 'is within aggregate "#"' in lines[3]
+        assert "topics that begin with $" in lines[4]  # a leading wildcard sees none of them [MQTT-4.7.2-1]
 
     def test_presence_that_is_folded(self) -> None:
         keys = {"aggregate": ["site/7/#"], "unfolded": []}
@@ -201,8 +198,8 @@ class TestSuspicious:
     def test_a_session_that_is_never_found_again(self) -> None:
         (line,) = told({}, federation=Federation())
         assert line == (
-            'upstream[0] "cloud": client_id: is another at each start without federation.broker_id; the session of a '
-            "run that was killed is never found again, and its queue fills upstream for session_expiry, 86400 s"
+            'upstream[0] "cloud": client_id: changes at each start without federation.broker_id, so the session of a '
+            "killed broker is never resumed, and its queue fills upstream for session_expiry, 86400 s"
         )
         assert told({"client_id": "c"}, federation=Federation()) == []
         assert told({"session_expiry": 0}, federation=Federation()) == []
@@ -217,7 +214,7 @@ class TestSuspicious:
             ),
             (
                 'upstream[1] "b": publish "x/+": overlaps publish "x/#" of upstream[0] "a", which has the same url; '
-                "what both match goes there twice"
+                "messages that both match are sent twice"
             ),
         ]
 
