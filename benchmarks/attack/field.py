@@ -84,9 +84,9 @@ class Field:
         self._opened.append(hostile)
         return hostile
 
-    def raw(self, port: int) -> Hostile:
+    def raw(self, port: int, *, narrow: bool = False) -> Hostile:
         """A connection to another listener, on which nothing has been sent, and that does not answer in MQTT."""
-        hostile = Hostile(self, port, True, False)
+        hostile = Hostile(self, port, True, narrow)
         hostile.mqtt = False
         self._opened.append(hostile)
         return hostile

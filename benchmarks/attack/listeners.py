@@ -1,4 +1,4 @@
-"""The listeners of an attacked broker beside its first: WebSocket, behind proxies, TLS, and one for tenants."""
+"""The listeners of an attacked broker beside its first: WebSocket, behind proxies, TLS, one for tenants, and HTTP."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ class Listeners:
     forged: int = 0
     tls: int = 0
     mounted: int = 0
+    http: int = 0
 
     @classmethod
     def free(cls) -> Self:
         """On ports that nobody listens on."""
-        return cls(free_port(), free_port(), free_port(), free_port(), free_port())
+        return cls(*(free_port() for _ in range(6)))
 
     def options(self) -> list[str]:
         """What `canopy serve` is given for them."""
@@ -37,7 +38,7 @@ class Listeners:
             f'{{url = "mqtts://{HOST}:{self.tls}", name = "tls", tls = {{certificate = "{shown}", key = "{key}"}}}}',
             f'{{url = "mqtt://{HOST}:{self.mounted}", name = "mounted", mount = "tenant/{{client}}/"}}',
         )
-        return ["--set", f"listener=[{', '.join(tables)}]"]
+        return ["--set", f"listener=[{', '.join(tables)}]", "--set", f"http.listen=http://{HOST}:{self.http}"]
 
 
 def _behind(network: str) -> str:

@@ -2,16 +2,24 @@
 
 Owns the count, one timer for each connection, and TLS below it. Promises: a connection counts from the moment that it
 is accepted; a client that sends its request too slowly, or takes nothing of an answer, is cut off after `timeout`
-seconds; beyond `most` a connection that has no request under way makes room for a new one. aiohttp has a time-out for
-connections that are idle between requests, and none for these.
+seconds; beyond `most` a connection that has no request under way makes room for a new one; those that send much are
+read from in turns. aiohttp has a time-out for connections that are idle between requests, and none for these.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, cast
+from typing import Any, Final, cast
+
+READ: Final = 65_536
+"""Bytes beyond which a connection is read on in another turn: uvloop reads up to 8 MiB at a time, and aiohttp keeps all
+that follows a request which is no HTTP, until it has had the time to say so."""
+
+READ_ON: Final = 4
+"""So many of these connections are read on in one turn; a read has at most 256 KiB."""
 
 
 class Gate(asyncio.Protocol):
@@ -29,6 +37,8 @@ class Gate(asyncio.Protocol):
         self._early: list[bytes] = []
         # A request is being answered.
         self._answering = False
+        # What was read since it was read on.
+        self._read = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -85,7 +95,21 @@ class Gate(asyncio.Protocol):
             return
         if not self._answering:
             self._wait()
+        before = self._read
+        self._read += len(data)
+        if before <= READ < self._read and self.transport is not None:
+            self.transport.pause_reading()
+            self._doors.reads_much(self)
         self._inner.data_received(data)
+
+    def read_on(self) -> None:
+        """It is this connection's turn again."""
+        self._read = 0
+        transport = self.transport
+        # aiohttp pauses it, too, while nobody takes a body or while requests wait, and resumes it then.
+        paused = any(getattr(self._inner, name, False) for name in ("_reading_paused", "_buffer_paused"))
+        if transport is not None and not transport.is_closing() and not paused:
+            transport.resume_reading()
 
     def eof_received(self) -> bool | None:
         return self._inner.eof_received() if self._begun else None
@@ -143,6 +167,8 @@ class Doors:
         self._idle: dict[Gate, None] = {}
         self._by_transport: dict[Any, Gate] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
+        # Those that are read on in turns.
+        self._sending: deque[Gate] = deque()
         self.refused = 0
         """Connections that found no place."""
         self.evicted = 0
@@ -197,6 +223,18 @@ class Doors:
         self.open.discard(gate)
         self._silent.pop(gate, None)
         self._idle.pop(gate, None)
+
+    def reads_much(self, gate: Gate) -> None:
+        """A connection has sent much: it is read on in a turn of its own."""
+        if not self._sending:
+            asyncio.get_running_loop().call_soon(self._read_on)
+        self._sending.append(gate)
+
+    def _read_on(self) -> None:
+        for _ in range(min(READ_ON, len(self._sending))):
+            self._sending.popleft().read_on()
+        if self._sending:
+            asyncio.get_running_loop().call_soon(self._read_on)
 
     def secures(self, handshake: Coroutine[Any, Any, None]) -> None:
         """A connection begins with this handshake."""
