@@ -8,11 +8,10 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 from typing import Annotated, Final
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from broker.settings.listeners import Endpoint, socket_path
+from broker.settings.listeners import Endpoint, endpoint_of
 from broker.settings.values import MOST_BYTES, MOST_MESSAGES, Pattern, Section, wrong
 
 PORTS: Final = {"http": 8080, "https": 8443}
@@ -29,18 +28,7 @@ def parse_http(url: str) -> Endpoint:
     Raises:
         ValueError: the text says what is allowed, without repeating the URL.
     """
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise ValueError(f"{FORMS} ({error})") from None
-    if parts.query or parts.fragment or "@" in parts.netloc:
-        raise ValueError(f"{FORMS}, without user, query and fragment")
-    if parts.scheme == "http+unix":
-        return Endpoint(parts.scheme, path=socket_path(parts))
-    if parts.scheme not in PORTS or not parts.hostname or parts.path not in ("", "/"):
-        raise ValueError(FORMS)
-    return Endpoint(parts.scheme, parts.hostname, PORTS[parts.scheme] if port is None else port)
+    return endpoint_of(url, FORMS, PORTS, "http+unix")
 
 
 def is_loopback(host: str) -> bool:

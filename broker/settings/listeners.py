@@ -7,7 +7,7 @@ Whether files exist and fit is found out by who reads them (`broker.net.listenin
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
@@ -79,20 +79,25 @@ def parse_endpoint(url: str) -> Endpoint:
     Raises:
         ValueError: the text says what is allowed, without repeating the URL.
     """
+    return endpoint_of(url, FORMS, PORTS, "mqtt+unix")
+
+
+def endpoint_of(url: str, forms: str, ports: Mapping[str, int], unix: str) -> Endpoint:
+    """Read a URL to listen on: `ports` by scheme, `unix` the scheme of Unix sockets. Raises ValueError with `forms`."""
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise ValueError(f"{FORMS} ({error})") from None
+        raise ValueError(f"{forms} ({error})") from None
     if parts.query or parts.fragment or "@" in parts.netloc:
-        raise ValueError(f"{FORMS}, without user, query and fragment")
-    if parts.scheme == "mqtt+unix":
+        raise ValueError(f"{forms}, without user, query and fragment")
+    if parts.scheme == unix:
         return Endpoint(parts.scheme, path=socket_path(parts))
-    if parts.scheme not in PORTS or not parts.netloc or parts.path not in ("", "/"):
-        raise ValueError(FORMS)
+    if parts.scheme not in ports or not parts.netloc or parts.path not in ("", "/"):
+        raise ValueError(forms)
     if not parts.hostname:
-        raise ValueError(f"{FORMS}; the host 0.0.0.0 or [::] listens on every interface")
-    return Endpoint(parts.scheme, parts.hostname, PORTS[parts.scheme] if port is None else port)
+        raise ValueError(f"{forms}; the host 0.0.0.0 or [::] listens on every interface")
+    return Endpoint(parts.scheme, parts.hostname, ports[parts.scheme] if port is None else port)
 
 
 def _url(value: str) -> str:

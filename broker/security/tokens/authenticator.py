@@ -58,26 +58,22 @@ class TokenAuthenticator(Authenticator):
         return cls(table, _key_source(table, told), told)
 
     def at_once(self, attempt: Attempt) -> Verdict | Ask:
-        token = self._token(attempt)
-        if token is None:
-            return None
         try:
-            header = self._header(token)
-            if header is None:
+            shown = self._shown(attempt)
+            if shown is None:
                 return None
+            token, header = shown
             keys = self._keys.known(header.kid, header.alg)
             return ASK if keys is None else self._judge(attempt, token, header, keys)
         except TokenError as error:
             return Refusal(text=f"the token: {error}")
 
     async def authenticate(self, attempt: Attempt) -> Verdict:
-        token = self._token(attempt)
-        if token is None:
-            return None
         try:
-            header = self._header(token)
-            if header is None:
+            shown = self._shown(attempt)
+            if shown is None:
                 return None
+            token, header = shown
             keys = await self._keys.find(header.kid, header.alg)
             return self._judge(attempt, token, header, keys)
         except TokenError as error:
@@ -101,6 +97,12 @@ class TokenAuthenticator(Authenticator):
         await self._keys.close()
 
     # -- one token -----------------------------------------------------------------------------------------------------
+
+    def _shown(self, attempt: Attempt) -> tuple[str, Header] | None:
+        """The token, if there is one, and its header. Raises TokenError."""
+        token = self._token(attempt)
+        header = None if token is None else self._header(token)
+        return None if token is None or header is None else (token, header)
 
     def _token(self, attempt: Attempt) -> str | None:
         """The text that may be a token."""
