@@ -13,8 +13,6 @@ that a dead job leaves behind, and the message names it.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -26,6 +24,7 @@ from typing import Any, Final
 
 from pipeline.coverage import Coverage
 from pipeline.errors import MisuseError, PipelineError
+from pipeline.locks import alone_with
 from pipeline.manifests import BUNDLE, Manifests, is_merged, manifests, removed
 from pipeline.storage import MANIFESTS, storage
 
@@ -265,18 +264,8 @@ class Depot:
             finally:
                 self.remove(LOCK)
             return
-        try:
-            (self.local / MANIFESTS).mkdir(exist_ok=True)
-            lock = os.open(self.local / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise PipelineError(f"{self.path}/{LOCK}: {error.strerror}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with alone_with(self.local / LOCK, f"{self.path}: another compact or retention is at work here"):
             yield
-        except BlockingIOError as error:
-            raise PipelineError(f"{self.path}: another compact or retention is at work here") from error
-        finally:
-            os.close(lock)
 
 
 def _moment(text: str) -> datetime:

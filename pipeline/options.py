@@ -28,8 +28,18 @@ EXTRA: Final = frozenset({"duckdb", "pandas", "pyarrow", "pyspark", "numpy"})
 def fail(text: str, code: int = FAILED) -> NoReturn:
     """End the command with a message; every line of it says who speaks."""
     for line in text.splitlines():
-        typer.echo(f"canopy: {line}", err=True)
+        tell(line)
     raise typer.Exit(code)
+
+
+def say(line: str) -> None:
+    """A line for whoever waits for a job."""
+    typer.echo(line, err=True)
+
+
+def tell(line: str) -> None:
+    """The same, with the name of who speaks."""
+    say(f"canopy: {line}")
 
 
 def existing(param: CallbackParam, value: Any) -> Any:
@@ -203,11 +213,11 @@ def configured(command: Callable[..., Any]) -> Callable[..., Any]:
 def close(coverage: Coverage, allow_gaps: bool, fine: bool = True) -> None:
     """The last lines of a job, what it did not read, and its exit code: 1 before 3."""
     for line in coverage.lines():
-        typer.echo(f"canopy: {line}", err=True)
+        tell(line)
     if not fine:
         raise typer.Exit(FAILED)
     if not coverage.complete and not allow_gaps:
-        typer.echo("canopy: exit code 3, since events are missing; with --allow-gaps it is 0", err=True)
+        tell("exit code 3, since events are missing; with --allow-gaps it is 0")
         raise typer.Exit(INCOMPLETE)
 
 

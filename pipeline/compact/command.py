@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.options import AllowOption, close, existing, seconds, told
+from pipeline.options import AllowOption, close, existing, say, seconds, told
 
 FolderOption = Annotated[
     str,
@@ -42,9 +42,7 @@ def compact(
     from pipeline.compact import job
     from pipeline.depot import size
 
-    outcome = job.run(
-        folder, age, size(target_size, "--target-size"), after, dry_run, lambda line: typer.echo(line, err=True)
-    )
+    outcome = job.run(folder, age, size(target_size, "--target-size"), after, dry_run, say)
     for place, number in outcome.merged:
         typer.echo(f"{place}: {number} segments")
     typer.echo(outcome.line(dry_run))

@@ -15,6 +15,7 @@ from pipeline.options import (
     SkipOption,
     close,
     existing,
+    tell,
     told,
 )
 
@@ -45,10 +46,7 @@ def loadtest(
     from pipeline.engine import session
     from pipeline.loadtest.job import run
 
-    def say(line: str) -> None:
-        typer.echo(f"canopy: {line}", err=True)
-
-    with session("canopy loadtest", engine, [source], output, master, driver_memory, say) as spark:
-        outcome = run(spark, source, output, skip_corrupt, say)
+    with session("canopy loadtest", engine, [source], output, master, driver_memory, tell) as spark:
+        outcome = run(spark, source, output, skip_corrupt, tell)
     typer.echo(outcome.line())
     close(outcome.coverage, allow_gaps, outcome.fine)

@@ -16,6 +16,7 @@ from pipeline.options import (
     SkipOption,
     UntilOption,
     close,
+    tell,
     told,
 )
 
@@ -42,12 +43,9 @@ def oracle(
     from pipeline.engine import session
     from pipeline.oracle.job import run as judge
 
-    def say(line: str) -> None:
-        typer.echo(f"canopy: {line}", err=True)
-
-    with session("canopy oracle", engine, input, output, master, driver_memory, say) as spark:
-        outcome = judge(spark, input, output, run, skip_corrupt, say, since, until)
+    with session("canopy oracle", engine, input, output, master, driver_memory, tell) as spark:
+        outcome = judge(spark, input, output, run, skip_corrupt, tell, since, until)
     for note in outcome.notes:
-        say(note)
+        tell(note)
     typer.echo(outcome.line())
     close(outcome.coverage, allow_gaps, outcome.fine)

@@ -16,6 +16,7 @@ from pipeline.options import (
     SkipOption,
     close,
     existing,
+    tell,
     told,
 )
 
@@ -66,15 +67,12 @@ def plan(
     from pipeline.engine import session
     from pipeline.plan.job import run
 
-    def say(line: str) -> None:
-        typer.echo(f"canopy: {line}", err=True)
-
-    with session("canopy plan", engine, [*input, *(traffic or ())], output, master, driver_memory, say) as spark:
+    with session("canopy plan", engine, [*input, *(traffic or ())], output, master, driver_memory, tell) as spark:
         outcome = run(
-            spark, input, output, traffic or (), max_filters, headroom, subscriptions == "end", skip_corrupt, say
+            spark, input, output, traffic or (), max_filters, headroom, subscriptions == "end", skip_corrupt, tell
         )
     for each in outcome.plans:
         for note in each.notes:
-            say(f"{each.broker}: {note}")
+            tell(f"{each.broker}: {note}")
         typer.echo(each.line())
     close(outcome.coverage, allow_gaps)

@@ -16,6 +16,7 @@ from pipeline.options import (
     SkipOption,
     close,
     existing,
+    tell,
     told,
 )
 
@@ -47,12 +48,9 @@ def report(
     from pipeline.engine import session
     from pipeline.report.job import run
 
-    def say(line: str) -> None:
-        typer.echo(f"canopy: {line}", err=True)
-
     with session(
-        "canopy report", engine, [*input, *([load] if load else [])], output, master, driver_memory, say
+        "canopy report", engine, [*input, *([load] if load else [])], output, master, driver_memory, tell
     ) as spark:
-        outcome = run(spark, input, output, load, skip_corrupt, say)
+        outcome = run(spark, input, output, load, skip_corrupt, tell)
     typer.echo(f"{output.rstrip('/')}/index.html")
     close(outcome.coverage, allow_gaps, outcome.fine)

@@ -23,6 +23,7 @@ from pipeline.options import (
     SkipOption,
     UntilOption,
     close,
+    say,
     seconds,
     told,
 )
@@ -79,9 +80,6 @@ def rollup(
     pause = None if once else seconds(every or "10s", "--every")
 
     from pipeline.engine import session
-
-    def say(line: str) -> None:
-        typer.echo(line, err=True)
 
     with session(
         "canopy-rollup", engine if checkpoint is None else SPARK, inputs, output, master, driver_memory, say

@@ -18,6 +18,7 @@ from pipeline.options import (
     SkipOption,
     close,
     existing_file,
+    say,
     seconds,
     told,
 )
@@ -99,9 +100,6 @@ def tables(
         raise MisuseError("--master, --remote, --conf and --packages need --engine spark")
     pause = seconds(every or "10s", "--every") if stream else None
     from pipeline.tables.job import Options, run
-
-    def say(line: str) -> None:
-        typer.echo(line, err=True)
 
     session: AbstractContextManager[SparkSession | None] = nullcontext()
     if engine == "spark":

@@ -7,9 +7,7 @@ process at a time writes to a folder of this machine.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +18,7 @@ from typing import Any, Final, Protocol
 
 from pipeline.coverage import Coverage, Finding
 from pipeline.errors import MisuseError, PipelineError
+from pipeline.locks import alone_with
 from pipeline.storage import Storage
 from pipeline.tables.staged import Staged
 
@@ -185,11 +184,5 @@ def alone(output: str, local: Path | None) -> Iterator[None]:
         yield
         return
     local.mkdir(parents=True, exist_ok=True)
-    lock = os.open(local / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with alone_with(local / LOCK, f"--output {output}: another process writes these tables"):
         yield
-    except BlockingIOError as error:
-        raise PipelineError(f"--output {output}: another process writes these tables") from error
-    finally:
-        os.close(lock)

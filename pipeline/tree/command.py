@@ -18,6 +18,7 @@ from pipeline.options import (
     SkipOption,
     UntilOption,
     close,
+    say,
     told,
 )
 
@@ -53,12 +54,7 @@ def tree(
     """Compute messages, bytes, topics and children of each prefix; list hot topics and topic explosions."""
     from pipeline.engine import session
 
-    def say(line: str) -> None:
-        typer.echo(line, err=True)
-
-    with session(
-        "canopy-tree", engine, inputs, output, master, driver_memory, lambda line: typer.echo(line, err=True)
-    ) as spark:
+    with session("canopy-tree", engine, inputs, output, master, driver_memory, say) as spark:
         from pipeline.segments import Choice
         from pipeline.tree import job
         from pipeline.tree.transforms import Thresholds
