@@ -3,168 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-import structlog
 
-from broker.mesh.ownership.adopting import Adopter
-from broker.settings import Settings
 from broker.store import StoreError
-from broker.store.adoptions import Abandoned, Adoptions, Estate
+from broker.store.adoptions import Abandoned
 from broker.store.groups.group import Adopted
-from broker.store.postgresql import PostgresStore, adopting, pieces, reading, writing
-from canopy import Broker
+from broker.store.postgresql import adopting, writing
 from tests.e2e import wire
-from tests.e2e.wire import Peer, ack, publish
-from tests.store.postgresql.place import Proxy, ask, count, kill, make
+from tests.e2e.wire import publish
+from tests.store.postgresql.nodes import MESH, Start, every, fill, hold
+from tests.store.postgresql.place import Proxy, ask, count, make
 from tests.store.sqlite.place import Listener
-from tests.support import postgresql
 from tests.support.waiting import until
-
-MESH = "one"
-MESSAGES = 9
-
-
-def every(client_id: str) -> bool:
-    """All sessions are to come."""
-    return bool(client_id)
-
-
-class Node:
-    """A broker on a schema, in this process."""
-
-    def __init__(self, name: str, **options: Any) -> None:
-        self.name = name
-        self.store: PostgresStore = make(
-            name, **{"mesh": MESH, "lease_timeout": 3600.0, "memory_messages": 3, **options}
-        )
-        self.broker = Broker(
-            Settings.model_validate({"listen": ["mqtt://127.0.0.1:0"], "sys": {"interval": 0.0}}), store=self.store
-        )
-        self.peers: list[Peer] = []
-        self.named: list[str] = []
-
-    async def start(self) -> None:
-        await self.broker.start()
-        await self.adoptions.join(self.name)
-        loop = asyncio.get_running_loop()
-        self.adopter = Adopter(
-            self.broker.router, lambda _: False, self.named.extend, loop.time, structlog.get_logger("tests")
-        )
-
-    @property
-    def adoptions(self) -> Adoptions:
-        found = self.store.adoptions
-        assert found is not None
-        return found
-
-    async def peer(self, client_id: str, present: bool | None = None, **more: Any) -> Peer:
-        """A client whose session stays."""
-        expiry = ((wire.SESSION_EXPIRY, 3600),)
-        peer = await Peer.join(self.broker.ports[0], client_id, clean=False, props=(*expiry, *more.pop("props", ())))
-        self.peers.append(peer)
-        assert present is None or peer.connack.session_present is present
-        return peer
-
-    async def die(self) -> None:
-        """As if its process had died."""
-        if self.store._task is not None:
-            await kill(self.store)
-        for peer in self.peers:
-            peer.abort()
-        await self.broker.stop()
-
-    async def expire(self) -> None:
-        """Its lease is over."""
-        await ask(self.name, "UPDATE owner SET lease_until = '-infinity'")
-
-    async def sees(self, other: Node) -> bool:
-        """Whether another one's store is there to be taken."""
-        return other.name in {each.name for each in await self.adoptions.abandoned()}
-
-    async def take(self, other: Node, mine: Callable[[str], bool] = every) -> Estate:
-        """Hold the schema of another one that is dead."""
-        [found] = [each for each in await self.adoptions.abandoned() if each.name == other.name]
-        estate = await self.adoptions.take(found, mine)
-        assert estate is not None
-        return estate
-
-    async def put(self, estate: Estate) -> None:
-        """All of it."""
-        while estate.sessions or await estate.more():
-            self.adopter.adopt(estate, 1)
-        self.broker.after_batch()
-
-    async def adopt(self, other: Node, mine: Callable[[str], bool] = every) -> None:
-        """All that another one had that is this one's."""
-        estate = await self.take(other, mine)
-        await self.put(estate)
-        await estate.kept()
-        await estate.close()
-
-
-Start = Callable[..., Awaitable[Node]]
-
-
-@pytest.fixture
-async def start() -> AsyncIterator[Start]:
-    """Nodes that run."""
-    postgresql.shared()
-    async with AsyncExitStack() as stack:
-
-        async def begin(name: str = "", **options: Any) -> Node:
-            node = Node(name or postgresql.new_name(), **options)
-            stack.push_async_callback(node.die)
-            await node.start()
-            return node
-
-        yield begin
-
-
-async def fill(node: Node) -> tuple[int, int]:
-    """Sessions with all that one can have; the packet identifiers of what is in flight, and of what was released."""
-    for client_id in ("away", "too"):
-        peer = await node.peer(client_id)
-        await peer.subscribe(("t/#", 2))
-        await peer.disconnect()
-    flight = await node.peer("flight")
-    await flight.subscribe(("f", 2), ("r", 2))
-    publisher = await node.peer("publisher")
-    for number in range(MESSAGES):
-        await publisher.publish("t/1", b"%d" % number, qos=2)
-    await publisher.publish("r", b"had", qos=2)
-    had = await flight.expect(wire.PUBLISH)
-    assert had.packet_id
-    await flight.send(ack(wire.PUBREC, had.packet_id))
-    await flight.expect(wire.PUBREL)
-    await publisher.publish("f", b"in flight", qos=2)
-    sent = await flight.expect(wire.PUBLISH)
-    assert sent.packet_id
-    await publisher.send(publish("t/2", b"last", qos=2, packet_id=77))
-    await publisher.expect(wire.PUBREC)
-    await node.store.flush()
-    assert await count(node.name, "delivery WHERE size IS NOT NULL") > 2
-    return sent.packet_id, had.packet_id
-
-
-async def hold(node: Node, sent: int, had: int) -> None:
-    """All of it is here, once."""
-    publisher = await node.peer("publisher", present=True)
-    await publisher.send(publish("t/2", b"last", qos=2, packet_id=77, dup=True))
-    assert (await publisher.expect(wire.PUBREC)).packet_id == 77
-    for client_id in ("away", "too"):
-        peer = await node.peer(client_id, present=True)
-        found = [(await peer.message()).payload for _ in range(MESSAGES + 1)]
-        assert found == [*(b"%d" % number for number in range(MESSAGES)), b"last"]
-        assert await peer.fence() == []
-    flight = await node.peer("flight", present=True)
-    kinds = {one.kind: one for one in [await flight.recv(), await flight.recv()]}
-    assert kinds[wire.PUBREL].packet_id == had
-    assert (kinds[wire.PUBLISH].packet_id, kinds[wire.PUBLISH].dup) == (sent, True)
-    assert await flight.fence() == []
 
 
 async def test_everything_that_a_session_has_comes(start: Start) -> None:
@@ -178,18 +30,6 @@ async def test_everything_that_a_session_has_comes(start: Start) -> None:
     for table in ("session", "subscription", "delivery", "message", "received", "gone_session", "read_back"):
         assert await count(dead.name, table) == 0, table
     assert not await node.sees(dead)
-    await hold(node, *flight)
-
-
-async def test_it_is_read_a_few_rows_at_a_time(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever a statement ends, what is behind it follows."""
-    for module, name in ((pieces, "TURN"), (reading, "TURN"), (pieces, "INDEXED")):
-        monkeypatch.setattr(module, name, 2)
-    dead, node = await start(), await start()
-    flight = await fill(dead)
-    await dead.die()
-    await dead.expire()
-    await node.adopt(dead)
     await hold(node, *flight)
 
 
@@ -229,74 +69,6 @@ async def test_pages_one_behind_the_other_go_by_one_statement(start: Start, monk
         assert [int((await peer.message()).payload) for _ in range(20)] == [*range(20)]
 
 
-async def test_of_a_session_with_very_much_the_others_cost_nothing(start: Start) -> None:
-    """Whatever the database knows of its tables, each row is read a few times at most."""
-    rows = 10_000
-    dead, node = await start(), await start()
-    await (await dead.peer("c")).subscribe(("t", 1))
-    await dead.die()
-    await dead.expire()
-    await ask(
-        dead.name,
-        "INSERT INTO session SELECT id + n, 'c' || n, principal, 3600 FROM session, generate_series(1, 300) AS n",
-    )
-    await ask(
-        dead.name,
-        "INSERT INTO delivery (number, session, qos, topic, payload, publish_qos, size)"
-        f" SELECT n, id, 1, 't', 'text', 1, 8 FROM session, generate_series(1, {rows}) AS n WHERE client_id = 'c'",
-    )
-    await ask(dead.name, "ANALYZE")
-    estate = await node.take(dead)
-    found = [record for _, record in estate.sessions] if await estate.more() else []
-    assert len(found) == 301
-    assert sum(page.messages for record in found for page in record.pages) == rows
-    await estate.close()
-    statement = (
-        f"SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relid = '{dead.name}.delivery'::regclass"
-    )
-    read = 0
-    async with asyncio.timeout(60):
-        while read < 2 * rows:  # the database tells of it a little later
-            [[read]] = await ask(dead.name, statement)
-    assert read < 5 * rows
-
-
-@pytest.mark.parametrize(("rows", "size"), [(4, 1 << 20), (1 << 20, 40)])
-async def test_what_is_in_memory_of_a_dead_node_is_bounded(
-    start: Start, monkeypatch: pytest.MonkeyPatch, rows: int, size: int
-) -> None:
-    """In rows and in bytes, payloads of messages that several sessions share among them: one session has more, perhaps.
-    Those that follow are read when these have come."""
-    monkeypatch.setattr(pieces, "MOST_ROWS", rows)
-    monkeypatch.setattr(pieces, "MOST_BYTES", size)
-    dead, node = await start(memory_messages=100), await start()
-    for number in range(6):
-        peer = await dead.peer(f"c{number}")
-        await peer.subscribe(("t", 1), ("large", 1) if number == 0 else ("other", 1))
-        await peer.disconnect()
-    publisher = await dead.peer("publisher")
-    await publisher.publish("t", b"x" * 20, qos=1)
-    await publisher.publish("large", b"x" * 100, qos=1)
-    await publisher.publish("large", b"x", qos=1)
-    await dead.die()
-    await dead.expire()
-    estate = await node.take(dead)
-    assert estate.count == 7
-    read: list[list[str]] = []
-    while await estate.more():
-        read.append([record.client_id for _, record in estate.sessions])
-        while estate.sessions:
-            node.adopter.adopt(estate, 1)
-    expected = [["c0"], ["c1"], ["c2"], ["c3"], ["c4"], ["c5", "publisher"]]
-    assert read == (expected if rows == 4 else [["c0"], ["c1", "c2"], ["c3", "c4"], ["c5", "publisher"]])
-    await estate.kept()
-    await estate.close()
-    for number in range(6):
-        peer = await node.peer(f"c{number}", present=True)
-        found = [(await peer.message()).payload for _ in range(3 if number == 0 else 1)]
-        assert [len(each) for each in found] == ([20, 100, 1] if number == 0 else [20])
-
-
 async def test_of_a_store_a_node_takes_what_is_its_own(start: Start) -> None:
     """The rest stays there, for the next one at once, and for the node that comes back."""
     dead, node, other = await start(), await start(), await start()
@@ -324,45 +96,6 @@ async def test_of_a_store_a_node_takes_what_is_its_own(start: Start) -> None:
     await back.expire()
     [seen] = [each for each in await other.adoptions.abandoned() if each.name == dead.name]
     assert (seen.begun, seen.held) == (False, False)
-
-
-async def test_messages_on_their_way_to_very_many_come_to_those_that_had_them_not(start: Start) -> None:
-    dead, node = await start(), await start()
-    for client_id in ("had", "not", "neither"):
-        await (await dead.peer(client_id)).subscribe(("news" if client_id != "neither" else "other", 1))
-    await dead.die()
-    await ask(dead.name, "INSERT INTO broadcast VALUES (1000000, 'news', 'text', 1, false, NULL, 'p', NULL);")
-    await ask(dead.name, "INSERT INTO passed SELECT 1000000, id FROM session WHERE client_id = 'had'")
-    await dead.expire()
-    await node.adopt(dead)
-    assert await (await node.peer("had", present=True)).fence() == []
-    assert await (await node.peer("neither", present=True)).fence() == []
-    assert (await (await node.peer("not", present=True)).message()).payload == b"text"
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "UPDATE session SET principal = '{}' WHERE client_id = 'bad'",
-        (
-            "INSERT INTO delivery (number, session, qos, identifiers, topic, payload, publish_qos)"
-            " SELECT 1000000, id, 1, 'none', 't', 'text', 1 FROM session WHERE client_id = 'bad'"
-        ),
-    ],
-)
-async def test_rows_that_no_broker_wrote_are_told_of(start: Start, change: str) -> None:
-    """The sessions before them have come, and nobody holds the store."""
-    dead, node = await start(), await start()
-    for client_id in ("good", "bad"):
-        await (await dead.peer(client_id)).subscribe(("t", 1))
-    await dead.die()
-    await dead.expire()
-    await ask(dead.name, change)
-    estate = await node.take(dead)
-    with pytest.raises(StoreError, match=f"schema {dead.name} is damaged: restore it from a backup"):
-        await node.put(estate)
-    await estate.close()
-    assert await node.sees(dead)
 
 
 async def test_all_of_it_outlives_the_one_that_took_it(start: Start) -> None:
