@@ -152,12 +152,14 @@ class Adoption:
     async def _move(self, store: Abandoned, estate: Estate, nodes: list[str]) -> None:
         began = self._server.loop.time()
         sessions = 0
+        told = False
         try:
             waiting = True
             while waiting:
                 waiting = False
                 while await estate.more():
-                    if sessions == 0:
+                    if not told:
+                        told = True
                         self._log.warning("node is dead", node=store.node, sessions=estate.count)
                     while estate.sessions:
                         if store.node in self._bus.nodes():

@@ -338,6 +338,19 @@ async def test_sessions_on_their_way_to_another_node_are_the_last(house: House) 
     assert house.now >= slept + 3 * LOOK[0]
 
 
+async def test_it_is_told_once_where_all_are_on_their_way_to_another_node(house: House) -> None:
+    house.dies("d", sessions=3)
+    house.there -= {"b", "c"}
+    house.giving = {"d0", "d1", "d2"}
+    await house.look("a")
+    house.now += DEAD_AFTER
+    until = house.now + 3 * LOOK[0]
+    house.meanwhile = lambda: house.giving.clear() if house.now >= until else None
+    with capture_logs() as logs:
+        await house.look("a")
+    assert [each["event"] for each in logs] == ["node is dead", "sessions adopted"]
+
+
 async def test_what_cannot_be_written_is_waited_for(house: House) -> None:
     """Nothing else is put among the sessions here until what came before is kept."""
     schema = house.dies("d")
