@@ -23,7 +23,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from broker.record.folder import ENDED, GAVE_UP, Folder, Left, RecorderError, why_not_written
+from broker.record.folder import ENDED, GAVE_UP, Folder, Left, RecorderError
 from broker.record.numbering import Numbering, Places, Walks
 from broker.record.pages import Page
 from broker.record.sending import BUFFER, LAST, OVER, UNTIL
@@ -225,7 +225,7 @@ class Gathering:
         except Exception as error:
             # A full disk, or a fault of ours: the workers go on either way.
             self._writer.abandon()
-            why = why_not_written(self.options.directory, error)
+            why = self._writer.why_not(error)
             self._loop.call_soon_threadsafe(self._give_up, why)
         finally:
             with self._news:

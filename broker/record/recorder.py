@@ -23,7 +23,7 @@ from typing import Any, Final
 from broker.core.routing.router import Router
 from broker.core.tap import Sink, Tap
 from broker.record.batches import batch
-from broker.record.folder import ENDED, GAVE_UP, Folder, Left, RecorderError, why_not_written
+from broker.record.folder import ENDED, GAVE_UP, Folder, Left, RecorderError
 from broker.record.sending import Sending
 from broker.record.snapshots import Snapshot
 from broker.record.unpack import Rows
@@ -238,7 +238,7 @@ class Recorder(Sink):
         except Exception as error:
             # A full disk, or a fault of ours: the broker goes on either way, and says what it goes on without.
             output.abandon()
-            why = why_not_written(self.options.directory, error)
+            why = output.why_not(error)
             try:
                 self._loop.call_soon_threadsafe(self._give_up, tap, why)
             except RuntimeError:

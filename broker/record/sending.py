@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker.core.routing.loop_detection import NODES
-from broker.record.folder import Left, RecorderError
+from broker.record.folder import Left, RecorderError, reason
 from broker.record.pages import Page
 from broker.record.schema import SCHEMA
 
@@ -128,6 +128,12 @@ class Sending:
     def abandon(self) -> None:
         """Send nothing any more."""
         self._let_go()
+
+    def why_not(self, error: Exception) -> str:
+        """Why nothing is sent any more, in one line."""
+        if isinstance(error, OSError):
+            return "the recorder of all workers has given up: its own line says why"
+        return f"{type(error).__name__}: {reason(error)}"
 
     def _send(self, batch: Any, about: About) -> None:
         assert self._file is not None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.record.bundles import bundle
 from broker.record.drafts import Draft
-from broker.record.folder import reason
+from broker.record.folder import reason, why_not_written
 from broker.record.segment import Segment
 
 if TYPE_CHECKING:
@@ -129,6 +129,10 @@ class Writer:
         if self._draft is not None:
             self._draft.discard()
             self._draft = None
+
+    def why_not(self, error: Exception) -> str:
+        """Why nothing is written any more, in one line."""
+        return why_not_written(self.options.directory, error)
 
     def _follow(self, segment: Segment | None) -> None:
         """Bring the table up to date, with a segment that was finished; the record does not depend on it."""

@@ -275,8 +275,9 @@ async def test_a_full_disk_ends_the_record_and_the_next_start_names_what_is_miss
         assert "no space left on device" in record.told[0]
         messages(one.tape, 2)
         one.tap.note_number()
-        with pytest.raises(ConnectionError):
+        with pytest.raises(ConnectionError) as gone:
             await one.send_on()
+        assert "the recorder of all workers has given up" in one.sending.why_not(gone.value)
         # Nobody records for who starts now.
         assert await record.made.open(1) is None
         await one.die()

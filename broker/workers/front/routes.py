@@ -142,12 +142,16 @@ class Front:
             ),
         ]
         documented = [route for route in all_routes() if (route.method, route.path) in {*self._own, *self._ways}]
-        return (*made, with_document([*documented, *made[-2:]]))
+        return (*made, self._route(with_document([*documented, *made[-2:]]), as_it_is=True))
 
-    def _route(self, route: Route) -> Route:
-        """A broker's route, as it is answered here. Workers look at query and body."""
+    def _route(self, route: Route, as_it_is: bool = False) -> Route:
+        """A broker's route, as it is answered here. Workers look at query and body. `as_it_is`: unless a worker is
+        named, by its own handler."""
         key = (route.method, route.path)
         own, way = self._own.get(key), self._ways.get(key)
+        page = route.path == "/" or route.path.startswith("/page/")
+        if as_it_is or page:
+            own = route.handler
 
         async def answer(call: Call) -> Made:
             if route.role == "operator":
@@ -155,7 +159,10 @@ class Front:
                     "asked by an operator", method=route.method, path=call.request.path[:256], by=call.who.name
                 )
             named = call.request.query.get(WORKER)
-            if named is not None:
+            if named is None and route.path == "/":
+                return self._page_of_one()
+            # The files of the page are the same everywhere.
+            if named is not None and not page:
                 if named not in self._there():
                     raise ApiError(404, "NOT_FOUND", f"there is no worker {named[:64]!r} now")
                 return await self._workers.pass_on(named, call.request)
@@ -196,6 +203,13 @@ class Front:
             else:
                 reasons += [f"worker {name}: {line}" for line in answer.body.decode().splitlines()]
         return ready, reasons
+
+    def _page_of_one(self) -> Made:
+        """The page is about one worker: the first that is there, where none is named."""
+        there = self._there()
+        if not there:
+            raise ApiError(503, "SERVICE_UNAVAILABLE", "no worker is there")
+        return secured(web.Response(status=302, headers={hdrs.LOCATION: f"/?{WORKER}={there[0]}"}))
 
     async def _readyz(self, call: Call) -> Made:
         """200 where clients should come here: one worker takes them; and why others take none."""

@@ -167,6 +167,18 @@ def test_what_cannot_be_told_of_all_is_told_of_one(running: Running) -> None:
     assert api.call("GET", "/api/v5/top?worker=w7")[0] == 404
 
 
+def test_the_page_is_that_of_one_worker(running: Running) -> None:
+    """Its files come from the supervisor; its document has what this worker can be asked."""
+    daemon, api, _ = running
+    with urllib.request.urlopen(f"{daemon.started['http'][0]}/", timeout=30.0) as answer:
+        assert answer.url.endswith("/?worker=w0")
+        assert b"<html" in answer.read()
+        assert "script-src 'self'" in answer.headers["Content-Security-Policy"]
+    assert api.call("GET", "/page/api.js")[0] == 200
+    assert "/api/v5/top" in api.get("/openapi.json?worker=w1")["paths"]
+    assert "/api/v5/top" not in api.get("/openapi.json")["paths"]
+
+
 def test_what_all_have_to_do_all_do(running: Running) -> None:
     daemon, api, _ = running
     assert api.call("PUT", "/api/v5/log-level", {"level": "debug", "seconds": 1.0})[0] == 200
