@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.security.fair_places import FairPlaces, Full
+from tests.support.runs import examples
 
 
 async def ask(places: FairPlaces, hosts: str) -> list[asyncio.Task[None]]:
@@ -124,4 +125,4 @@ def _refused(task: asyncio.Task[None]) -> bool:
 
 
 TestCrowd = Crowd.TestCase
-TestCrowd.settings = settings(deadline=None, max_examples=50)
+TestCrowd.settings = settings(deadline=None, max_examples=examples(50))

@@ -9,7 +9,7 @@ import os
 from typing import Final
 
 LONG: Final = os.environ.get("CANOPY_LONG", "") not in ("", "0")
-SHARE: Final = 5
+SHARE: Final = 10
 """`make test` tries one in so many of the examples."""
 FEWEST: Final = 15
 """Examples that a property is tried with at least; one that asks for fewer gets what it asks for."""

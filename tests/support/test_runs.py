@@ -66,6 +66,6 @@ def test_what_was_deselected_otherwise_is_told_too(tmp_path: Path) -> None:
 
 def test_a_part_of_the_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "LONG", False)
-    assert [runs.examples(thorough) for thorough in (5, 30, 100, 250)] == [5, 15, 20, 50]
+    assert [runs.examples(thorough) for thorough in (5, 30, 100, 250)] == [5, 15, 15, 25]
     monkeypatch.setattr(runs, "LONG", True)
     assert runs.examples(250) == 250

@@ -14,6 +14,7 @@ from broker.core.codec.packets import V5, V311, Ack, Packet, Publish
 from broker.core.connection.publishing import PUBLISH_RUN
 from broker.core.queues.windows.send_window import ACK_RUN
 from tests.core.harness import Client, Network, limits, total_ledger
+from tests.support.runs import examples
 
 
 def publish(topic: bytes, payload: bytes, qos: int, dup: bool, packet_id: int) -> Publish:
@@ -79,7 +80,7 @@ def play(
     return got, network
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     stream=streams.map(lambda some: [each for one in some for each in one]),
     version=st.sampled_from((V311, V5)),

@@ -26,6 +26,7 @@ from broker.core.topics.trie_compact import CompactTrie
 from tests.core import naive
 from tests.core.harness import Client, Network, limits
 from tests.core.recount import ask, user_wish
+from tests.support.runs import examples
 
 QUOTA_EXCEEDED = 0x97
 
@@ -243,4 +244,4 @@ class Accounts(RuleBasedStateMachine):
 
 
 TestAccounts = Accounts.TestCase
-TestAccounts.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestAccounts.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)

@@ -14,6 +14,7 @@ from broker.core.routing.plans import FanoutPlan, Recipient
 from broker.core.routing.router import Router
 from tests.core.harness import Network
 from tests.core.recount import ask, user_wish
+from tests.support.runs import examples
 
 TOPIC = b"a/b"
 FILTERS = ("a/b", "a/+", "+/b", "#", "a/#", "+/+")
@@ -181,4 +182,4 @@ class Mended(RuleBasedStateMachine):
 
 
 TestMended = Mended.TestCase
-TestMended.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestMended.settings = settings(max_examples=examples(50), stateful_step_count=30, deadline=None)

@@ -12,6 +12,7 @@ from broker.core.limits import Limits
 from broker.core.routing.session_table import SessionTable
 from broker.core.session.session_bytes import SESSION_BYTES, bytes_of, is_empty, session_bytes
 from tests.core.harness import Client, Network, limits
+from tests.support.runs import examples
 
 QUOTA_EXCEEDED = 0x97
 
@@ -167,4 +168,4 @@ class Accounts(RuleBasedStateMachine):
 
 
 TestAccounts = Accounts.TestCase
-TestAccounts.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestAccounts.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

@@ -404,7 +404,7 @@ def test_what_falls_due_and_raises_takes_nobodys_turn() -> None:
         max_size=30,
     )
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_ends_in_any_order(steps: list[tuple[str, int]]) -> None:
     """Whatever comes between the turns, each message goes to the sessions that live and subscribed, once."""
     network = Network()

@@ -17,6 +17,7 @@ from broker.core.session.session import Session
 from broker.net.limits import limits as core_limits
 from broker.settings import Settings
 from tests.core.harness import Client, Network
+from tests.support.runs import examples
 
 SETTINGS = Settings.model_validate({"queue": {"hold_publishers": 0}})
 """The defaults; but nobody waits for a client, since time stands still here."""
@@ -234,4 +235,4 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestMachine.settings = settings(max_examples=examples(25), stateful_step_count=25, deadline=None)
