@@ -68,20 +68,12 @@ class TestCases:
         assert len({case.name for case in CASES}) == len(CASES)
 
     @pytest.mark.parametrize(("case", "server"), RECEIVED)
-    def test_whole(self, case: Case, server: bool) -> None:
+    def test_in_any_pieces(self, case: Case, server: bool) -> None:
+        """Whole, byte by byte, in two parts wherever it is split; each part alone is incomplete or refused."""
         expect(case, server, case.raw)
-
-    @pytest.mark.parametrize(("case", "server"), RECEIVED)
-    def test_byte_by_byte(self, case: Case, server: bool) -> None:
         expect(case, server, *(case.raw[i : i + 1] for i in range(len(case.raw))))
-
-    @pytest.mark.parametrize(("case", "server"), RECEIVED)
-    def test_split_everywhere(self, case: Case, server: bool) -> None:
         for cut in range(1, len(case.raw)):
             expect(case, server, case.raw[:cut], case.raw[cut:])
-
-    @pytest.mark.parametrize(("case", "server"), RECEIVED)
-    def test_every_prefix_is_incomplete_or_refused(self, case: Case, server: bool) -> None:
         for size in range(len(case.raw)):
             if case.error is None:
                 assert receive_prefix(case, server, size) == []

@@ -132,29 +132,30 @@ class TestParse:
         raw = pr.encode(props(*pairs), p.CONNECT)
         assert pr.parse(Reader(raw, 0, len(raw)), p.CONNECT).user == pairs
 
-    @pytest.mark.parametrize("identifier", sorted(set(range(200)) - set(SPECIFIED)))
-    def test_unknown_identifier(self, identifier: int) -> None:
-        with pytest.raises(MalformedPacket):
-            read(varint(identifier) + b"\x00\x00\x00\x00", p.CONNACK)
-        with pytest.raises(MalformedPacket):
-            scan(varint(identifier) + b"\x00\x00\x00\x00", p.PUBLISH)
+    def test_unknown_identifier(self) -> None:
+        for identifier in sorted(set(range(200)) - set(SPECIFIED)):
+            with pytest.raises(MalformedPacket):
+                read(varint(identifier) + b"\x00\x00\x00\x00", p.CONNACK)
+            with pytest.raises(MalformedPacket):
+                scan(varint(identifier) + b"\x00\x00\x00\x00", p.PUBLISH)
 
     @pytest.mark.parametrize("identifier", sorted(set(SPECIFIED) - {0x26}))
-    @pytest.mark.parametrize("place", PLACES)
-    def test_only_where_it_belongs(self, identifier: int, place: int) -> None:
+    def test_only_where_it_belongs(self, identifier: int) -> None:
         wire_type, places = SPECIFIED[identifier]
         value = number(identifier, 1) if wire_type <= pr.VARINT else bytes((identifier,)) + b"\x00\x01a"
-        if place in [place_of(name) for name in places.split()]:
-            if place in (p.PUBLISH, pr.WILL):
-                scan(value, place)
-            else:
-                read(value, place)
-            return
-        with pytest.raises(MalformedPacket):
-            read(value, place)
-        if place in (p.PUBLISH, pr.WILL):
+        allowed = [place_of(name) for name in places.split()]
+        for place in PLACES:
+            if place in allowed:
+                if place in (p.PUBLISH, pr.WILL):
+                    scan(value, place)
+                else:
+                    read(value, place)
+                continue
             with pytest.raises(MalformedPacket):
-                scan(value, place)
+                read(value, place)
+            if place in (p.PUBLISH, pr.WILL):
+                with pytest.raises(MalformedPacket):
+                    scan(value, place)
 
     @pytest.mark.parametrize("identifier", sorted(set(SPECIFIED) - {0x26}))
     def test_never_twice(self, identifier: int) -> None:
