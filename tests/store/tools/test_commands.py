@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 import sqlite3
+from functools import cache
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -28,15 +30,21 @@ def canopy(*arguments: str | Path, code: int = 0, given: bytes | None = None) ->
     return result.output
 
 
-@pytest.fixture
-def filled(tmp_path: Path) -> Path:
-    """The folder of a store that no broker uses."""
+@cache
+def _filled(place: Path) -> Path:
+    folder = place / "filled"
 
     async def work() -> None:
-        await (await fill(tmp_path / "s")).close()
+        await (await fill(folder)).close()
 
     asyncio.run(work())
-    return tmp_path / "s"
+    return folder
+
+
+@pytest.fixture
+def filled(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a store that no broker uses: a copy, since it is filled once."""
+    return Path(copytree(_filled(tmp_path_factory.getbasetemp()), tmp_path / "s"))
 
 
 def damage(directory: Path, statement: str) -> None:
