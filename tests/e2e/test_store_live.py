@@ -33,6 +33,7 @@ from tests.e2e.wire import (
     publish,
 )
 from tests.support.daemon import COMMAND, PATIENCE, Daemon, environment
+from tests.support.runs import LONG
 
 HOUR = 3600
 MEMORY_MESSAGES = "CANOPY_STORE__MEMORY_MESSAGES"
@@ -40,7 +41,7 @@ GONE = (Closed, WireError, ConnectionError)
 """What reading or writing comes to when the broker is killed, be it within a packet."""
 
 KINDS = ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)]
-Versions = pytest.mark.parametrize("version", [4, 5])
+KILLS = 4 if LONG else 2
 Qos = pytest.mark.parametrize("qos", [1, 2])
 
 
@@ -123,8 +124,7 @@ async def small(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield made
 
 
-@Versions
-@Qos
+@pytest.mark.parametrize(("version", "qos"), [(4, 1), (5, 2)])
 async def test_what_waits_for_a_client_that_is_away(house: House, version: int, qos: int) -> None:
     """PUBACK or PUBCOMP was there: it comes, in order, once [MQTT-3.1.2-4] [MQTT-4.6.0-6]."""
     await house.away("s", ("t/#", qos), version=version)
@@ -470,7 +470,7 @@ async def seen_through(house: House, qos: int, publisher: Publisher, here: Recei
 @Qos
 async def test_killed_again_and_again(house: House, qos: int) -> None:
     """Nothing acknowledged is lost, QoS 2 comes exactly once, no order is broken [MQTT-4.3.3-1]."""
-    await killed_again_and_again(house, qos, kills=4, seed=qos)
+    await killed_again_and_again(house, qos, kills=KILLS, seed=qos)
 
 
 @pytest.mark.long
@@ -483,7 +483,7 @@ async def test_killed_very_often(house: House, qos: int, seed: int) -> None:
 @Qos
 async def test_killed_again_and_again_with_queues_larger_than_memory(small: House, qos: int) -> None:
     """The same where most of what waits is on disk alone, and is read back."""
-    await killed_again_and_again(small, qos, kills=4, seed=10 + qos)
+    await killed_again_and_again(small, qos, kills=KILLS, seed=10 + qos)
 
 
 @pytest.mark.long
@@ -502,7 +502,7 @@ async def test_killed_while_a_queue_is_read_back(small: House, qos: int) -> None
     await publisher.run(await small.peer("p"), 1 << 30, 3_000)
     assert await asyncio.to_thread(small.kept.on_disk_alone) >= 2_990
     window = ((RECEIVE_MAXIMUM, 20),)
-    for _ in range(4):
+    for _ in range(KILLS):
         wanted = len(back.received) + chance.randrange(100, 700)
         back.at = (wanted, small.kill)
         await back.run(await small.peer("away", present=True, props=window), 3_000)

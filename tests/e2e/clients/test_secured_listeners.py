@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -15,9 +13,11 @@ from typing import Any
 import aiomqtt
 import gmqtt
 import pytest
+from typer.testing import CliRunner, Result
 
+from broker.cli import app
 from canopy import Broker, Settings
-from tests.e2e.clients.drivers import PATIENCE, within
+from tests.e2e.clients.drivers import within
 from tests.e2e.clients.test_mqttjs import NODE, SCRIPTS
 from tests.e2e.clients.test_mqttjs import run as mqttjs
 from tests.support.certificates import DAY, Authority, now
@@ -174,21 +174,20 @@ def test_a_process_with_a_tls_listener(authority: Authority, tmp_path: Path) -> 
     with Daemon("--config", str(config)) as running:
         _, unix, tls = running.urls
         assert unix == f"mqtt+unix://{path}"
-        assert _health("--target", unix).returncode == 0
+        assert _health("--target", unix).exit_code == 0
         trusted = ("--target", tls.replace("127.0.0.1", "localhost"), "--ca", authority.file)
-        assert _health(*trusted).returncode == 0
+        assert _health(*trusted).exit_code == 0
         assert "its certificate is not trusted" in _health(*trusted[:2]).stderr
         authority.issue("localhost", "renewed.example.org", file="door")
         named = (*trusted, "--server-name", "renewed.example.org")
-        assert _health(*named).returncode == 1
+        assert _health(*named).exit_code == 1
         running.process.send_signal(signal.SIGHUP)
         running.until("settings reloaded")
-        assert _health(*named).returncode == 0
+        assert _health(*named).exit_code == 0
         code, _ = running.end()
         assert code == 0
     assert not path.exists()
 
 
-def _health(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "broker", "health", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+def _health(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["health", *arguments])
