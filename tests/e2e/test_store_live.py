@@ -23,7 +23,6 @@ from tests.e2e.wire import (
     MESSAGE_EXPIRY,
     RECEIVE_MAXIMUM,
     SESSION_EXPIRY,
-    WILL_DELAY,
     Closed,
     Peer,
     Will,
@@ -153,23 +152,21 @@ async def test_suback_and_unsuback(house: House) -> None:
     assert await peer.fence() == []
 
 
-@Qos
-async def test_what_is_in_flight_is_sent_again(house: House, qos: int) -> None:
+async def test_what_is_in_flight_is_sent_again(house: House) -> None:
     """With its packet identifier and DUP [MQTT-4.4.0-1] [MQTT-3.3.1-1]."""
     subscriber = await house.peer("s")
-    await subscriber.subscribe(("t", qos))
+    await subscriber.subscribe(("t", 2))
     publisher = await house.peer("p", clean=True)
     for payload in (b"1", b"2", b"3"):
-        await publisher.publish("t", payload, qos=qos)
+        await publisher.publish("t", payload, qos=2)
     first = [await subscriber.expect(wire.PUBLISH) for _ in range(3)]
     await house.again()
     subscriber = await house.peer("s", present=True)
     found = [await subscriber.message() for _ in range(3)]
     assert [one.payload for one in found] == [b"1", b"2", b"3"]
-    if qos == 2:
-        # It left only when its identifier was on disk, and so both sides know what it stands for.
-        assert [one.packet_id for one in found] == [one.packet_id for one in first]
-        assert all(one.dup for one in found)
+    # It left only when its identifier was on disk, and so both sides know what it stands for.
+    assert [one.packet_id for one in found] == [one.packet_id for one in first]
+    assert all(one.dup for one in found)
     assert await subscriber.fence() == []
 
 
@@ -211,18 +208,6 @@ async def test_a_publish_that_has_its_pubrec_is_not_routed_again(house: House) -
     assert await subscriber.fence() == []
 
 
-async def test_retained_messages(house: House) -> None:
-    """The last that was acknowledged, and none that was cleared [MQTT-3.3.1-5] [MQTT-3.3.1-6]."""
-    publisher = await house.peer("p", clean=True)
-    for topic, payload in (("r/1", b"old"), ("r/2", b"gone"), ("r/1", b"new"), ("r/2", b"")):
-        await publisher.publish(topic, payload, qos=1, retain=True)
-    await house.again()
-    peer = await house.peer("q", clean=True)
-    await peer.subscribe(("r/#", 1))
-    assert [(one := await peer.message()).topic, one.payload, one.retain] == ["r/1", b"new", True]
-    assert await peer.fence() == []
-
-
 async def test_the_will_of_who_was_connected(house: House) -> None:
     """The connection ended without DISCONNECT, if by the broker's death [MQTT-3.1.2-8]."""
     await house.away("s", ("w", 1))
@@ -233,34 +218,6 @@ async def test_the_will_of_who_was_connected(house: House) -> None:
     await house.again()
     subscriber = await house.peer("s", present=True)
     assert (await subscriber.message()).payload == b"gone"
-
-
-async def test_a_delayed_will_falls_due_while_no_broker_runs(house: House) -> None:
-    """[MQTT-3.1.3-9]"""
-    await house.away("s", ("w", 1))
-    gone = await house.peer("gone", will=Will("w", b"gone", 1, properties=((WILL_DELAY, 1800),)))
-    await gone.subscribe(("x", 1))
-    await house.again()
-    subscriber = await house.peer("s", present=True)
-    assert await subscriber.fence() == []
-    # A commit behind the one that says that it is due then.
-    await subscriber.subscribe(("y", 1))
-    await house.again(after=1801)
-    subscriber = await house.peer("s", present=True)
-    assert (await subscriber.message()).payload == b"gone"
-
-
-async def test_sessions_expire_while_no_broker_runs(house: House) -> None:
-    """[MQTT-4.1.0-1]"""
-    for client_id, expiry in (("c", 60), ("d", 6000)):
-        peer = await house.peer(client_id, expiry=expiry)
-        await peer.subscribe(("x", 1))
-        await peer.disconnect()
-    peer = await house.peer("behind them")
-    await peer.subscribe(("x", 1))
-    await house.again(after=100)
-    await house.peer("c", present=False)
-    await house.peer("d", present=True)
 
 
 async def test_messages_expire_while_no_broker_runs(house: House) -> None:
@@ -312,11 +269,9 @@ async def test_a_backup_of_a_running_broker_is_restored(file_house: House, tmp_p
     assert await subscriber.fence() == []
 
 
-async def test_the_start_says_where(house: House) -> None:
-    assert house.daemon.started["store"] == house.kept.place
-
-
 async def test_a_second_broker_is_kept_away(house: House) -> None:
+    """The first one has said where its store is."""
+    assert house.daemon.started["store"] == house.kept.place
     command = [*COMMAND, "serve", "--listen", "mqtt://127.0.0.1:0", *house.kept.flags]
     done = await asyncio.to_thread(
         subprocess.run, command, capture_output=True, text=True, env=environment(), timeout=PATIENCE, check=False
