@@ -382,9 +382,15 @@ class GuardedJournal(Journal):
         except Exception as error:
             self._reporter.failed(JOURNAL, error)
 
-    def received(self, client_id: str, packet_id: int) -> None:
+    def received(self, client_id: str, packet_id: int, number: int = 0) -> None:
         try:
-            self._hook.received(client_id, packet_id)
+            self._hook.received(client_id, packet_id, number)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
+    def confirmed(self, client_id: str, packet_id: int) -> None:
+        try:
+            self._hook.confirmed(client_id, packet_id)
         except Exception as error:
             self._reporter.failed(JOURNAL, error)
 

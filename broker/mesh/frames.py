@@ -17,8 +17,8 @@ from broker.mesh.bus import ProtocolFault
 
 LOWEST: Final = 1
 HIGHEST: Final = 3
-"""The versions of frames and of what all rooms say that this program understands. 2: nodes tell each other of wills; 3:
-of sessions that have moved without them."""
+"""The versions of frames and of what all rooms say that this program understands. 2: nodes tell each other of wills. 3:
+of sessions that have moved without them; and QoS 2 publishes have numbers."""
 
 GREETING: Final = 1
 FRAME: Final = 2

@@ -48,6 +48,10 @@ LISTENER: Final = "mesh"
 """What stands for a listener where a node is told of."""
 
 
+NUMBERED: Final = 3
+"""From this version on nodes know what the number of a QoS 2 publish is (`core.routing.publish_numbers`)."""
+
+
 class Mesh(NodeListener):
     """One node's part. For a server that has been started; `bus` is started and ended by whoever made it."""
 
@@ -284,7 +288,10 @@ class Mesh(NodeListener):
         self.streams.joined(node)
         if self.presence is not None:
             self.presence.joined(node)
-        self.links[node].joined()
+        link = self.links[node]
+        link.session.numbered = self.bus.version(node) >= NUMBERED
+        self.server.router.nodes.numbers.know(f"{NODES}from/{node}", link.session.numbered)
+        link.joined()
 
     def left(self, node: str) -> None:
         """A node is gone."""
@@ -301,6 +308,7 @@ class Mesh(NodeListener):
         self.server.log.warning("node is given up", node=link.node, messages=link.session.queued())
         del self.links[link.node]
         self._count_links()
+        self.server.router.nodes.numbers.give_up(f"{NODES}from/{link.node}")
         self.interest.forget(link.node)
 
     def _socket(self, node: str) -> Path | None:

@@ -602,7 +602,10 @@ def test_a_file_of_the_version_before_gets_its_pages(tmp_path: Path) -> None:
     made.commit()
     made.stop_writing()
     db = sqlite3.connect(tmp_path / "canopy.db")
-    db.executescript("DROP INDEX delivery_paged; ALTER TABLE delivery DROP COLUMN size; PRAGMA user_version = 1;")
+    db.executescript(
+        "DROP INDEX delivery_paged; ALTER TABLE delivery DROP COLUMN size; ALTER TABLE received DROP COLUMN number;"
+        " PRAGMA user_version = 1;"
+    )
     db.close()
     made.store = made.begin()
     made.network.router = restored(made.do(made.store.load()), made.limits, made.network.now, made.store)

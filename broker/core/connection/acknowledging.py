@@ -75,6 +75,9 @@ class Acknowledger:
         A request of QoS 2 stays known by its identifier: sent again on the session's next connection it gets its
         PUBREC, and is not routed again [MQTT-4.3.3-10].
         """
+        session = self._session
+        if session is not None and session.numbers:
+            _keep_confirmed(session, session.numbers)
         self._session = None
         held = self._held
         if held is not None:
@@ -123,8 +126,15 @@ class Acknowledger:
         incoming = session.incoming_qos2
         return incoming is not None and packet_id in incoming
 
-    def remember(self, packet_id: int) -> None:
-        """Know the identifier of a QoS 2 publish until its PUBREL.
+    def number_of(self, packet_id: int) -> int:
+        """The number of a QoS 2 publish that came before, and that other nodes may lack; 0: none does."""
+        session = self._session
+        assert session is not None
+        numbers = session.numbers
+        return 0 if numbers is None else numbers.get(packet_id, 0)
+
+    def remember(self, packet_id: int, number: int = 0) -> None:
+        """Know the identifier of a QoS 2 publish until its PUBREL. `number`: see `Session.numbers`.
 
         Only the identifier: that the message may expire meanwhile changes nothing in what follows [MQTT-4.3.3-13].
         """
@@ -135,8 +145,12 @@ class Acknowledger:
             incoming = set()
             session.incoming_qos2 = incoming
         incoming.add(packet_id)
+        if number > 0:
+            if session.numbers is None:
+                session.numbers = {}
+            session.numbers[packet_id] = number
         if session.journal is not None:
-            session.journal.received(session.client_id, packet_id)
+            session.journal.received(session.client_id, packet_id, number)
 
     def _forget(self, packet_id: int) -> bool:
         session = self._session
@@ -145,6 +159,8 @@ class Acknowledger:
         if incoming is None or packet_id not in incoming:
             return False
         incoming.discard(packet_id)
+        if session.numbers is not None:
+            session.numbers.pop(packet_id, None)
         if session.journal is not None:
             session.journal.completed(session.client_id, packet_id)
         return True
@@ -172,7 +188,16 @@ class Acknowledger:
             self._forget(packet_id)
         elif not self.knows(packet_id):
             self.remember(packet_id)
+        elif self.number_of(packet_id) > 0:
+            self.confirm(packet_id)
         self._send(ack(PUBREC, packet_id, reason, self._version), self._told())
+
+    def confirm(self, packet_id: int) -> None:
+        """No other node lacks a publish that has a number. The store is told if the connection ends before PUBREL."""
+        session = self._session
+        assert session is not None
+        if session.numbers is not None:
+            session.numbers[packet_id] = 0
 
     def answer_again(self, packet_id: int) -> None:
         """PUBREC for a QoS 2 publish that came before.
@@ -237,7 +262,7 @@ class Acknowledger:
         self._wait(request, until).by_id[request.packet_id] = request
         if request.qos == 1:
             self._window.held += 1
-        else:
+        elif not self.knows(request.packet_id):
             self.remember(request.packet_id)
 
     def hold_run(self, run: NodeRun, until: float) -> None:
@@ -307,3 +332,12 @@ class Acknowledger:
             self._outbox.acknowledge(packet)
         else:
             held.send(packet, number)
+
+
+def _keep_confirmed(session: Session, numbers: dict[int, int]) -> None:
+    """The connection ends: have the store know of which publishes no other node lacks any. Their client may stay away
+    until nodes have forgotten their numbers."""
+    for packet_id in [each for each, number in numbers.items() if number == 0]:
+        del numbers[packet_id]
+        if session.journal is not None:
+            session.journal.confirmed(session.client_id, packet_id)

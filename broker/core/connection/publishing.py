@@ -2,8 +2,9 @@
 
 Owns the decision whether a PUBLISH is routed, and with which reason code it is acknowledged; `Acknowledger` sends that.
 A QoS 0 PUBLISH of the common form is forwarded as the bytes that arrived: only the position of its topic is decoded. A
-QoS 2 PUBLISH is routed once until its PUBREL, even if it is sent again [MQTT-4.3.3-10]. A message that has already been
-here, or has crossed too many links, is acknowledged and not routed (`loop_detection`).
+QoS 2 PUBLISH is routed once until its PUBREL, even if it is sent again [MQTT-4.3.3-10], but it goes again to other
+nodes that may lack it (`routing.publish_numbers`). A message that has already been here, or has crossed too many links,
+is acknowledged and not routed (`loop_detection`).
 """
 
 from __future__ import annotations
@@ -276,7 +277,8 @@ class PublishHandler:
             if acknowledger.holds(packet_id):
                 return 0
             remote = True
-            receiver = sole_node(router.fanout, route)
+            if qos == 1 or session.journal is None:
+                receiver = sole_node(router.fanout, route)
         if receiver is not None:
             count: i64 = 1
             if end < len(buffer):
@@ -292,13 +294,12 @@ class PublishHandler:
                 return runs.publish(session, receiver, topic, head, count, payload_at - start, now)
             if count == 0:
                 receiver = None
+        if qos == 2 and acknowledger.knows(packet_id):
+            return 0
         if remote:
-            asked = NodeRequest(packet_id, qos)
-        if qos == 2:
-            if acknowledger.knows(packet_id):
-                return 0
-            if asked is None:
-                acknowledger.remember(packet_id)
+            asked = self._asked(session, packet_id, qos)
+        elif qos == 2:
+            acknowledger.remember(packet_id)
         message = Message(topic, buffer[payload_at:end], qos, False, b"", 0.0, session.client_id)
         if asked is not None:
             message = RequestMessage(message, asked)
@@ -349,7 +350,10 @@ class PublishHandler:
                 return
             if qos == 2 and acknowledger.knows(packet_id):
                 # Known already: acknowledged again, not routed again [MQTT-4.3.3-10].
-                acknowledger.answer_again(packet_id)
+                if acknowledger.number_of(packet_id) > 0:
+                    self._publish_again(publish, topic, now)
+                else:
+                    acknowledger.answer_again(packet_id)
                 return
             acknowledger.begin()
             if self._v5 and acknowledger.full():
@@ -392,7 +396,7 @@ class PublishHandler:
                     message = changed
                 if qos > 0 and (publish.request or router.nodes.count > 0):
                     nodes = router.nodes.count > 0
-                    request = NodeRequest(packet_id, qos) if nodes else Request(packet_id, qos)
+                    request = self._asked(session, packet_id, qos) if nodes else Request(packet_id, qos)
                     count = router.publisher.ask(message, session, request)
                     if self._waits(request, count, now + (router.nodes.patience if nodes else limits.answer_timeout)):
                         return
@@ -401,6 +405,40 @@ class PublishHandler:
                 reason = self._reason(count)
         if qos > 0:
             acknowledger.answer(qos, packet_id, reason)
+
+    def _asked(self, session: Session, packet_id: int, qos: int) -> NodeRequest:
+        """What has the answer to a publish wait for other nodes. One of QoS 2 has a number, if its session is kept."""
+        asked = NodeRequest(packet_id, qos)
+        if qos == 2 and session.journal is not None:
+            # Before it is routed: it leaves for other nodes when the store has its number (`NodeSession`).
+            asked.number = self._router.nodes.numbers.next()
+            self._acknowledger.remember(packet_id, asked.number)
+        return asked
+
+    def _publish_again(self, publish: Publish, topic: bytes, now: float) -> None:
+        """A QoS 2 PUBLISH came again that other nodes may lack: they get it, and those that have it know its number.
+
+        It was judged when it came first.
+        """
+        session = self._session
+        assert session is not None
+        router = self._router
+        packet_id = publish.packet_id
+        expires_at = now + publish.message_expiry if publish.message_expiry >= 0 else 0.0
+        message: Message | None = Message(
+            topic, publish.payload, 2, publish.retain, publish.properties, expires_at, session.client_id
+        )
+        hook = router.message_hook
+        if hook is not None and message is not None:
+            message = hook.publish(session.principal, message, False)
+        acknowledger = self._acknowledger
+        if topic and message is not None:
+            request = NodeRequest(packet_id, 2, acknowledger.number_of(packet_id))
+            count = router.publisher.again(message, session, request)
+            if self._waits(request, count, now + router.nodes.patience):
+                return
+        acknowledger.confirm(packet_id)
+        acknowledger.answer_again(packet_id)
 
     def _waits(self, request: Request, count: int, until: float) -> bool:
         """Whether the answer to a request that every queue has had waits for links or nodes, until a time at most."""

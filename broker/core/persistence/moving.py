@@ -52,6 +52,8 @@ def record_of(session: Session, now: float) -> SessionRecord:
         record.pages.extend(disk.pages())
     if session.incoming_qos2 is not None:
         record.received.extend(sorted(session.incoming_qos2))
+    if session.numbers is not None:
+        record.numbers.update({packet_id: number for packet_id, number in session.numbers.items() if number > 0})
     if session.will is not None:
         due_in = session.will_due - now if session.will_due != 0.0 else None
         record.will = WillRecord(session.will, due_in)

@@ -90,7 +90,9 @@ def admit(router: Router, record: SessionRecord, now: float) -> Session:
         session.incoming_qos2 = set(record.received)
         if journal is not None:
             for packet_id in record.received:
-                journal.received(session.client_id, packet_id)
+                journal.received(session.client_id, packet_id, record.numbers.get(packet_id, 0))
+    if record.numbers:
+        session.numbers = dict(record.numbers)
     _subscribe(router, session, record)
     if journal is not None:
         for subscription in session.subscriptions.values():
@@ -226,6 +228,9 @@ def _fill(
     _subscribe(router, session, record)
     if record.received:
         session.incoming_qos2 = set(record.received)
+    if record.numbers:
+        session.numbers = dict(record.numbers)
+        router.nodes.numbers.keep(record.numbers.values())
     journal = router.journal
     if journal is not None:
         session.queue.journal = _Dropped(journal)

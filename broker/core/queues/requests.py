@@ -133,9 +133,14 @@ class Request:
 
 class NodeRequest(Request):
     """A publish whose acknowledgement waits until all nodes of a mesh that want the message have it, and says whether
-    anybody was reached. It waits on while the connection to a node is made again."""
+    anybody was reached. It waits on while the connection to a node is made again. `number`: its own on all nodes, if it
+    has one (`routing.publish_numbers`)."""
 
     lasting = True
+
+    def __init__(self, packet_id: int, qos: int, number: int = 0) -> None:
+        super().__init__(packet_id, qos)
+        self.number = number
 
     def waits(self, peer: Asker, count: int) -> bool:
         """See `Request.waits`; here for each node and link that was asked."""
@@ -236,3 +241,11 @@ class RequestMessage(MessageCopy):
     def __init__(self, message: Message, request: Request) -> None:
         super().__init__(message)
         self.request = request
+
+
+def has_number(message: Message) -> bool:
+    """Whether it is a publish with a number of its own on all nodes."""
+    if not isinstance(message, RequestMessage):
+        return False
+    request = message.request
+    return isinstance(request, NodeRequest) and request.number > 0

@@ -268,15 +268,15 @@ class Fanout(Worker):
         if len(broadcasts) >= MOST_IN_LINE and self._broadcast_turn(broadcasts[0], 1 << 60):  # all of it
             self._line.went()
         if self.nodes and (origin is None or not origin.node):
-            self._to_nodes(route, message)
+            self.to_nodes(route, message)
         broadcast = self._line.add(route, message, origin, self.journal)
         self.broadcasting = True
         self.work += SLOW + broadcast.count // 64  # they are written down
         self._deadlines.set(self, self._load.now)
         return broadcast.count
 
-    def _to_nodes(self, route: Route, message: Message) -> None:
-        """Offer a message for very many to other nodes at once: its acknowledgement waits for them."""
+    def to_nodes(self, route: Route, message: Message) -> None:
+        """Offer a message to the other nodes alone: its acknowledgement waits for them. Share groups get nothing."""
         for session in self.nodes:
             if any(entry.topic_filter in session.subscriptions for entry in route.entries):
                 session.deliver(message, message.qos, message.retain, (), None, None)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 from broker.core.codec.primitives import text
-from broker.core.codec.properties import properties_of
 from broker.core.hooks import Confirmer
+from broker.core.routing.publish_numbers import PublishNumbers, take_last
 from broker.core.session.session import Session
 
 _HEAD: Final = b"\x26\x00\x0ccanopy-share"
@@ -23,13 +23,14 @@ class NodeState:
     """The state of the other nodes, for publishing and subscribing.
 
     `count`: how many may want what is published here; `patience`: seconds that a publisher's acknowledgement waits for
-    them at most; `confirmer` says when they know what is asked for here.
+    them at most; `confirmer` says when they know what is asked for here; `numbers`: of QoS 2 publishes.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.patience = 0.0
         self.confirmer: Confirmer | None = None
+        self.numbers = PublishNumbers()
 
 
 def keeps_out(session: Session, origin: Session | None) -> bool:
@@ -45,7 +46,7 @@ def with_share(properties: bytes, share: str) -> bytes:
 
 def take_share(properties: bytes) -> tuple[str, bytes]:
     """The group that a message from a node is for, and its properties without it; "" where it is for none."""
-    return _take(properties, _HEAD)
+    return take_last(_HEAD, properties)
 
 
 def with_late(properties: bytes, move: str) -> bytes:
@@ -55,18 +56,4 @@ def with_late(properties: bytes, move: str) -> bytes:
 
 def take_late(properties: bytes) -> tuple[str, bytes]:
     """The move that a message from a node belongs to, and its properties without it; "" where it belongs to none."""
-    return _take(properties, _LATE)
-
-
-def _take(properties: bytes, head: bytes) -> tuple[str, bytes]:
-    if properties.find(head) < 0:
-        return "", properties
-    found = -1
-    end = 0
-    for _, start, stop in properties_of(properties):
-        # The last one: the node's own, behind whatever a client has written.
-        if properties[start:stop].startswith(head):
-            found, end = start, stop
-    if found < 0 or end != len(properties):
-        return "", properties
-    return properties[found + len(head) + 2 : end].decode(), properties[:found]
+    return take_last(_LATE, properties)

@@ -10,9 +10,10 @@ from typing import Final
 from broker.core.hooks import LateListener
 from broker.core.limits import Limits
 from broker.core.queues.message import Message
-from broker.core.queues.requests import Request, RequestMessage
+from broker.core.queues.requests import NodeRequest, Request, RequestMessage
 from broker.core.routing.fanout import Fanout
-from broker.core.routing.nodes import take_late, take_share
+from broker.core.routing.nodes import NodeState, take_late, take_share
+from broker.core.routing.publish_numbers import take_number
 from broker.core.routing.retained.store import RetainedStore
 from broker.core.session.session import Session
 
@@ -27,12 +28,13 @@ topics."""
 class Publisher:
     """Publishes for clients, wills and the broker itself."""
 
-    def __init__(self, limits: Limits, fanout: Fanout, retained: RetainedStore) -> None:
+    def __init__(self, limits: Limits, fanout: Fanout, retained: RetainedStore, nodes: NodeState) -> None:
         self._limits = limits
         self._fanout = fanout
         self._cache = fanout.table.cache
         self._trie = fanout.table.trie
         self._retained = retained
+        self._nodes = nodes
         # Who hears of messages from other nodes for sessions that have moved here, if there are nodes.
         self.late: LateListener | None = None
 
@@ -61,16 +63,41 @@ class Publisher:
 
     def from_node(self, message: Message, origin: Session) -> int:
         """Route a message from another node: to a member of the share group that it was sent for (`Fanout.share_here`),
-        to sessions that have moved here (`LateListener`), or to all who listen here."""
+        to sessions that have moved here (`LateListener`), or to all who listen here. One of QoS 2 that has come before
+        goes nowhere."""
         late = self.late
         if late is not None:
             move, message.properties = take_late(message.properties)
             if move:
+                if message.qos == 2:
+                    # Others may have had it by its number.
+                    _, message.properties = take_number(message.properties)
                 return late.came(move, origin.client_id, message)
         share, message.properties = take_share(message.properties)
+        if message.qos == 2:
+            properties = self._nodes.numbers.take(origin.client_id, message.properties, share)
+            if properties is None:
+                return 1
+            message.properties = properties
         if share:
             return self._fanout.share_here(self._cache.route(message.topic), share, message)
         return self.publish(message, origin)
+
+    def again(self, message: Message, origin: Session, request: NodeRequest) -> int:
+        """Have a QoS 2 message go to other nodes that came before, and that they may lack. Returns as `publish`.
+
+        Clients of this node have it, since the store has it with its packet identifier; but where its session has come
+        from a node that was killed, they may lack it, too.
+        """
+        numbers = self._nodes.numbers
+        if not numbers.knows(request.number):
+            numbers.keep((request.number,))
+            return self.ask(message, origin, request)
+        try:
+            self._fanout.to_nodes(self._cache.route(message.topic), RequestMessage(message, request))
+        finally:
+            request.routing = False
+        return request.asked + 1
 
     def ask(self, message: Message, origin: Session | None, request: Request) -> int:
         """`publish` a request: the links that take it with QoS 1 or 2 and are connected are asked whom they reach.

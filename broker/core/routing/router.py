@@ -88,7 +88,8 @@ class Router(PeerListener):
         self.sessions = self.session_table.sessions
         self.retained_store = RetainedStore(limits, self.counters, self.deadlines, self.sessions, self.fanout)
         self.retained = self.retained_store.tree
-        self.publisher = Publisher(limits, self.fanout, self.retained_store)
+        self.nodes = NodeState()  # the others of a mesh
+        self.publisher = Publisher(limits, self.fanout, self.retained_store, self.nodes)
         self.wills = WillQueue(self.publisher, self.counters, self.deadlines, self.fanout, self.session_table)
         self.unfinished = Unfinished(self.fanout, load, self.deadlines)
         self.queue_limits = QueueLimits(limits, self.fanout)
@@ -100,7 +101,6 @@ class Router(PeerListener):
         self.owner: Owner | None = None  # who has sessions of other brokers come here, if anybody does
         self.bans = Bans()  # by operators
         self.tap: Tap | None = None  # who records what happens, if anybody does
-        self.nodes = NodeState()  # the others of a mesh
         self.sampler = Sampler()  # of what comes in; off until somebody starts it
         self._journal: Journal | None = None
         self.commits: Commits | None = None  # the journal's; set with it

@@ -77,17 +77,16 @@ class Session(Subscriber):
         self.fresh_sub_queues: i64 = 0  # those of them whose messages are worth less the longer they wait
         self.version = V311
         # Expiry and will, and when the present connection came (s); the times are 0.0 while they do not apply.
-        self.expiry_interval = 0
+        self.expiry_interval, self.ended = 0, False
         self.expires_at = self.will_due = self.attached_at = 0.0
         self.will: Will | None = None
-        self.ended = False
         # Nodes, as publishers, whose messages of QoS 1 and 2 come another way for now, but for those for share groups.
         self.shut: set[str] | None = None
         # Of the present connection: the id of the broker that its client is; whether it says it is a 3.1.1 bridge, and
         # may be a link (`connection.identity`), hold up acknowledgements, and publish who is connected elsewhere.
-        self.link_peer = ""
-        self.bridge = self.link = False
+        self.link_peer, self.bridge, self.link = "", False, False
         self.incoming_qos2: set[int] | None = None  # from the client: publishes that wait for PUBREL
+        self.numbers: dict[int, int] | None = None  # of those that had to go to other nodes: see `publish_numbers`
 
     @property
     def user_name(self) -> str | None:
@@ -103,6 +102,7 @@ class Session(Subscriber):
         # What waits for a link is looked for before its turn comes.
         self.queue.pages = None if journal is None or self.uplink else journal.pages
         self.window.journal = journal
+        self.window.commits = None if journal is None else journal.commits
 
     def limit(
         self,
@@ -469,7 +469,7 @@ class Session(Subscriber):
         if self.sub_queue is not None:
             self.totals.aging.pop(self.sub_queue, None)
         self.streams = None
-        self.incoming_qos2 = None
+        self.incoming_qos2 = self.numbers = None
         self.will = None
 
     def _end_queues(self) -> None:

@@ -14,6 +14,7 @@ from broker.core.queues.delivery import RELEASED, SENT, Delivery
 from broker.core.queues.message import Message, MessageCopy
 from broker.core.queues.outbox import ACCEPTED
 from broker.core.routing.nodes import take_late, with_late
+from broker.core.routing.publish_numbers import take_number, with_number
 from broker.core.topics.trie import COMPACT, create
 from broker.mesh.links.link import NodeLink
 from broker.mesh.links.session import NodeSession
@@ -37,10 +38,13 @@ def hand_over(links: Mapping[str, NodeLink], name: str, to: NodeLink, missed: Mi
         return True
     took = True
     for message in list(waiting(links, missed, filters)):
-        late = MessageCopy(message, with_late(message.properties, name))
-        took = to.session.deliver(late, message.qos, message.retain, (), None) == ACCEPTED and took
+        properties = message.properties
+        if message.qos == 2:
+            # The other node may have had it by its number, for other sessions.
+            properties = with_number(take_number(properties)[1], 0)
+        took = to.session.hand(MessageCopy(message, with_late(properties, name))) == ACCEPTED and took
     mark = Message(TOPIC, b"", 1, False, with_late(b"", name + MARK), 0.0, "")
-    if to.session.deliver(mark, 1, False, (), None) != ACCEPTED:
+    if to.session.hand(mark) != ACCEPTED:
         return False
     to.marks[name] = None
     if len(to.marks) > MOST_MARKS:

@@ -1,12 +1,14 @@
 """The session of another node: what is published here and wanted there waits in it, as for any client.
 
-Owns what a message becomes on its way to a node (one that a share group has given to the node says so), and, with a
-store, when it is kept there. Everything else is `Session`'s: queue, window, packet identifiers, ledger. It is a
-subclass: whoever delivers calls any session alike.
+Owns what a message becomes on its way to a node (one that a share group has given to the node says so, and a QoS 2
+publish has its number), and, with a store, when it is kept there. Everything else is `Session`'s: queue, window, packet
+identifiers, ledger. It is a subclass: whoever delivers calls any session alike.
 
 Promises, with a store: a message is acknowledged to its publisher when the node has it, or the store. While the node
 takes and confirms messages in time, none is written. When its connection ends, or a publisher has waited for it in
-vain, all that is on its way is written at once, and so is what follows, until nothing waits in the queue any more.
+vain, all that is on its way is written at once, and so is what follows, until nothing waits in the queue any more. A
+message with a number leaves when the store has that, so that a process which is started anew knows the number of each
+that a node has.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ from broker.core.persistence.journal import Journal
 from broker.core.queues.delivery import RELEASED, Delivery, SubscriptionQueue
 from broker.core.queues.message import Message, MessageCopy
 from broker.core.queues.outbox import Outbox
-from broker.core.queues.requests import RequestMessage
+from broker.core.queues.requests import NodeRequest, RequestMessage
 from broker.core.routing.loop_detection import TO_NODE
 from broker.core.routing.nodes import take_share, with_share
+from broker.core.routing.publish_numbers import take_number, with_number
 from broker.core.session.session import Session
 from broker.core.topics.subscription import SharedGroup
 from broker.mesh.links.keeping import NodeJournal
@@ -33,6 +36,8 @@ class NodeSession(Session):
 
     def __init__(self, node: str, max_messages: int, max_bytes: int, counters: Counters) -> None:
         super().__init__(TO_NODE + node, max_messages, max_bytes, counters)
+        self.numbered = False
+        """Whether the node knows what the number of a publish is."""
         self.name = node
         self.node = self.own = True
         # An acknowledgement of a publisher waits for it.
@@ -58,11 +63,20 @@ class NodeSession(Session):
     ) -> int:
         """As `Session.deliver`. What a share group gives to the node names the group."""
         del identifiers
+        properties = message.properties
+        if qos == 2 and self.numbered:
+            request = message.request if isinstance(message, RequestMessage) else None
+            properties = with_number(properties, request.number if isinstance(request, NodeRequest) else 0)
         if group is not None:
-            share = f"$share/{group.name}/{group.topic_filter}"
-            chosen: Message = MessageCopy(message, with_share(message.properties, share))
+            properties = with_share(properties, f"$share/{group.name}/{group.topic_filter}")
+        if properties is not message.properties:
+            chosen: Message = MessageCopy(message, properties)
             message = RequestMessage(chosen, message.request) if isinstance(message, RequestMessage) else chosen
         return super().deliver(message, qos, retain, (), group, sub_queue)
+
+    def hand(self, message: Message) -> int:
+        """As `deliver`, for a message that is handed over to the node as it is (`late`)."""
+        return super().deliver(message, message.qos, message.retain, (), None)
 
     def begin_anew(self) -> None:
         """The node is another process: what is in flight goes as if for the first time.
@@ -78,6 +92,8 @@ class NodeSession(Session):
         taken = super().take_shared(groups)
         for delivery in taken:
             _, properties = take_share(delivery.message.properties)
+            if delivery.qos == 2:
+                _, properties = take_number(properties)
             delivery.message = MessageCopy(delivery.message, properties)
         return taken
 

@@ -81,6 +81,7 @@ class Adopter:
         if session is None:
             deliveries, record.deliveries = record.deliveries, []
             session = admit(router, record, estate.read_at)
+            router.nodes.numbers.keep(record.numbers.values())
         elif is_of(router, session, record, now):
             subscribe(router, session, record.subscriptions)
             deliveries, lost = waiting_again(session, record.deliveries)

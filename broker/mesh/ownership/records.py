@@ -38,6 +38,7 @@ IDENTITY: Final = 512
 
 Qos = Annotated[int, msgspec.Meta(ge=0, le=2)]
 PacketId = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+PublishNumber = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 Seconds = Annotated[int, msgspec.Meta(ge=0, le=NEVER)]
 
 
@@ -107,6 +108,8 @@ class _Part(msgspec.Struct, array_like=True, frozen=True):
     subscriptions: list[_Subscription]
     deliveries: list[_Delivery]
     last: bool
+    # By packet identifier; a node that does not know numbers passes them over, and sends none.
+    numbers: dict[PacketId, PublishNumber] = {}
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -132,6 +135,7 @@ class SessionWriter:
         record = self._record
         head: _Head | None = None
         received: list[int] = []
+        numbers: dict[int, int] = {}
         left = self._part_bytes
         if not self._begun:
             self._begun = True
@@ -139,8 +143,8 @@ class SessionWriter:
             principal = self._principals.write(record.principal)
             will = None if record.will is None else _will(record.will)
             head = _Head(record.client_id, principal, record.expiry_interval, gone_for, will)
-            received = record.received
-            left -= len(principal) + 3 * len(received) + (0 if will is None else len(will.payload))
+            received, numbers = record.received, record.numbers
+            left -= len(principal) + 3 * len(received) + 12 * len(numbers) + (0 if will is None else len(will.payload))
         subscriptions: list[_Subscription] = []
         while self._subscriptions and (left > 0 or not (subscriptions or head)):
             kept = self._subscriptions.popleft()
@@ -155,7 +159,7 @@ class SessionWriter:
             if message is not None:
                 left -= len(message.topic) + len(message.payload) + len(message.properties) + len(message.publisher)
         self.over = not self._subscriptions and not self._deliveries
-        return _encode(_Part(head, received, subscriptions, deliveries, self.over))
+        return _encode(_Part(head, received, subscriptions, deliveries, self.over, numbers))
 
 
 class SessionReader:
@@ -180,6 +184,7 @@ class SessionReader:
                 assert read.head is not None
                 record = self._record = self._begin(read.head)
                 record.received.extend(sorted(set(read.received)))
+                record.numbers.update((each, read.numbers[each]) for each in record.received if each in read.numbers)
             for each in read.subscriptions:
                 validate_filter(parse_shared(each.topic_filter)[1])
                 record.subscriptions.append(_read_subscription(each))

@@ -146,6 +146,7 @@ class Ownership(Room, Owner):
             self._hall.giving,
             shell.settle,
             self.barrier,
+            self._arrived,
             self._name,
             shell.now,
             log,
@@ -210,6 +211,9 @@ class Ownership(Room, Owner):
         """Call something when all has arrived that the nodes had published for this one, with those of the known ones
         of which that is not sure."""
         self.barriers.begin(self._told, lambda answered: call(self._shell.known() - answered))
+
+    def _arrived(self, node: str, call: Callable[[], None]) -> None:
+        self.barriers.begin([node] if node in self._told else [], lambda _: call())
 
     # -- the bus's -----------------------------------------------------------------------------------------------------
 

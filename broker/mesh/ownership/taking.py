@@ -40,6 +40,8 @@ class Coming:
         self.claim = claim
         self.reader = SessionReader(principals)
         self.record: SessionRecord | None = None
+        # What the node had published before it gave the session has arrived here.
+        self.arrived = False
         # The session here was made of it; else it was here before.
         self.fresh: Session | None = None
         # Its subscriptions stand here, and the rest may come.
@@ -76,13 +78,15 @@ class Taker:
         giving: Callable[[str], bool],
         settle: Callable[[Callable[[set[str]], None]], None],
         barrier: Callable[[Callable[[set[str]], None]], None],
+        arrived: Callable[[str, Callable[[], None]], None],
         compare: Callable[[list[str]], None],
         now: Callable[[], float],
         log: Any,
     ) -> None:
         """`giving`: whether a session is on its way to another node. `settle`: calls when all nodes know what this
         one's clients have subscribed to, with those that may not. `barrier`: calls when all has arrived that the nodes
-        had published for this. `compare`: has all nodes say whether they have a session of a client, too."""
+        had published for this. `arrived`: the same for one node. `compare`: has all nodes say whether they have a
+        session of a client, too."""
         self.coming: dict[tuple[str, str], Coming] = {}
         self.moved = 0
         """Sessions that have come from other nodes."""
@@ -98,6 +102,7 @@ class Taker:
         self._giving = giving
         self._settle = settle
         self._barrier = barrier
+        self._arrived = arrived
         self._compare = compare
         self._now = now
         self._log = log
@@ -127,7 +132,7 @@ class Taker:
             self._barrier(lambda _: self._complete(coming, True))
         else:
             coming.record = record
-            self._place(coming)
+            self._arrived(node, lambda: self._came(coming))
 
     def without(self, node: str, without: Without) -> None:
         """What has not come to the old node of a session either. Raises ProtocolFault."""
@@ -138,9 +143,18 @@ class Taker:
 
     # -- its subscriptions ---------------------------------------------------------------------------------------------
 
+    def _came(self, coming: Coming) -> None:
+        """What the node had published before is in the session too, and has come here before the subscriptions stand:
+        a message that waited for the node's store might come behind the session, which was told of it at once."""
+        if self.coming.get((coming.node, coming.client_id)) is coming:
+            coming.arrived = True
+            if coming.claim is not None:
+                self._claims.move_goes_on(coming.claim)
+            self._place(coming)
+
     def _place(self, coming: Coming) -> None:
         record = coming.record
-        if record is None or coming.placed or self._giving(coming.client_id):
+        if record is None or not coming.arrived or coming.placed or self._giving(coming.client_id):
             return  # `given` comes back to it
         coming.placed = True
         coming.reader = SessionReader(self._principals)

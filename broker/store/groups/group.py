@@ -31,6 +31,9 @@ payload, QoS of the publish, properties, publisher, expiry, size."""
 UNSET: Final = -1e300
 """A time that is none. A number, so that it stands in its object without one of its own."""
 
+OVER: Final = -1
+"""An identifier of a QoS 2 publish goes out of the file."""
+
 
 class Kept:
     """A session as the file has it, or will have it with the open group."""
@@ -50,9 +53,33 @@ class Kept:
         self.gone = False
         # Its deliveries that the open group writes anew.
         self.rows: i64 = 0
-        # What the open group changes: the subscription, None: gone; whether the identifier is new.
+        # What the open group changes: the subscription, None: gone; of an identifier its number, 0: none, where it is
+        # new, `OVER` where it goes, and -2 less its number where the file has it already.
         self.subscriptions: dict[str, SubscriptionRow | None] | None = None
-        self.received: dict[int, bool] | None = None
+        self.received: dict[int, int] | None = None
+
+    def begin(self, packet_id: int, number: int) -> None:
+        """A QoS 2 publish begins; one whose identifier was to go stands in the file."""
+        received = self._changed()
+        received[packet_id] = -2 - number if packet_id in received else number
+
+    def confirm(self, packet_id: int) -> None:
+        """It needs its number no more."""
+        received = self._changed()
+        received[packet_id] = 0 if received.get(packet_id, OVER) >= 0 else -2
+
+    def complete(self, packet_id: int) -> None:
+        """It is over."""
+        received = self._changed()
+        if received.get(packet_id, OVER) >= 0:
+            del received[packet_id]
+        else:
+            received[packet_id] = OVER
+
+    def _changed(self) -> dict[int, int]:
+        if self.received is None:
+            self.received = {}
+        return self.received
 
 
 class SubscriptionRow:
@@ -171,7 +198,7 @@ class Batch:
         self.deliveries: list[object] = []
         self.changed: list[tuple[int, int, int, int]] = []
         self.released: list[int] = []
-        self.received: list[tuple[int, int]] = []
+        self.received: list[tuple[int, int, int | None]] = []
         self.completed: list[tuple[int, int]] = []
         self.retained: list[object] = []
         self.retained_cleared: list[str] = []
@@ -257,11 +284,11 @@ def of_session(batch: Batch, kept: Kept) -> None:
     received = kept.received
     if received is not None:
         kept.received = None
-        for packet_id, new in received.items():
-            if new:
-                batch.received.append((kept.id, packet_id))
-            else:
+        for packet_id, change in received.items():
+            if change == OVER:
                 batch.completed.append((kept.id, packet_id))
+            else:
+                batch.received.append((kept.id, packet_id, (change if change >= 0 else -2 - change) or None))
 
 
 def of_deliveries(batch: Batch, rows: dict[int, Row], last: i64, offset: float) -> i64:

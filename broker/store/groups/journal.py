@@ -350,29 +350,22 @@ class GroupJournal(Journal):
 
     # -- publishes of the client ---------------------------------------------------------------------------------------
 
-    def received(self, client_id: str, packet_id: int) -> None:
-        changed = self._received(client_id)
-        if packet_id in changed:
-            # It stands in the file, and was to go.
-            del changed[packet_id]
-        else:
-            changed[packet_id] = True
+    def received(self, client_id: str, packet_id: int, number: int = 0) -> None:
+        self._publisher(client_id).begin(packet_id, number)
+        self._note(0)
+
+    def confirmed(self, client_id: str, packet_id: int) -> None:
+        self._publisher(client_id).confirm(packet_id)
         self._note(0)
 
     def completed(self, client_id: str, packet_id: int) -> None:
-        changed = self._received(client_id)
-        if packet_id in changed:
-            del changed[packet_id]
-        else:
-            changed[packet_id] = False
+        self._publisher(client_id).complete(packet_id)
         self._note(0)
 
-    def _received(self, client_id: str) -> dict[int, bool]:
+    def _publisher(self, client_id: str) -> Kept:
         kept = self.kept[client_id]
         self._touch(kept)
-        if kept.received is None:
-            kept.received = {}
-        return kept.received
+        return kept
 
     # -- messages for very many ----------------------------------------------------------------------------------------
 

@@ -112,11 +112,13 @@ class Loaded:
         if session is not None:
             add_to_pages(session, number, size, self._page)
 
-    def received(self, session_id: int, packet_id: int) -> None:
-        """A packet identifier of a QoS 2 publish that was begun."""
+    def received(self, session_id: int, packet_id: int, number: int | None) -> None:
+        """A packet identifier of a QoS 2 publish that was begun, and its number where other nodes may lack it."""
         session = self.sessions.get(session_id)
         if session is not None:
             session.received.append(packet_id)
+            if number is not None:
+                session.numbers[packet_id] = number
 
     def broadcast(self, row: Any) -> None:
         """A message for very many: all columns; in the order of their numbers."""

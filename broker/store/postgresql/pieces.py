@@ -59,7 +59,7 @@ SUBSCRIPTIONS: Final = (
     " AND (session, filter) > ($3, $4::text) ORDER BY session, filter LIMIT $5"
 )
 RECEIVED: Final = (
-    "SELECT session, packet_id FROM received WHERE session = ANY($1::bigint[]) AND session <= $2"
+    "SELECT session, packet_id, number FROM received WHERE session = ANY($1::bigint[]) AND session <= $2"
     " AND (session, packet_id) > ($3, $4) ORDER BY session, packet_id LIMIT $5"
 )
 NUMBERS: Final = (
@@ -176,8 +176,8 @@ class Pieces:
             for row in found:
                 loaded.delivery(row)
         async for rows in turns(self._database, RECEIVED, (0, 0), within):
-            for session, packet_id in rows:
-                loaded.received(session, packet_id)
+            for session, packet_id, number in rows:
+                loaded.received(session, packet_id, number)
         for session, read_back in await self._fetch(PAGED, numbers):
             rows = await self._fetch(PAGES, session, read_back)
             while rows:

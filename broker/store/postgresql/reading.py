@@ -33,7 +33,8 @@ DELIVERIES: Final = (
 """All; those that wait there alone with their size, and without what is long, the others without a size."""
 SHARED: Final = "SELECT * FROM message WHERE id = ANY($1::bigint[])"
 RECEIVED: Final = (
-    "SELECT session, packet_id FROM received WHERE (session, packet_id) > ($1, $2) ORDER BY session, packet_id LIMIT $3"
+    "SELECT session, packet_id, number FROM received WHERE (session, packet_id) > ($1, $2)"
+    " ORDER BY session, packet_id LIMIT $3"
 )
 BROADCASTS: Final = "SELECT * FROM broadcast WHERE id > $1 ORDER BY id LIMIT $2"
 PASSED: Final = (
@@ -79,8 +80,8 @@ async def _read(database: Database, loaded: Loaded) -> None:
             else:
                 loaded.paged(row[1], row[0], row[17])
     async for rows in turns(database, RECEIVED, (0, 0)):
-        for session, packet_id in rows:
-            loaded.received(session, packet_id)
+        for session, packet_id, number in rows:
+            loaded.received(session, packet_id, number)
     async for rows in turns(database, BROADCASTS, (0,)):
         for row in rows:
             loaded.broadcast(row)

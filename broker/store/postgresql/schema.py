@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-VERSION: Final = 2
+VERSION: Final = 3
 """The version of the schema, in the table `canopy_store`."""
 
 SCHEMA: Final = """
@@ -99,6 +99,7 @@ CREATE TABLE read_back (
 CREATE TABLE received (
     session bigint NOT NULL,
     packet_id integer NOT NULL,
+    number bigint,                     -- what nodes call the publish while some may lack it; NULL: none does
     PRIMARY KEY (session, packet_id)
 );
 CREATE TABLE retained (
@@ -129,6 +130,7 @@ CREATE TABLE passed (
 MIGRATIONS: Final[dict[int, str]] = {
     1: "ALTER TABLE owner ADD mesh text NOT NULL DEFAULT '', ADD member text NOT NULL DEFAULT '',"
     " ADD adopter text NOT NULL DEFAULT ''",
+    2: "ALTER TABLE received ADD number bigint",
 }
 """What makes of tables of a version some of the next, all in one transaction."""
 

@@ -90,7 +90,10 @@ RELEASED: Final = (
     "over AS (DELETE FROM message USING counted WHERE message.id = counted.id AND refs <= n) "
     "UPDATE message SET refs = refs - n FROM counted WHERE message.id = counted.id AND refs > n"
 )
-RECEIVED: Final = "INSERT INTO received SELECT * FROM unnest($1::bigint[], $2::integer[]) ON CONFLICT DO NOTHING"
+RECEIVED: Final = (
+    "INSERT INTO received SELECT * FROM unnest($1::bigint[], $2::integer[], $3::bigint[])"
+    " ON CONFLICT (session, packet_id) DO UPDATE SET number = excluded.number"
+)
 COMPLETED: Final = (
     "DELETE FROM received USING unnest($1::bigint[], $2::integer[]) AS told (s, p) WHERE session = s AND packet_id = p"
 )

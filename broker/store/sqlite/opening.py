@@ -63,7 +63,12 @@ def _add_pages(db: sqlite3.Connection) -> None:
     db.execute("CREATE INDEX delivery_paged ON delivery (session, number, size) WHERE size IS NOT NULL AND state = 0")
 
 
-MIGRATIONS: Final[dict[int, Migration]] = {1: _add_pages}
+def _add_numbers(db: sqlite3.Connection) -> None:
+    """Version 3: QoS 2 publishes that other nodes may lack have numbers."""
+    db.execute("ALTER TABLE received ADD COLUMN number INTEGER")
+
+
+MIGRATIONS: Final[dict[int, Migration]] = {1: _add_pages, 2: _add_numbers}
 """What makes of a file of a version one of the next, by `execute` alone: each runs within a transaction."""
 
 

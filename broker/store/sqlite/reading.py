@@ -96,8 +96,8 @@ def read(db: sqlite3.Connection, now: float, principals: Principals, page: int =
                 _look_up(db, loaded, row[2])
             loaded.delivery(row)
         _pages(db, loaded.sessions, now, page)
-        for session_id, packet_id in db.execute("SELECT session, packet_id FROM received"):
-            loaded.received(session_id, packet_id)
+        for session_id, packet_id, publish_number in db.execute("SELECT session, packet_id, number FROM received"):
+            loaded.received(session_id, packet_id, publish_number)
         for row in db.execute("SELECT * FROM broadcast ORDER BY id"):
             loaded.broadcast(row)
         for number, session_id in db.execute("SELECT broadcast, session FROM passed"):

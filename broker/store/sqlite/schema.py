@@ -26,7 +26,7 @@ APPLICATION: Final = 0x43414E50
 OLDEST_SQLITE: Final = (3, 33, 0)
 """The first with `UPDATE … FROM`; it needs JSON too, which all but the leanest builds have."""
 
-VERSION: Final = 2
+VERSION: Final = 3
 """`PRAGMA user_version`: the version of the schema."""
 
 SCHEMA: Final = """
@@ -108,6 +108,7 @@ WHERE size IS NOT NULL AND state = 0;  -- what waits on disk alone, to be read b
 CREATE TABLE received (
     session INTEGER NOT NULL,
     packet_id INTEGER NOT NULL,
+    number INTEGER,                    -- what nodes call the publish while some may lack it; NULL: none does
     PRIMARY KEY (session, packet_id)
 ) WITHOUT ROWID;
 CREATE TABLE retained (
@@ -134,7 +135,7 @@ CREATE TABLE IF NOT EXISTS read_back (
     number INTEGER NOT NULL            -- deliveries with a size up to this one are in memory again
 );
 """
-"""Of version 2 too: an older broker takes what is in memory again for what is on disk alone."""
+"""Since version 2: an older broker takes what is in memory again for what is on disk alone."""
 
 BROADCASTS_KEPT: Final = """
 CREATE TABLE IF NOT EXISTS broadcast (
@@ -153,7 +154,7 @@ CREATE TABLE IF NOT EXISTS passed (
     PRIMARY KEY (broadcast, session)
 ) WITHOUT ROWID;
 """
-"""Of version 2 too, and empty but while such a message is on its way, or after a broker was killed meanwhile: an older
+"""Since version 2, and empty but while such a message is on its way, or after a broker was killed meanwhile: an older
 broker that is started on the file just then passes it over."""
 
 LONGEST_STATEMENT: Final = 2_048
@@ -268,7 +269,8 @@ UNPAGED: Final = (
 )
 FINISHED: Final = "DELETE FROM delivery WHERE number IN (SELECT value FROM json_each(?))"
 RECEIVED: Final = (
-    "INSERT OR IGNORE INTO received SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?)"
+    "INSERT OR REPLACE INTO received SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),"
+    " json_extract(value, '$[2]') FROM json_each(?)"
 )
 COMPLETED: Final = (
     "DELETE FROM received WHERE (session, packet_id) IN"

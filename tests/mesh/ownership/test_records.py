@@ -79,6 +79,7 @@ def sessions(draw: st.DrawFn) -> SessionRecord:
     for _ in range(draw(st.integers(0, 6))):
         made.deliveries.append(draw(deliveries(0)))
     made.received = sorted(draw(st.sets(packet_ids, max_size=4)))
+    made.numbers = {each: draw(st.integers(1, 2**62)) for each in made.received if draw(st.booleans())}
     if draw(st.booleans()):
         will = Will(
             draw(topic_names), draw(binary), draw(qos_levels), draw(st.booleans()), draw(st.integers(0, NEVER)), -1
@@ -97,6 +98,7 @@ def plain(thing: Any) -> Any:
         return (
             *(thing.client_id, thing.expiry_interval, thing.disconnected_for, plain(thing.principal)),
             *(plain(thing.subscriptions), plain(thing.deliveries), thing.received, plain(thing.will)),
+            thing.numbers,
         )
     if isinstance(thing, SubscriptionRecord):
         return (thing.request, thing.identifier, thing.streaming, plain(thing.options))
@@ -223,3 +225,15 @@ def test_any_bytes_are_a_part_or_a_fault(data: bytes, record: SessionRecord, at:
             SessionReader(PRINCIPALS).add(part)
         except ProtocolFault:
             continue
+
+
+def test_a_node_that_knows_no_numbers() -> None:
+    """It passes them over, and a part of its own has none."""
+    record = SessionRecord("c", 300, 0.0)
+    record.received, record.numbers = [5], {5: 77}
+    [part] = parts_of(record)
+    *older, numbers = msgspec.msgpack.decode(part)
+    assert numbers == {5: 77}
+    read = SessionReader(PRINCIPALS).add(msgspec.msgpack.encode(older))
+    assert read is not None
+    assert (read.received, read.numbers) == ([5], {})

@@ -223,6 +223,21 @@ async def test_a_file_of_an_older_version_is_copied_and_migrated(
     copy.close()
 
 
+async def test_a_file_whose_publishes_had_no_numbers(tmp_path: Path) -> None:
+    """Version 2: other nodes are not asked about any of them."""
+    store = await opened(tmp_path)
+    store.journal.session_kept("c", Principal(), 300, 0.0)
+    store.journal.received("c", 5, 77)
+    await store.close()
+    db = sqlite3.connect(tmp_path / "canopy.db")
+    db.executescript("ALTER TABLE received DROP COLUMN number; PRAGMA user_version = 2;")
+    db.close()
+    store = await opened(tmp_path)
+    [session] = (await store.load()).sessions
+    assert (session.received, session.numbers) == ([5], {})
+    await store.close()
+
+
 async def test_a_migration_that_fails_leaves_the_file_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,7 +41,7 @@ def fill(db: sqlite3.Connection, rows: int, size: int = 10) -> None:
     for at in range(rows):
         session = at % 3 + 1
         db.execute("INSERT INTO subscription VALUES (?, ?, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL)", (session, f"f/{at}"))
-        db.execute("INSERT INTO received VALUES (?, ?)", (session, at))
+        db.execute("INSERT INTO received VALUES (?, ?, NULL)", (session, at))
         values = (at + 1, session, "t", bytes(size))
         text = "INSERT INTO delivery VALUES (?, ?, NULL, 0, 0, 0, 1, 0, NULL, NULL, ?, ?, 1, 0, NULL, NULL, NULL, NULL)"
         db.execute(text, values)
@@ -125,7 +125,7 @@ def test_a_session_does_not_get_the_number_of_what_is_left(db: sqlite3.Connectio
     """It would inherit it."""
     db.execute("INSERT INTO subscription VALUES (7, 'f', 0, 0, 0, 0, 0, 0, NULL, NULL, NULL)")
     assert db.execute(NUMBERS).fetchone()[0] == 7
-    db.execute("INSERT INTO received VALUES (8, 1)")
+    db.execute("INSERT INTO received VALUES (8, 1, NULL)")
     assert db.execute(NUMBERS).fetchone()[0] == 8
 
 

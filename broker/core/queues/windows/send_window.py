@@ -21,6 +21,7 @@ from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5
 from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS, PACKET_IDENTIFIER_NOT_FOUND, SUCCESS
 from broker.core.counters import AGE, EXPIRED, FULL_BYTES, NOT_AUTHORIZED
 from broker.core.permissions import Permissions
+from broker.core.persistence.commits import Commits
 from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
 from broker.core.queues.delivery import DONE, RELEASED, SENT, Delivery, DeliveryRun
@@ -28,7 +29,7 @@ from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.message import HEADROOM, Message
 from broker.core.queues.outbox import ACCEPTED, Outbox
 from broker.core.queues.queue_totals import QueueTotals
-from broker.core.queues.requests import AskedLink, Silenced
+from broker.core.queues.requests import AskedLink, Silenced, has_number
 from broker.core.queues.session_queue import SessionQueue
 from broker.core.queues.windows.held_answers import send_promise
 from broker.core.queues.windows.held_deliveries import HeldDeliveries
@@ -60,14 +61,13 @@ class SendWindow:
         self.quota: i64 = 0
         self.bytes: i64 = 0
         self.max_bytes: i64 = max_bytes
-        # Who keeps what is in flight; see `Session.keep_in`.
+        # Who keeps what is in flight, and what a delivery of QoS 2 waits for: see `Session.keep_in`.
         self.journal: Journal | None = None
+        self.commits: Commits | None = None
         # What the present connection has to send again before anything else; None: nothing.
         self.resend: deque[Delivery] | None = None
-        # What may not leave yet, once there was any: with a store that commits later.
-        self.held: HeldDeliveries | None = None
-        # Whether the last call of `send_again` or `send_waiting` ended because it had done enough for one turn.
-        self.spent = False
+        self.held: HeldDeliveries | None = None  # what may not leave yet, once there was any
+        self.spent = False  # whether the last `send_again` or `send_waiting` ended because it had done enough for one turn
         self._client_id = ledger.client_id
         self._ledger = ledger
         self._load = totals
@@ -242,16 +242,16 @@ class SendWindow:
         return True
 
     def push(self, delivery: Delivery, outbox: Outbox) -> None:
-        """Have a delivery be written that is in flight; of QoS 2 when that is committed, if anybody keeps it."""
-        commits = None if self.journal is None else self.journal.commits
+        """Have a delivery be written that is in flight; of QoS 2 when that, or its number, is committed, if kept."""
+        journal, commits = self.journal, self.commits
         before: i64 = 0 if commits is None else commits.told
-        if self.journal is not None and delivery.attempts == 0:
-            self.journal.in_flight(self._client_id, delivery)
+        if journal is not None and delivery.attempts == 0:
+            journal.in_flight(self._client_id, delivery)
         if commits is None or delivery.qos < 2:
             outbox.push(delivery)
-        else:
-            self.held = held = self.held or HeldDeliveries(self.inflight, commits)
-            held.push(delivery, outbox, commits.told > before)
+            return
+        self.held = held = self.held or HeldDeliveries(self.inflight, commits)
+        held.push(delivery, outbox, commits.told > before or (delivery.attempts == 0 and has_number(delivery.message)))
 
     def full_of_own(self, outbox: Outbox) -> bool:
         """Whether so much is on its way already that what has terms of its own goes on waiting (`COMMIT`)."""

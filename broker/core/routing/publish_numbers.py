@@ -1,0 +1,152 @@
+"""The number of a QoS 2 publish, by which other nodes of a mesh know it when it comes to them again.
+
+A publisher sends a PUBLISH again when its node was killed before the PUBREC. If the store has the packet identifier,
+this node's clients have the message, and which nodes have it is not known: it goes to all of them again, under the
+number that the store has. Owns the numbers, what was heard of other nodes', and the user property on the way (from a
+client an ordinary one). Promises: no number is given twice; a node takes each once, of the last `HEARD` of a node.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from broker.core.codec.primitives import text
+from broker.core.codec.properties import properties_of
+
+HEARD: Final = 16_384
+"""Numbers of one node that are known. Each takes some 150 bytes."""
+
+GONE: Final = 16
+"""Nodes that have been given up whose numbers are known."""
+
+KEPT: Final = 65_536
+"""Numbers that came with sessions, out of the store or from nodes that were killed."""
+
+FIRST_BITS: Final = 61
+"""Of the number with which a process begins. Nobody can guess it, so that no client can have a node take a message of
+another one for a repetition; what follows has room up to the largest number of a store."""
+
+_HEAD: Final = b"\x26\x00\x0ecanopy-publish"
+"""Everything before the value, section 2.2.2.2."""
+
+
+class LastNumbers:
+    """So many numbers, as they stand in properties: the last ones."""
+
+    def __init__(self, most: int) -> None:
+        self.known: set[str] = set()
+        self._most = most
+        self._line: deque[str] = deque()
+
+    def add(self, number: str) -> None:
+        """One more that is not known."""
+        line = self._line
+        if len(line) >= self._most:
+            self.known.discard(line.popleft())
+        line.append(number)
+        self.known.add(number)
+
+
+class PublishNumbers:
+    """Those of this process, and those that were heard. Session.numbers has those of publishes that are not released:
+    0 where all nodes that want the message have it, or were waited for long enough."""
+
+    def __init__(self) -> None:
+        self._before: int = secrets.randbits(FIRST_BITS)
+        self._last = self._before
+        self._kept = LastNumbers(KEPT)
+        # By the client identifier of the session of a node that gives numbers.
+        self._heard: dict[str, LastNumbers] = {}
+        # Those of them that were given up, the first one first.
+        self._gone: dict[str, None] = {}
+
+    def next(self) -> int:
+        """The number of one more publish."""
+        self._last += 1
+        return self._last
+
+    def keep(self, numbers: Iterable[int]) -> None:
+        """Clients of this node have had what has these numbers, by the store that it comes from."""
+        for number in numbers:
+            if not self.knows(number):
+                self._kept.add(str(number))
+
+    def knows(self, number: int) -> bool:
+        """Whether clients of this node have had what has a number: it was published here, or has come from a node."""
+        return self._before < number <= self._last or self._has_come(str(number))
+
+    def _has_come(self, number: str) -> bool:
+        return number in self._kept.known or any(number in heard.known for heard in self._heard.values())
+
+    def know(self, client_id: str, numbered: bool) -> None:
+        """A node is there. `numbered`: whether it gives numbers."""
+        self._gone.pop(client_id, None)
+        if not numbered:
+            self._heard.pop(client_id, None)
+        elif client_id not in self._heard:
+            self._heard[client_id] = LastNumbers(HEARD)
+
+    def give_up(self, client_id: str) -> None:
+        """A node has been away for so long that nothing waits for it any more; its publishers may still come again."""
+        gone = self._gone
+        gone[client_id] = None
+        if len(gone) > GONE:
+            oldest = next(iter(gone))
+            del gone[oldest]
+            self._heard.pop(oldest, None)
+
+    def take(self, client_id: str, properties: bytes, share: str) -> bytes | None:
+        """A QoS 2 message has come from a node, perhaps for a share group: its properties without its number.
+
+        None: it has come before, from whatever node. In a share group a client of this one may be chosen again.
+        """
+        heard = self._heard.get(client_id)
+        if heard is None:
+            return properties
+        number, properties = take_number(properties)
+        if not number.isdecimal():
+            return properties
+        if share:
+            number += share
+            if self._has_come(number):
+                return None
+        elif self.knows(int(number)):
+            return None
+        heard.add(number)
+        return properties
+
+
+def with_number(properties: bytes, number: int) -> bytes:
+    """The properties of a QoS 2 message that goes to a node. 0: it has no number, which is to be told where a client
+    has written one."""
+    if number == 0 and properties.find(_HEAD) < 0:
+        return properties
+    return properties + _HEAD + text(str(number) if number > 0 else "")
+
+
+def take_number(properties: bytes) -> tuple[str, bytes]:
+    """The number of a QoS 2 message from a node, and its properties without it; "" where it has none.
+
+    Its share group stands behind that, and is taken first.
+    """
+    return take_last(_HEAD, properties)
+
+
+def take_last(head: bytes, properties: bytes) -> tuple[str, bytes]:
+    """The value of the user property that a node has added, and the properties without it; "" where there is none.
+
+    `head`: all before the value. It is the last property, behind whatever a client has written.
+    """
+    if properties.find(head) < 0:
+        return "", properties
+    found = -1
+    end = 0
+    for _, start, stop in properties_of(properties):
+        if properties[start:stop].startswith(head):
+            found, end = start, stop
+    if found < 0 or end != len(properties):
+        return "", properties
+    return properties[found + len(head) + 2 : end].decode(), properties[:found]

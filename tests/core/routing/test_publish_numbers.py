@@ -1,0 +1,98 @@
+"""The number of a QoS 2 publish, by which nodes know it when it comes again."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.core.routing.nodes import take_share, with_share
+from broker.core.routing.publish_numbers import GONE, HEARD, KEPT, PublishNumbers, take_number, with_number
+from broker.store.tools.rows import LARGEST_NUMBER
+from tests.e2e import wire
+
+OWN = wire.packet(3, 0, wire.properties([(wire.USER_PROPERTY, ("canopy-publish", "5"))]))[3:]
+"""What a client may write."""
+
+
+def came(numbers: PublishNumbers, number: int, share: str = "", node: str = "a") -> bool:
+    return numbers.take(node, with_number(b"", number), share) == b""
+
+
+@pytest.fixture
+def numbers() -> PublishNumbers:
+    made = PublishNumbers()
+    made.know("a", True)
+    return made
+
+
+def test_no_number_comes_twice(numbers: PublishNumbers) -> None:
+    given = {each.next() for each in (numbers, PublishNumbers()) for _ in range(1_000)}
+    assert len(given) == 2_000
+    assert 0 < min(given) < max(given) < LARGEST_NUMBER
+
+
+def test_each_is_taken_once_from_a_node(numbers: PublishNumbers) -> None:
+    """For each share group that it has chosen, and for all who have subscribed without one."""
+    numbers.know("b", True)
+    assert came(numbers, 7)
+    assert came(numbers, 8)
+    assert came(numbers, 7, "$share/g/x")
+    assert not came(numbers, 7)
+    assert not came(numbers, 7, node="b")
+    assert not came(numbers, 7, "$share/g/x")
+
+
+def test_a_node_that_comes_back_is_known(numbers: PublishNumbers) -> None:
+    """Also when it was given up, unless so many were given up since; not as one that gives no numbers."""
+    assert came(numbers, 7)
+    numbers.give_up("a")
+    for number in range(GONE - 1):
+        numbers.give_up(f"b{number}")
+    assert not came(numbers, 7)
+    numbers.know("a", True)
+    numbers.give_up("c")
+    assert not came(numbers, 7)
+    numbers.give_up("a")
+    for number in range(GONE):
+        numbers.give_up(f"d{number}")
+    numbers.know("a", True)
+    assert came(numbers, 7)
+    numbers.know("a", False)
+    numbers.know("a", True)
+    assert came(numbers, 7)
+
+
+def test_what_was_published_here_or_has_come_from_any_node_is_known(numbers: PublishNumbers) -> None:
+    """It does not come from another one; in a share group that may choose a client of this node again."""
+    numbers.know("b", True)
+    own = numbers.next()
+    numbers.keep([8])
+    assert came(numbers, 7)
+    assert [numbers.knows(each) for each in (own, own + 1, 7, 8, 9)] == [True, False, True, True, False]
+    assert [came(numbers, each, node="b") for each in (own, own + 1, 7, 8, 9)] == [False, True, False, False, True]
+    assert came(numbers, own, "$share/g/x", node="b")
+
+
+def test_so_many_are_kept(numbers: PublishNumbers) -> None:
+    numbers.keep(range(1, KEPT + 2))
+    assert [numbers.knows(each) for each in (1, 2, KEPT + 1)] == [False, True, True]
+
+
+def test_the_last_ones_are_known(numbers: PublishNumbers) -> None:
+    assert all(came(numbers, number) for number in range(1, HEARD + 2))
+    assert not came(numbers, 2)
+    assert not came(numbers, HEARD + 1)
+    assert came(numbers, 1)
+
+
+def test_what_a_client_has_written_stands_as_it_was(numbers: PublishNumbers) -> None:
+    """It is no number, also where the message has none, nor does a node that gives none have any [MQTT-3.3.2-17]."""
+    for number in (7, 8, 0, 0):
+        assert numbers.take("a", with_number(OWN, number), "") == OWN
+    assert numbers.take("a", with_number(OWN, 7), "") is None
+    assert numbers.take("unknown", OWN, "") == OWN
+    assert with_number(b"", 0) == b""
+
+
+def test_the_share_group_stands_behind_it() -> None:
+    share, left = take_share(with_share(with_number(OWN, 7), "$share/g/x"))
+    assert (share, *take_number(left)) == ("$share/g/x", "7", OWN)
