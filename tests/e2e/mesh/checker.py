@@ -9,8 +9,8 @@ It excuses what the page excuses, and nothing else:
 - a session that has moved while a third node could not be reached misses what is published there until that is over,
   or gets it again, if one of its own nodes ends before, or did not answer in time;
 - a process that starts while a node cannot be reached does not know what that one's clients want;
-- a message of QoS 2 that a process has when it ends, before it has acknowledged it, may not get to other nodes,
-  or twice;
+- a message of QoS 2 that a process has when it ends, before it has acknowledged it, may not come, or come twice, to a
+  client that moves, or whose process ends too, before it is acknowledged;
 - what a publisher publishes at another node may overtake what waits for a node that cannot be reached;
 - nodes that cannot reach each other do not know of each other's clients; one that does not answer in time is not
   waited for.
@@ -286,15 +286,15 @@ def _ended_with(whole: _Whole, node: str, client: str, at: float) -> bool:
 
 
 def _died_in_between(whole: _Whole, sent: Sent, acknowledged: Acknowledged, client: str) -> bool:
-    """Whether the process to which it was sent ended before it was acknowledged, and the subscriber was elsewhere."""
-    return any(
-        fault.kind == "kill"
-        and fault.nodes[0] == sent.node
-        and sent.at <= fault.until
-        and fault.at <= acknowledged.at
-        and whole.homes_between(client, sent.at, fault.until) != {sent.node}
+    """Whether the process to which it was sent ended before it was acknowledged, and until then the subscriber moved,
+    or the process of its node ended too."""
+    homes = whole.homes_between(client, sent.at, acknowledged.at)
+    ended = {
+        fault.nodes[0]
         for fault in whole.faults
-    )
+        if fault.kind == "kill" and sent.at <= fault.until and fault.at <= acknowledged.at
+    }
+    return sent.node in ended and (len(homes) > 1 or bool(homes & ended - {sent.node}))
 
 
 def _began_without(whole: _Whole, node: str, client: str, at: float) -> bool:

@@ -202,13 +202,18 @@ def test_a_session_that_moved_while_a_third_node_could_not_be_reached() -> None:
 
 
 def test_a_process_that_ended_before_it_had_acknowledged_a_message() -> None:
-    killed = Fault(3.05, 3.1, "kill", ("a",))
-    assert broken(*without(GOOD, got(3.1, 3, 2)), killed) == []
+    killed, too = Fault(3.05, 3.1, "kill", ("a",)), Fault(3.06, 3.1, "kill", ("b",))
+    lost = without(GOOD, got(3.1, 3, 2))
+    assert broken(*lost, killed) == ["at least once"]
+    assert broken(*lost, too) == ["at least once"]
+    assert broken(*lost, killed, too) == []
+    assert broken(*lost, killed, opened(3.06, "s", "c", 9)) == []
+    assert broken(*lost, killed, opened(7, "s", "c", 9)) == ["at least once"]
     assert broken(*without(GOOD, got(3.1, 3, 1)), killed) == ["at least once"]
-    assert broken(*GOOD, killed, got(5, 3, 2)) == []
-    assert broken(*GOOD, killed, got(5, 1, 2)) == ["exactly once"]
-    assert broken(*without(GOOD, got(3.1, 3, 2)), Fault(3.3, 4, "kill", ("a",))) == ["at least once"]
-    assert broken(*without(GOOD, got(3.1, 3, 2)), Fault(3.05, 3.1, "kill", ("c",))) == ["at least once"]
+    assert broken(*GOOD, killed, got(5, 3, 2)) == ["exactly once"]
+    assert broken(*GOOD, killed, too, got(5, 3, 2)) == []
+    assert broken(*GOOD, killed, too, got(5, 1, 2)) == ["exactly once"]
+    assert broken(*lost, Fault(3.3, 4, "kill", ("a",)), Fault(3.3, 4, "kill", ("b",))) == ["at least once"]
 
 
 def test_a_publisher_with_two_sessions() -> None:
