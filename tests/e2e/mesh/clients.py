@@ -139,6 +139,8 @@ class Writer:
     def __init__(self, cluster: Cluster, name: str, qos: int, retain: bool, places: Places) -> None:
         self.client_id = name
         self.topic = f"{'r' if retain else 't'}/{name}"
+        self.again = 0
+        """How many messages it has sent again."""
         self._cluster = cluster
         self._qos = qos
         self._retain = retain
@@ -147,6 +149,11 @@ class Writer:
         self._stopping = False
         # In the order in which they were published: packet identifier → number, and whether PUBREC came.
         self._open: dict[int, tuple[int, bool]] = {}
+
+    @property
+    def waits(self) -> bool:
+        """Whether a message that it has sent is not acknowledged."""
+        return not all(released for _, released in self._open.values())
 
     def stop(self) -> None:
         """Publish nothing new; see the rest through."""
@@ -161,6 +168,7 @@ class Writer:
         if not line.present:
             self._open.clear()
         for packet_id, (number, released) in self._open.items():
+            self.again += not released
             again = ack(wire.PUBREL, packet_id) if released else self._publish(packet_id, number, dup=True)
             await line.send(again)
         left = self._places.stay()
@@ -205,6 +213,8 @@ class Reader:
 
     def __init__(self, cluster: Cluster, name: str, topic_filter: str, places: Places) -> None:
         self.client_id = name
+        self.count = 0
+        """How many messages have come."""
         self.subscribed = asyncio.Event()
         self._cluster = cluster
         self._filter = topic_filter
@@ -259,6 +269,7 @@ class Reader:
                 number = int(packet.payload)
                 event = Received(time.time(), self.client_id, line.node, packet.topic, number, packet.qos)
                 self._cluster.history.add(event)
+                self.count += 1
             if packet.packet_id is not None:
                 if packet.qos == 2:
                     self._known.add(packet.packet_id)

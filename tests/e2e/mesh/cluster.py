@@ -150,6 +150,23 @@ class Cluster:
 
     # -- what is done --------------------------------------------------------------------------------------------------
 
+    def stall(self, name: str) -> None:
+        """Let nothing come to a node or from it, until it is killed."""
+        for pair in self._proxies:
+            if name in pair:
+                self._put(pair, Link.half_open)
+
+    async def kill(self, name: str) -> None:
+        """Kill the process of a node, and start another, with links that are whole."""
+        began = time.time()
+        node = self.nodes[name]
+        await node.kill()
+        for pair in self._proxies:
+            if name in pair:
+                self._on_link.pop(pair, None)
+        await node.start()
+        self.history.add(Fault(began, time.time(), "kill", (name,)))
+
     async def disturb(self, kind: str) -> None:
         """Do something of a kind to some node or link, and undo it."""
         chance = self._chance

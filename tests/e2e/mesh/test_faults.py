@@ -20,6 +20,7 @@ from tests.e2e.mesh.checker import Verdict, check
 from tests.e2e.mesh.clients import Contender, Places, Reader, Writer, retained_at
 from tests.e2e.mesh.cluster import LINK_FAULTS, NODE_FAULTS, Cluster
 from tests.e2e.mesh.history import Retained
+from tests.support.waiting import until
 
 SECONDS: Final = float(os.environ.get("CANOPY_MESH_SECONDS", "10"))
 SEEDS: Final = [int(each) for each in os.environ.get("CANOPY_MESH_SEEDS", "").split()]
@@ -144,6 +145,52 @@ async def test_nothing_fails(tmp_path: Path, seed: int) -> None:
     verdict = await proven(tmp_path, 3, ("late",), 5.0, seed)
     assert set(verdict.checked) >= PROMISES
     assert not verdict.excused
+
+
+@seeds(1)
+async def test_the_node_of_publishers_is_killed(tmp_path: Path, seed: int) -> None:
+    """Again and again, with messages of QoS 2 on their way to other nodes, which get them once.
+
+    Excused is only what was published at a process that had begun without the others, and for no longer than that.
+    """
+    chance = random.Random(seed)
+    async with Cluster(tmp_path, 3, chance) as cluster:
+
+        def at(name: str) -> Places:
+            return Places(cluster, name, False, random.Random(chance.random()))
+
+        readers = [Reader(cluster, f"reader at {name}", "t/#", at(name)) for name in cluster.nodes]
+        writers = [Writer(cluster, f"writer {number}", 2, False, at("n0")) for number in range(4)]
+        reading = [asyncio.create_task(reader.run()) for reader in readers]
+        for reader in readers:
+            await asyncio.wait_for(reader.subscribed.wait(), ARRIVES)
+        writing = [asyncio.create_task(writer.run()) for writer in writers]
+        ends = time.monotonic() + SECONDS
+        while time.monotonic() < ends:
+            stalls = chance.random() < 0.5
+            if stalls:
+                cluster.stall("n0")
+            # Of QoS 2 a client gets what the store has.
+            got = readers[0].count
+            await until(lambda: readers[0].count > got and any(writer.waits for writer in writers))  # noqa: B023
+            await cluster.kill("n0")
+        for writer in writers:
+            writer.stop()
+        await asyncio.wait_for(asyncio.gather(*writing), ARRIVES)
+        for _ in range(2):
+            for reader in readers:
+                await asyncio.wait_for(reader.fence(), ARRIVES)
+        for task in reading:
+            task.cancel()
+        for error in await asyncio.gather(*reading, return_exceptions=True):
+            if isinstance(error, Exception):
+                raise error
+        cluster.close_history()
+    verdict = check(cluster.history, settles=0.0)
+    again = sum(writer.again for writer in writers)
+    print(f"seed {seed}: {again} sent again, checked {dict(verdict.checked)}, excused {dict(verdict.excused)}")
+    assert not verdict.violations, "\n".join(map(str, verdict.violations[:20]))
+    assert again
 
 
 @pytest.mark.parametrize("nodes", [3, 5, 8])
