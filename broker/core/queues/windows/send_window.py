@@ -67,7 +67,7 @@ class SendWindow:
         # What the present connection has to send again before anything else; None: nothing.
         self.resend: deque[Delivery] | None = None
         self.held: HeldDeliveries | None = None  # what may not leave yet, once there was any
-        self.spent = False  # whether the last `send_again` or `send_waiting` ended because it had done enough for one turn
+        self.spent = False  # whether `send_again` or `send_waiting` ended because it had done enough for one turn
         self._client_id = ledger.client_id
         self._ledger = ledger
         self._load = totals
