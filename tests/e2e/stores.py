@@ -30,8 +30,12 @@ class Kept(ABC):
         """The tables are plain enough to be changed by hand."""
 
     @abstractmethod
+    def count(self, statement: str) -> int:
+        """The one number that a statement gives."""
+
     def on_disk_alone(self) -> int:
         """Messages that the store has for a broker which counts them, and has none of them in memory."""
+        return self.count(ALONE)
 
     def pass_(self, seconds: float) -> None:
         """Everything in the store happened so much earlier."""
@@ -51,9 +55,9 @@ class InFile(Kept):
             for statement in statements:
                 db.execute(statement)
 
-    def on_disk_alone(self) -> int:
+    def count(self, statement: str) -> int:
         with closing(sqlite3.connect(self.folder / "canopy.db")) as db:
-            found: int = db.execute(ALONE).fetchone()[0]
+            found: int = db.execute(statement).fetchone()[0]
         return found
 
 
@@ -72,8 +76,8 @@ class InDatabase(Kept):
         for statement in statements:
             self.server.ask(f'SET search_path = "{self.name}"', then=statement)
 
-    def on_disk_alone(self) -> int:
-        [[found]] = self.server.ask(f'SET search_path = "{self.name}"', then=ALONE)
+    def count(self, statement: str) -> int:
+        [[found]] = self.server.ask(f'SET search_path = "{self.name}"', then=statement)
         return int(found)
 
 

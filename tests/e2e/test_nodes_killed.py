@@ -105,8 +105,15 @@ async def heard(node: Node, count: int) -> dict[str, list[int]]:
     return found
 
 
-@pytest.mark.parametrize("pair", ["sqlite", "postgresql"], indirect=True)
-@pytest.mark.parametrize("ends", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("pair", "ends"),
+    [
+        ("sqlite", signal.SIGKILL),
+        pytest.param("sqlite", signal.SIGTERM, marks=pytest.mark.long),
+        pytest.param("postgresql", signal.SIGKILL, marks=pytest.mark.long),
+    ],
+    indirect=["pair"],
+)
 async def test_what_waits_for_a_node_that_is_away_survives_the_end_of_the_publishers_node(
     pair: Pair, ends: signal.Signals
 ) -> None:

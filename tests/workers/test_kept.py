@@ -21,6 +21,8 @@ from tests.workers.test_serving import LONG, as_json, is_there
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
+FOR_NODES: Final = "SELECT count(*) FROM session WHERE client_id LIKE '$node/to/%'"
+
 WORKERS: Final = 3
 CLIENTS: Final = 8
 
@@ -168,6 +170,9 @@ async def test_sessions_and_messages_outlive_each_number_of_workers(house: Worke
     reader = await house.peer("", clean=True, expiry=0)
     await reader.subscribe("kept/#")
     assert {(await reader.message()).topic for _ in range(4)} == {f"kept/{round_}" for round_ in range(4)}
+    await house.stop()
+    # There are no other workers any more.
+    assert await asyncio.to_thread(house.kept.count, FOR_NODES) == 0
 
 
 async def removed(house: Workers) -> dict[str, Any]:

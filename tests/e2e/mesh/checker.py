@@ -5,10 +5,12 @@ It excuses what the page excuses, and nothing else:
 - a client that came to another node while that could not reach its own has, or may have, two sessions that become
   one: what was on its way meanwhile may be in both, and what may have been sent in one is not sent again (QoS 2); what
   it publishes with a packet identifier that one of them knows is taken for a repetition (QoS 2);
-- a message that waits in the memory of a node for one that cannot be reached ends with that node's process;
+- a message of QoS 2 that has waited on the disk of a node for one that could not be reached may come twice when that
+  node's process ends just then;
 - a session that has moved while a third node could not be reached misses what is published there until that is over,
   or gets it again, if one of its own nodes ends before, or did not answer in time;
-- a process that starts while a node cannot be reached does not know what that one's clients want;
+- a process that starts while a node cannot be reached does not know what that one's clients want by now, of those that
+  have come there since;
 - a message of QoS 2 that a process has when it ends, before it has acknowledged it, may not come, or come twice, to a
   client that moves, or whose process ends too, before it is acknowledged;
 - what a publisher publishes at another node may overtake what waits for a node that cannot be reached;
@@ -229,12 +231,11 @@ def _at_least_once(whole: _Whole, verdict: Verdict) -> None:
 
 
 def _may_be_lost(whole: _Whole, sent: Sent, acknowledged: Acknowledged, client: str) -> bool:
-    """It was of QoS 2, and sent in a session of two that became one; or a third node had it when the session moved
-    without that; or it waited in the memory of a node that could not reach the client's, and that process ended."""
+    """It was of QoS 2, and sent in a session of two that became one, or on its way as its node ended; or a third node
+    had it when the session moved without that, or had begun without knowing that the client is there."""
     return (
         (sent.qos == 2 and _ended_with_a_session(whole, sent, client))
         or any(_moved_without(whole, node, client, sent.at) for node in {sent.node, acknowledged.node})
-        or any(_ended_with(whole, node, client, sent.at) for node in {sent.node, acknowledged.node})
         or (sent.qos == 2 and whole.split(sent.client, sent.at, acknowledged.at))
         or (sent.qos == 2 and _died_in_between(whole, sent, acknowledged, client))
         or _began_without(whole, sent.node, client, sent.at)
@@ -272,19 +273,6 @@ def _ended(whole: _Whole, client: str, before: Opened, event: Opened, end: float
     )
 
 
-def _ended_with(whole: _Whole, node: str, client: str, at: float) -> bool:
-    """Whether the process of a node, which had the message at this time, ended while the client's could not be
-    reached."""
-    for fault in whole.faults:
-        if fault.kind != "kill" or fault.nodes[0] != node or fault.at < at:
-            continue
-        for home in whole.homes_between(client, at, fault.at) - {node}:
-            found = whole.apart(node, home, at, fault.at, fault)
-            if found is not None and found[0] <= at and fault.at <= found[1]:
-                return True
-    return False
-
-
 def _died_in_between(whole: _Whole, sent: Sent, acknowledged: Acknowledged, client: str) -> bool:
     """Whether the process to which it was sent ended before it was acknowledged, and until then the subscriber moved,
     or the process of its node ended too."""
@@ -299,14 +287,16 @@ def _died_in_between(whole: _Whole, sent: Sent, acknowledged: Acknowledged, clie
 
 def _began_without(whole: _Whole, node: str, client: str, at: float) -> bool:
     """Whether the process of a node, which had the message at this time, had begun when the client's node could not be
-    reached, and had not reached it since."""
+    reached, and had not reached it since; and the client came there so late that the process before did not know it."""
     for fault in whole.faults:
         if fault.kind != "kill" or fault.nodes[0] != node or fault.until > at:
             continue
         for home in whole.homes_between(client, at, at) - {node}:
             found = whole.apart(node, home, fault.until, fault.until, fault)
             if found is not None and at <= found[1]:
-                return True
+                known = min(fault.at, found[0]) - whole.settles
+                if whole.homes_between(client, known, at) != {home}:
+                    return True
     return False
 
 
@@ -339,6 +329,7 @@ def _exactly_once(whole: _Whole, verdict: Verdict) -> None:
             and (
                 whole.one_of_two(client, topic, (number,), events[-1].at)
                 or _came_late(whole, client, whole.messages.get((topic, number)))
+                or _sent_again(whole, client, whole.messages.get((topic, number)))
             ),
             client,
             f"{topic} {number} came {len(events)} times: {[(event.node, round(event.at, 3)) for event in events]}",
@@ -355,6 +346,20 @@ def _came_late(whole: _Whole, client: str, sent: Sent | None) -> bool:
         return True
     nodes = {sent.node} if acknowledged is None else {sent.node, acknowledged.node}
     return any(_moved_without(whole, node, client, sent.at) for node in nodes)
+
+
+def _sent_again(whole: _Whole, client: str, sent: Sent | None) -> bool:
+    """Whether it may have waited at its node for the client's, and that process ended soon after they met again."""
+    if sent is None:
+        return False
+    for fault in whole.faults:
+        if fault.kind != "kill" or fault.nodes[0] != sent.node or fault.at < sent.at:
+            continue
+        for home in whole.homes_between(client, sent.at, fault.at) - {sent.node}:
+            found = whole.apart(sent.node, home, sent.at, sent.at + whole.settles, fault)
+            if found is not None and fault.at <= found[1] + whole.settles:
+                return True
+    return False
 
 
 def _was_overtaken(whole: _Whole, event: Received, before: Received) -> bool:
