@@ -40,6 +40,7 @@ class Estate(ABC):
         count: the sessions of clients that were there when it was taken.
         sessions: those that were read and have not come here yet, with the numbers by which the store knows them.
         broadcasts: messages that were on their way to very many; `passed` names those of `sessions`.
+        received: packet identifiers of QoS 2 messages of other nodes that the node has had, by their names.
         read_at: the broker's clock when it was taken, from which the records' seconds count.
     """
 
@@ -49,6 +50,7 @@ class Estate(ABC):
         self.count = 0
         self.sessions: deque[tuple[int, SessionRecord]] = deque()
         self.broadcasts: list[BroadcastRecord] = []
+        self.received: dict[str, list[int]] = {}
 
     @abstractmethod
     async def more(self) -> bool:

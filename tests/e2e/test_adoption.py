@@ -209,6 +209,39 @@ async def until_wanted(publisher: Peer, peer: Peer) -> None:
 
 
 @pytest.mark.long
+async def test_what_is_published_while_a_node_is_dead_comes_to_its_sessions(house: House) -> None:
+    """At the node that takes them and at another one, before they are taken and after; once, in order."""
+    dead, *others = house.nodes
+    peer = await dead.peer("c")
+    await peer.subscribe(("t/#", 2))
+    await peer.disconnect()
+    # One that has nothing to do with it wants the same.
+    await (await others[0].peer("other")).subscribe(("t/#", 0))
+    publishers = [await node.peer(f"p {node.name}") for node in others]
+    for publisher, node, qos in zip(publishers, others, (1, 2), strict=True):
+        await publisher.publish(f"t/{node.name}", b"0", qos=qos)
+    await dead.kill()
+    await until(lambda: all(node.told("node left", dead.name) for node in others))
+    for number in range(1, 10):
+        for publisher, node, qos in zip(publishers, others, (1, 2), strict=True):
+            await publisher.publish(f"t/{node.name}", b"%d" % number, qos=qos)
+    await house.adopted(dead)
+    peer = await others[0].peer("c", present=True)
+    for publisher, node, qos in zip(publishers, others, (1, 2), strict=True):
+        await publisher.publish(f"t/{node.name}", b"10", qos=qos)
+    found = [await peer.message() for _ in range(22)]
+    for node in others:
+        assert [int(one.payload) for one in found if one.topic == f"t/{node.name}"] == list(range(11))
+    assert await peer.fence() == []
+    # The dead node comes back, and gets what waits for it: nobody has it again.
+    await dead.start()
+    await until(lambda: all(node.told("node connected", dead.name) for node in others))
+    await publishers[1].publish(f"t/{others[1].name}", b"11", qos=2)
+    assert (await peer.message()).payload == b"11"
+    assert await peer.fence() == []
+
+
+@pytest.mark.long
 async def test_a_node_that_stood_still_ends_when_it_goes_on(house: House) -> None:
     """Its sessions are elsewhere: it acknowledges nothing more, says 0x8B to its clients, and ends with an error."""
     dead, *others = house.nodes

@@ -39,6 +39,8 @@ class Adopter:
         """Sessions that have come so."""
         self.dropped = 0
         """Messages that came with them and are lost: no room, or none that may be sent again."""
+        self.came: Callable[[Estate, list[Session]], None] | None = None
+        """Who is told of those that are new here, for which messages wait elsewhere, perhaps."""
         self._router = router
         self._giving = giving
         self._name = name
@@ -53,6 +55,7 @@ class Adopter:
         router = self._router
         router.peers.drain(router, self._now())
         came: list[str] = []
+        fresh: list[Session] = []
         for _ in range(len(estate.sessions)):
             number, record = estate.sessions[0]
             if self._giving(record.client_id):
@@ -60,7 +63,7 @@ class Adopter:
                 continue
             estate.sessions.popleft()
             most -= 1 + len(record.subscriptions) + len(record.deliveries) + len(record.pages)
-            self._put(estate, number, record)
+            self._put(estate, number, record, fresh)
             estate.took(number)
             came.append(record.client_id)
             if most <= 0:
@@ -69,9 +72,11 @@ class Adopter:
         self.adopted += len(came)
         if came:
             self._name(came)
+        if fresh and self.came is not None:
+            self.came(estate, fresh)
         return came
 
-    def _put(self, estate: Estate, number: int, record: SessionRecord) -> None:
+    def _put(self, estate: Estate, number: int, record: SessionRecord, fresh: list[Session]) -> None:
         router, now = self._router, self._now()
         session = router.sessions.get(record.client_id)
         if session is not None and session.outbox is None:
@@ -82,6 +87,7 @@ class Adopter:
             deliveries, record.deliveries = record.deliveries, []
             session = admit(router, record, estate.read_at)
             router.nodes.numbers.keep(record.numbers.values())
+            fresh.append(session)
         elif is_of(router, session, record, now):
             subscribe(router, session, record.subscriptions)
             deliveries, lost = waiting_again(session, record.deliveries)

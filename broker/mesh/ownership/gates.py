@@ -33,6 +33,9 @@ MOST: Final = 65_536
 SOURCES: Final = 16
 """Moves of a session, one after the other, of which a node that cannot be reached has heard in part, at most."""
 
+TOGETHER: Final = 10.0
+"""Seconds within which gates open together whose time is over, at most."""
+
 SPEAKS: Final = 3
 """The version of the mesh from which on nodes know of all this."""
 
@@ -40,6 +43,8 @@ MARK: Final = "!"
 """What stands behind the name of a move in a mark."""
 
 FROM: Final = f"{NODES}from/"
+LATE: Final = f"{NODES}late/"
+"""How the publisher of a message is called that another node has published, and has handed over."""
 
 
 def name_of(client_id: str, time: int) -> str:
@@ -120,10 +125,16 @@ class Gates(LateListener):
         """Sessions of a node are here now, and all that comes for the move of this name is for them."""
         if name in self._gates or len(self._of) + len(sessions) > MOST:
             return None
-        gate = self._gates[name] = Gate(name, giver, sessions, self._now() + self._expiry)
+        gate = self._gates[name] = Gate(name, giver, sessions, self._until())
         for session in sessions:
             self._of[session] = gate
         return gate
+
+    def _until(self) -> float:
+        """When the time of a gate is over that begins now; many at once, so that they are told of together."""
+        until = self._now() + self._expiry
+        step = min(TOGETHER, self._expiry / 4)
+        return until if until == inf else (until // step + 1.0) * step
 
     def shut(self, gate: Gate, missed: Iterable[Missed]) -> set[str]:
         """It is known which nodes were missed: shut the sessions to them, but for those that have made their mark.
@@ -174,7 +185,7 @@ class Gates(LateListener):
             return 0
         if not gate.coming and other not in gate.missed:
             return 0
-        message.publisher = f"{NODES}late/{other}"
+        message.publisher = LATE + other
         return self.put(gate, message)
 
     def put(self, gate: Gate, message: Message) -> int:
@@ -211,12 +222,18 @@ class Gates(LateListener):
 
     # -- sessions that go ----------------------------------------------------------------------------------------------
 
-    def missed(self, session: Session, nodes: set[str]) -> list[Missed]:
-        """What of a session that goes now these nodes and those that it is shut to have not sent yet."""
+    def going(self, session: Session, to: str) -> None:
+        """A session is about to go to a node: what that has for it comes here before, behind all that is on its way."""
+        gate = self._of.get(session)
+        if gate is not None and to in gate.missed and to not in gate.asked:
+            self._ask(gate, to)
+
+    def missed(self, session: Session, to: str, nodes: set[str]) -> list[Missed]:
+        """What of a session that goes to a node now these nodes and those that it is shut to have not sent yet."""
         gate = self._of.get(session)
         shut = {} if gate is None else gate.missed
         found: list[Missed] = []
-        for node in nodes | shut.keys():
+        for node in (nodes | shut.keys()) - {to}:
             sources = [Source(self.node)]
             if gate is not None and node in shut:
                 older = [each for each in shut[node].sources if not self._never_told(node, each)]
@@ -239,7 +256,7 @@ class Gates(LateListener):
         """Tell these nodes that a session goes to a node, at once or when they are there."""
         for each in missed:
             if self._owing + 1 + len(filters) <= MOST and (each.node, name) not in self._owed:
-                owed = self._owed[each.node, name] = Owed(Late(name, to, each, filters), self._now() + self._expiry)
+                owed = self._owed[each.node, name] = Owed(Late(name, to, each, filters), self._until())
                 self._owing += 1 + len(filters)
                 if self._there(each.node):
                     self._tell(owed)
@@ -290,12 +307,15 @@ class Gates(LateListener):
     def tick(self) -> None:
         """Open the gates whose time is over."""
         now = self._now()
+        opened: dict[str, int] = {}
         for gate in list(takewhile(lambda gate: gate.due <= now, self._gates.values())):
             for node in list(gate.missed):
                 self.opened_late += 1
-                self._log.warning("messages may be missing", node=node, sessions=len(gate.sessions), move=gate.name)
+                opened[node] = opened.get(node, 0) + len(gate.sessions)
                 self._open(gate, node)
             self._end(gate)
+        for node, sessions in opened.items():
+            self._log.warning("messages may be missing", node=node, sessions=sessions)
         for key, _ in list(takewhile(lambda item: item[1].due <= now, self._owed.items())):
             self._settled(*key)
 

@@ -95,14 +95,15 @@ class Giver:
         send: Callable[[str, Message], None],
         over: Callable[[Giving], None],
         barrier: Callable[[Callable[[set[str]], None]], None],
+        going: Callable[[Giving], None],
         parting: Callable[[Giving], None],
         now: Callable[[], float],
         log: Any,
         most_bytes: int,
     ) -> None:
         """`node`: this one. `over`: who is told that one has gone, or stays. `barrier`: calls when all has arrived that
-        the nodes had published for this one, with those of which that is not sure. `parting`: is told when what comes
-        to a session from now on does not go along any more."""
+        the nodes had published for this one, with those of which that is not sure. `going`: is told before; `parting`:
+        when what comes to a session from now on does not go along any more."""
         self.givings: dict[str, Giving] = {}
         self.moved = 0
         """Sessions that have gone to other nodes."""
@@ -114,6 +115,7 @@ class Giver:
         self._send = send
         self._over = over
         self._barrier = barrier
+        self._going = going
         self._parting = parting
         self._now = now
         self._log = log
@@ -266,6 +268,7 @@ class Giver:
         if giving is not None and not giving.rest and giving.writer is not None and giving.writer.over:
             giving.rest = True
             giving.without = set(without)
+            self._going(giving)
             # What nodes sent before they knew it is still on its way here, perhaps.
             self._barrier(lambda missed: self._begin_rest(giving, missed))
 

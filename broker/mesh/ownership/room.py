@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from broker.core.connection.handshake import RESERVED
 from broker.core.hooks import Owner, OwnerClaim
+from broker.core.queues.message import Message as CoreMessage
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.mesh.bus import OWNERSHIP, Bus, ProtocolFault, Room
@@ -34,12 +35,14 @@ from broker.mesh.ownership.messages import (
     Knows,
     Late,
     Message,
+    Missed,
     Noted,
     Offer,
     Part,
     Pass,
     Passed,
     Ready,
+    Source,
     Taken,
     Took,
     Without,
@@ -47,6 +50,7 @@ from broker.mesh.ownership.messages import (
     encode,
 )
 from broker.mesh.ownership.taking import Taker
+from broker.store.adoptions import Estate
 from broker.store.groups.principals import Principals
 
 COMPARED: Final = 1_000
@@ -93,6 +97,10 @@ class Shell(ABC):
         """Call something when a node has all that was published here for it until now; never if it leaves before."""
 
     @abstractmethod
+    def waiting(self, missed: Missed, filters: list[str]) -> list[CoreMessage]:
+        """What waits here for sessions with these topic filters in the queue of a node that had them."""
+
+    @abstractmethod
     def hand_over(self, late: Late) -> None:
         """Put what waits for sessions that have moved into the queue of their node, and the mark behind it."""
 
@@ -135,7 +143,17 @@ class Ownership(Room, Owner):
         self.gates = Gates(bus.node, router, self.say_now, self._told.__contains__, bus.version, shell.now, expiry, log)
         router.publisher.late = self.gates
         self.giver = Giver(
-            bus.node, router, known, self.say, self._given, self.barrier, self._parting, shell.now, log, most_read
+            bus.node,
+            router,
+            known,
+            self.say,
+            self._given,
+            self.barrier,
+            lambda giving: self.gates.going(giving.session, giving.node),
+            self._parting,
+            shell.now,
+            log,
+            most_read,
         )
         self.taker = Taker(
             router,
@@ -155,6 +173,7 @@ class Ownership(Room, Owner):
         """Who is told of each client that has come to a node, here and before others hear that it may have its session:
         its identifier, its user, and whether its session begins anew."""
         self.adopter = Adopter(router, self._hall.giving, self._name, shell.now, log)
+        self.adopter.came = self._adopted
         self.leaving: Leaving | None = None
         """This node is about to go: what it offers to others."""
         # When this node was last found to have stood still.
@@ -329,7 +348,7 @@ class Ownership(Room, Owner):
         """What comes to a session from now on does not go along: say of whom more may come, and tell those."""
         filters = filters_of([giving.session])
         if filters and self._bus.version(giving.node) >= SPEAKS:
-            missed = self.gates.missed(giving.session, giving.without)
+            missed = self.gates.missed(giving.session, giving.node, giving.without)
             if missed:
                 self.say(giving.node, Without(giving.client_id, giving.ask.time, missed))
                 self.gates.owe(name_of(giving.client_id, giving.ask.time), giving.node, missed, filters)
@@ -343,6 +362,18 @@ class Ownership(Room, Owner):
         if not self._hall.giving(giving.client_id):
             self.taker.given(giving.client_id)
             self.claims.given(giving.client_id)
+
+    def _adopted(self, estate: Estate, sessions: list[Session]) -> None:
+        """Have what waits for a dead node, here and at others, come to sessions of its that are new here."""
+        gate = self.gates.begin(f"{estate.node}-{self.claims.next()}", estate.node, sessions)
+        if gate is None:
+            return
+        own, sources, received = self._bus.node, [Source(estate.node)], estate.received
+        for message in self._shell.waiting(Missed(own, sources, received.get(own, [])), filters_of(sessions)):
+            self.gates.put(gate, message)
+        nodes = self._shell.known() - {estate.node}
+        self.gates.shut(gate, [Missed(node, sources, received.get(node, [])) for node in nodes])
+        self._shell.settle(lambda _: self.gates.ask(gate))
 
     # -- nodes that were not there -------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.mesh.bus import ProtocolFault
 from broker.mesh.ownership.claims import Claim, Claims
-from broker.mesh.ownership.gates import Gate, Gates, drop_waiting, name_of
+from broker.mesh.ownership.gates import LATE, Gate, Gates, drop_waiting, name_of
 from broker.mesh.ownership.merging import is_of, waiting_again
 from broker.mesh.ownership.messages import Message, Missed, Part, Ready, Taken, Took, Without
 from broker.mesh.ownership.records import SessionReader
@@ -266,10 +266,10 @@ def _without(
     rest: Sequence[DeliveryRecord], old: str, here: Sequence[DeliveryRecord], new: str
 ) -> list[DeliveryRecord]:
     """What of the rest did not come here as well. Of equal messages the last are those that came to both nodes."""
-    both = Counter(_key(kept, new) for kept in here)
+    both = Counter(_key(kept, new, new) for kept in here)
     found: list[DeliveryRecord] = []
     for kept in reversed(rest):
-        key = _key(kept, old)
+        key = _key(kept, old, new)
         if both[key] > 0:
             both[key] -= 1
         else:
@@ -278,13 +278,16 @@ def _without(
     return found
 
 
-def _key(kept: DeliveryRecord, node: str) -> tuple[object, ...]:
+def _key(kept: DeliveryRecord, node: str, new: str) -> tuple[object, ...]:
     """What is the same of a message that came to two nodes; `node`: the one that has this record of it.
 
-    A node has the publisher's name if that is connected there, and otherwise the name of the publisher's node.
+    A node has the publisher's name if that is connected there, and otherwise the name of the publisher's node. What the
+    new node has handed over to the old one came to it itself, too, if it was published since the session is there.
     """
     message = kept.message
     assert message is not None
     publisher = message.publisher
     origin = publisher if publisher.startswith(NODES) else f"{NODES}from/{node}"
+    if publisher == LATE + new:
+        origin = f"{NODES}from/{new}"
     return (origin, message.topic, message.payload, message.properties, kept.qos, kept.identifiers)

@@ -22,7 +22,7 @@ from tests.mesh.brokers import Nodes, Start
 from tests.support.waiting import until
 
 KEPT = ((wire.SESSION_EXPIRY, 1_000),)
-SETTINGS = {"confirm_timeout": 0.4}
+SETTINGS = {"confirm_timeout": 2.0}
 HEALED = [("ac", "bc"), ("bc", "ac"), ("bc",), ("ac",)]
 """The pairs that cannot reach each other, in the order in which they can again."""
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import structlog
 
 from broker.core.codec.packets import Publish, Will
 from broker.core.limits import Limits
+from broker.core.queues.message import Message
 from broker.mesh.bus import OWNERSHIP, WILLS, Bus, Room
+from broker.mesh.ownership.messages import Late, Missed
 from broker.mesh.ownership.room import Ownership, Shell
 from broker.mesh.wills.room import Wills, WillTerms
 from broker.store.groups.principals import Principals
@@ -103,9 +106,22 @@ class Node(Shell):
         del node
         self.calls.append(call)
 
-    def settle(self, call: Callable[[], None]) -> None:
+    def settle(self, call: Callable[[set[str]], None]) -> None:
         """Nobody wants anything of others."""
-        self.calls.append(call)
+        self.calls.append(partial(call, set[str]()))
+
+    def known(self) -> set[str]:
+        """Nothing waits for those that are not there."""
+        return set(self.bus.there)
+
+    def waiting(self, missed: Missed, filters: list[str]) -> list[Message]:
+        """Nothing waits."""
+        del missed, filters
+        return []
+
+    def hand_over(self, late: Late) -> None:
+        """The bus speaks no version that has it."""
+        raise AssertionError(late)
 
     def run(self) -> bool:
         """What was put off. Whether there was anything."""

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from broker.core.persistence.journal import SessionRecord
+from broker.core.persistence.restore import admit
+from broker.core.principal import Principal
 from broker.store import StoreError
 from broker.store.adoptions import Abandoned
 from broker.store.groups.group import Adopted
@@ -190,6 +193,26 @@ async def test_in_one_turn_about_so_many_come(start: Start) -> None:
     await estate.kept()
     await estate.close()
     assert node.named == ["c0", "c1", "c2", "c3", "c4", "c5", "publisher"]
+
+
+async def test_what_the_dead_node_had_received_of_others_comes_along(start: Start) -> None:
+    """The packet identifiers of their QoS 2 messages, with which they are not sent again [MQTT-4.3.3-10]."""
+    dead, node = await start(), await start()
+    await (await dead.peer("c")).subscribe(("t", 1))
+    record = SessionRecord("$node/from/x", 1_000, 0.0, Principal(client_id="$node/from/x"))
+    record.received = [7, 9]
+    admit(dead.broker.router, record, dead.broker.loop.time())
+    dead.broker.after_batch()
+    commits = dead.broker.router.commits
+    assert commits is not None
+    await until(lambda: not commits.pending())
+    await dead.die()
+    await dead.expire()
+    estate = await node.take(dead)
+    assert estate.received == {"x": [7, 9]}
+    assert await estate.more()
+    assert [record.client_id for _, record in estate.sessions] == ["c"]
+    await estate.close()
 
 
 async def test_of_two_one_takes_it(start: Start) -> None:
