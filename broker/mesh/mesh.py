@@ -100,6 +100,7 @@ class Mesh(NodeListener):
             settings.confirm_timeout,
             principals,
             expiry=settings.node_expiry,
+            most_missed=settings.queue_bytes // 8,
         )
         self.ownership.claimed = self._claimed
         bus.attach(OWNERSHIP, self.ownership)

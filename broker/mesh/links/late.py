@@ -66,6 +66,8 @@ def waiting(links: Mapping[str, NodeLink], missed: Missed, filters: list[str]) -
 
 
 def _of(deliveries: list[Delivery], move: str, received: set[int], filters: list[str]) -> Iterator[Message]:
+    if not deliveries:
+        return
     trie = create(COMPACT)
     for topic_filter in filters:
         trie.insert(topic_filter)

@@ -1,13 +1,11 @@
 """Sessions that have come here while another node could not be reached: what is published there comes its own way.
 
-A node X that the old node of a session and this one could not both reach during the move has messages for the session
-in its queue for the old node, and perhaps in that for this one, too. So the session is *shut* to X until X says so in
-the stream of what it publishes for this node: first X puts there what waits for the old node (`links.late`), named by
-the move (`name_of`), and then a mark, behind which all comes as usual.
+A node X that did not take part in a move has messages for the session in its queue for the old node, and perhaps in
+that for this. The session is *shut* to X until X has put the former behind the latter (`links.late`), then a mark.
 
-Owns the gates of this node, and what it owes others as the old node of sessions: to tell each X of the move before X
-sends it anything else. Promises: a gate opens with the mark, when X does not know of marks, or after `expiry` seconds;
-there are no more than `MOST` gates and as many messages owed: beyond, sessions move as if all nodes had been reached.
+Owns the gates of this node, and what it owes others as an old node: to tell each X of the move before X sends it more.
+Promises: a gate opens with the mark, where X knows of none, or after `expiry` seconds; both stay within a bound in the
+bytes of topic filters, so that X can be told of all in one go: beyond, sessions move as if all nodes had been reached.
 """
 
 from __future__ import annotations
@@ -27,8 +25,8 @@ from broker.core.session.session import Session
 from broker.mesh.ownership.messages import Late, Missed, Noted, Source
 from broker.mesh.ownership.messages import Message as Said
 
-MOST: Final = 65_536
-"""Sessions that may be shut to nodes, and topic filters in what is owed to nodes, at most."""
+ITEM: Final = 128
+"""Bytes that a session or a topic filter counts for besides its text."""
 
 SOURCES: Final = 16
 """Moves of a session, one after the other, of which a node that cannot be reached has heard in part, at most."""
@@ -55,10 +53,12 @@ def name_of(client_id: str, time: int) -> str:
 class Gate:
     """Sessions that have come from a node in one go. `name`: of the move; `missed`: by name, whom they are shut to."""
 
-    def __init__(self, name: str, giver: str, sessions: list[Session], due: float) -> None:
+    def __init__(self, name: str, giver: str, sessions: list[Session], filters: list[str], due: float) -> None:
         self.name = name
         self.giver = giver
         self.sessions = sessions
+        self.filters = filters
+        self.size = _size(filters)
         self.due = due
         # Which of the nodes were asked for their mark.
         self.asked: set[str] = set()
@@ -73,6 +73,7 @@ class Owed:
 
     def __init__(self, late: Late, due: float) -> None:
         self.late = late
+        self.size = _size(late.filters)
         self.due = due
         self.told = False
 
@@ -89,9 +90,10 @@ class Gates(LateListener):
         version: Callable[[str], int],
         now: Callable[[], float],
         expiry: float,
+        most_bytes: int,
         log: Any,
     ) -> None:
-        """`say_now`: says something to a node before all that is sent to it after."""
+        """`say_now`: says something to a node before all that is sent to it after. `most_bytes`: see above, each."""
         self.opened_late = 0
         """Gates that opened because their time was over: the sessions may have missed messages of that node."""
         self.node = node
@@ -101,11 +103,13 @@ class Gates(LateListener):
         self._version = version
         self._now = now
         self._expiry = expiry
+        self._most_bytes = most_bytes
         self._log = log
         # Both in the order in which their time is over.
         self._gates: dict[str, Gate] = {}
         self._owed: dict[tuple[str, str], Owed] = {}
-        self._owing = 0
+        # Their bytes.
+        self._shutting = self._owing = 0
         self._of: dict[Session, Gate] = {}
         # What nodes that are there have something for.
         self._knows: dict[str, set[str]] = {}
@@ -123,9 +127,11 @@ class Gates(LateListener):
 
     def begin(self, name: str, giver: str, sessions: list[Session]) -> Gate | None:
         """Sessions of a node are here now, and all that comes for the move of this name is for them."""
-        if name in self._gates or len(self._of) + len(sessions) > MOST:
+        gate = Gate(name, giver, sessions, filters_of(sessions), self._until())
+        if name in self._gates or self._shutting + gate.size > self._most_bytes:
             return None
-        gate = self._gates[name] = Gate(name, giver, sessions, self._until())
+        self._gates[name] = gate
+        self._shutting += gate.size
         for session in sessions:
             self._of[session] = gate
         return gate
@@ -166,7 +172,7 @@ class Gates(LateListener):
             self._open(gate, node)
             return
         gate.asked.add(node)
-        self._say_now(node, Late(gate.name, self.node, gate.missed[node], filters_of(gate.sessions)))
+        self._say_now(node, Late(gate.name, self.node, gate.missed[node], gate.filters))
 
     def came(self, move: str, node: str, message: Message) -> int:
         """See `LateListener.came`."""
@@ -207,7 +213,8 @@ class Gates(LateListener):
             self._end(gate)
 
     def _end(self, gate: Gate) -> None:
-        self._gates.pop(gate.name, None)
+        if self._gates.pop(gate.name, None) is not None:
+            self._shutting -= gate.size
         for session in gate.sessions:
             self._of.pop(session, None)
 
@@ -255,9 +262,10 @@ class Gates(LateListener):
     def owe(self, name: str, to: str, missed: Iterable[Missed], filters: list[str]) -> None:
         """Tell these nodes that a session goes to a node, at once or when they are there."""
         for each in missed:
-            if self._owing + 1 + len(filters) <= MOST and (each.node, name) not in self._owed:
-                owed = self._owed[each.node, name] = Owed(Late(name, to, each, filters), self._until())
-                self._owing += 1 + len(filters)
+            owed = Owed(Late(name, to, each, filters), self._until())
+            if self._owing + owed.size <= self._most_bytes and (each.node, name) not in self._owed:
+                self._owed[each.node, name] = owed
+                self._owing += owed.size
                 if self._there(each.node):
                     self._tell(owed)
 
@@ -272,7 +280,7 @@ class Gates(LateListener):
     def _settled(self, node: str, name: str) -> None:
         owed = self._owed.pop((node, name), None)
         if owed is not None:
-            self._owing -= 1 + len(owed.late.filters)
+            self._owing -= owed.size
 
     def noted(self, node: str, noted: Noted) -> None:
         """A node has heard of it."""
@@ -326,6 +334,10 @@ def filters_of(sessions: Iterable[Session]) -> list[str]:
         each.topic_filter: None for session in sessions for each in session.subscriptions.values() if not each.group
     }
     return list(found)
+
+
+def _size(filters: list[str]) -> int:
+    return ITEM + sum(ITEM + len(each.encode()) for each in filters)
 
 
 def drop_waiting(session: Session, publishers: set[str]) -> None:

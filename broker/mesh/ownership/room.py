@@ -64,6 +64,9 @@ MOST_READ: Final = 268_435_456
 """Bytes of messages that are read from disk to go along with one session, if nothing else is said."""
 
 
+MOST_MISSED: Final = 8_388_608
+"""Bytes of topic filters of sessions that have moved without some node, if nothing else is said."""
+
 HELD_UP: Final = 0.5
 """Seconds by which `tick` is late where this node has stood still, and seconds for what came meanwhile to be heard."""
 
@@ -125,9 +128,10 @@ class Ownership(Room, Owner):
         principals: Principals | None = None,
         most_read: int = MOST_READ,
         expiry: float = inf,
+        most_missed: int = MOST_MISSED,
     ) -> None:
         """`timeout`: seconds that a node is waited for (`mesh.confirm_timeout`). `most_read`: see `MOST_READ`.
-        `expiry`: seconds that a node that is gone may come back (`mesh.node_expiry`)."""
+        `expiry`: seconds that a node that is gone may come back (`mesh.node_expiry`). `most_missed`: see `Gates`."""
         known = Principals() if principals is None else principals
         # What is still to be said to each node in this turn.
         self._to_say: dict[str, list[Message]] = {}
@@ -140,7 +144,9 @@ class Ownership(Room, Owner):
         self.claims = Claims(bus.node, self._hall, shell.wall, timeout)
         # Two of them have to fit into the time that a claim has.
         self.barriers = Barriers(self.say, shell.now, timeout / 2)
-        self.gates = Gates(bus.node, router, self.say_now, self._told.__contains__, bus.version, shell.now, expiry, log)
+        self.gates = Gates(
+            bus.node, router, self.say_now, self._told.__contains__, bus.version, shell.now, expiry, most_missed, log
+        )
         router.publisher.late = self.gates
         self.giver = Giver(
             bus.node,

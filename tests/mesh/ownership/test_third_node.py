@@ -14,7 +14,6 @@ import pytest
 
 from broker.core.queues.message import Message
 from broker.core.routing.nodes import with_share
-from broker.mesh.ownership import gates
 from broker.mesh.ownership.giving import Giving
 from tests.e2e import wire
 from tests.e2e.wire import Peer, ack
@@ -244,18 +243,17 @@ async def test_with_an_older_node_sessions_move_as_before(start: Start, older: s
     assert await numbers(hears, 1) == [2]
 
 
-async def test_more_than_may_be_shut_move_as_before(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here and at their old node."""
-    monkeypatch.setattr(gates, "MOST", 1)
-    nodes = await start("a", "b", "c", mesh=SETTINGS)
-    others = [await nodes.join("b", f"s{number}", ("x/#", 2), clean=False, props=KEPT) for number in range(3)]
+async def test_more_than_have_room_move_as_before(start: Start) -> None:
+    """An eighth of `mesh.queue_bytes`, here and at their old node."""
+    nodes = await start("a", "b", "c", mesh={**SETTINGS, "queue_bytes": 262_144, "pipe_bytes": 65_536})
+    for number in range(4):
+        await nodes.join("b", f"s{number}", ("x" * 14_000, 2), clean=False, props=KEPT)
     await nodes.mesh.settle()
     await cut(nodes, ["ac", "bc"])
-    for number in range(3):
+    for number in range(4):
         await nodes.join("a", f"s{number}", clean=False, props=KEPT)
-    assert len(nodes.meshes["a"].ownership.gates) == 1
-    assert nodes.meshes["b"].ownership.gates.owed == 0
-    del others
+    assert len(nodes.meshes["a"].ownership.gates) == 2
+    assert nodes.meshes["b"].ownership.gates.owed == 2
     await join(nodes, "ac")
     await join(nodes, "bc")
     await over(nodes)
