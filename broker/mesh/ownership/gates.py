@@ -148,6 +148,8 @@ class Gates(LateListener):
         Which they are, as publishers. `ask` follows.
         """
         gate.coming = False
+        if self._gates.get(gate.name) is not gate:
+            return set()  # the move took longer than that
         gate.missed = {each.node: each for each in missed if each.node not in gate.marked and self._has(each)}
         shut = {FROM + node for node in gate.missed}
         for session in gate.sessions:

@@ -338,3 +338,28 @@ async def wanders(start: Start, seed: int) -> None:
     await over(nodes)
     await takes(hears)
     assert came == sent
+
+
+async def test_a_move_that_takes_longer_than_nodes_are_waited_for_shuts_nobody_out(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = await start("a", "b", "c", mesh={"node_expiry": 1.0})
+    (await subscribed(nodes, "x/#")).abort()
+    await cut(nodes, ["bc"])
+    giver, room = nodes.meshes["b"].ownership.giver, nodes.meshes["a"].ownership
+    parting = giver._parting
+
+    def parts(giving: Giving) -> None:
+        nodes.mesh.hold("b", "a")
+        parting(giving)
+
+    monkeypatch.setattr(giver, "_parting", parts)
+    coming = asyncio.create_task(comes(nodes, "a"))
+    await until(lambda: len(room.gates))
+    await until(lambda: not len(room.gates))
+    nodes.mesh.release("b", "a")
+    hears = await coming
+    await until(lambda: room.taker.moved)
+    assert nodes.brokers["a"].router.sessions["hears"].shut is None
+    await said(await nodes.join("c", "says"), (1,), 2)
+    assert await numbers(hears, 1) == [1]
