@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from broker.core.hooks import Confirmed, Confirmer, NodeListener
-from broker.core.queues.message import Message
 from broker.core.routing.loop_detection import NODES
 from broker.core.session.session import Session
 from broker.core.topics.subscription import SharedGroup
@@ -25,14 +24,13 @@ from broker.mesh.interest.confirmations import Waiter
 from broker.mesh.interest.hearing import Sink
 from broker.mesh.interest.room import InterestRoom
 from broker.mesh.interest.telling import Interest
-from broker.mesh.links.late import hand_over, waiting
 from broker.mesh.links.link import NodeLink
 from broker.mesh.links.session import NodeSession
-from broker.mesh.ownership.messages import Late, Missed
-from broker.mesh.ownership.room import Ownership, Shell
+from broker.mesh.ownership.room import Ownership
 from broker.mesh.pipes import Pipes
 from broker.mesh.presence import NodesPresence, Told
 from broker.mesh.retained.replicas import Replicas, ReplicaTerms
+from broker.mesh.shell import NodeShell
 from broker.mesh.streams import Streams
 from broker.mesh.wills.room import LARGEST_WILL, Wills, WillTerms
 from broker.net.connection import Connection
@@ -46,7 +44,6 @@ if TYPE_CHECKING:
 
 LISTENER: Final = "mesh"
 """What stands for a listener where a node is told of."""
-
 
 NUMBERED: Final = 3
 """From this version on nodes know what the number of a QoS 2 publish is (`core.routing.publish_numbers`)."""
@@ -95,7 +92,7 @@ class Mesh(NodeListener):
         self.ownership = Ownership(
             server.router,
             bus,
-            _Shell(self),
+            NodeShell(self),
             server.log,
             settings.confirm_timeout,
             principals,
@@ -400,77 +397,6 @@ class NodeSink(Sink):
             self._link.share(share, connected)
         else:
             self._link.unsubscribe(share)
-
-
-class _Shell(Shell):
-    """What the ownership of sessions needs of this broker."""
-
-    def __init__(self, mesh: Mesh) -> None:
-        self._mesh = mesh
-        self._loop = mesh.server.loop
-
-    def now(self) -> float:
-        return self._loop.time()
-
-    def wall(self) -> float:
-        return time.time()
-
-    def soon(self, call: Callable[[], None]) -> None:
-        self._loop.call_soon(self._call, call)
-
-    def known(self) -> set[str]:
-        return set(self._mesh.links)
-
-    def settle(self, call: Callable[[set[str]], None]) -> None:
-        if not self._mesh.interest.wait(_Settled(self, call), self._loop.time()):
-            self.settled(call, True)
-
-    def settled(self, call: Callable[[set[str]], None], everywhere: bool) -> None:
-        """All nodes that are there know what is wanted here, or some do not."""
-        interest = self._mesh.interest.interest
-        there = self._mesh.bus.nodes()
-        knowing = {node for node in there if everywhere or interest.confirmed_by(node) >= interest.version}
-        self.soon(lambda: call(self.known() - knowing))
-
-    def arrived(self, node: str, call: Callable[[], None]) -> None:
-        link = self._mesh.links.get(node)
-        if link is None:
-            call()
-        else:
-            link.when_arrived(call)
-
-    def waiting(self, missed: Missed, filters: list[str]) -> list[Message]:
-        return list(waiting(self._mesh.links, missed, filters))
-
-    def hand_over(self, late: Late) -> None:
-        mesh = self._mesh
-        link = mesh.links.get(late.to)
-        if link is None:
-            return  # nothing is for it here
-        mesh.interest.expect(late.to, late.filters)
-        if not hand_over(mesh.links, late.name, link, late.missed, late.filters):
-            mesh.server.log.warning("messages of a moved session lost", node=late.to, move=late.name)
-
-    def wake(self) -> None:
-        self._mesh.turn_soon()
-
-    def _call(self, call: Callable[[], None]) -> None:
-        try:
-            call()
-        except Exception as error:
-            self._mesh.server.faults.broke("mesh", error)
-        self.wake()
-
-
-class _Settled(Waiter):
-    """Something that is called when all nodes know what is wanted here."""
-
-    def __init__(self, shell: _Shell, call: Callable[[set[str]], None]) -> None:
-        self._shell = shell
-        self._called = call
-
-    def told(self, everywhere: bool) -> None:
-        self._shell.settled(self._called, everywhere)
 
 
 class _Members(Room):

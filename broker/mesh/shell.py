@@ -1,0 +1,87 @@
+"""What the ownership of sessions needs of the broker that a node is: its clocks, its turns, and its links to others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.core.queues.message import Message
+from broker.mesh.interest.confirmations import Waiter
+from broker.mesh.links.late import hand_over, waiting
+from broker.mesh.ownership.messages import Late, Missed
+from broker.mesh.ownership.room import Shell
+
+if TYPE_CHECKING:
+    from broker.mesh.mesh import Mesh
+
+
+class NodeShell(Shell):
+    """See `Shell`. `mesh`: this node's part."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self._loop = mesh.server.loop
+
+    def now(self) -> float:
+        return self._loop.time()
+
+    def wall(self) -> float:
+        return time.time()
+
+    def soon(self, call: Callable[[], None]) -> None:
+        self._loop.call_soon(self._call, call)
+
+    def known(self) -> set[str]:
+        return set(self._mesh.links)
+
+    def settle(self, call: Callable[[set[str]], None]) -> None:
+        if not self._mesh.interest.wait(_Settled(self, call), self._loop.time()):
+            self.settled(call, True)
+
+    def settled(self, call: Callable[[set[str]], None], everywhere: bool) -> None:
+        """All nodes that are there know what is wanted here, or some do not."""
+        interest = self._mesh.interest.interest
+        there = self._mesh.bus.nodes()
+        knowing = {node for node in there if everywhere or interest.confirmed_by(node) >= interest.version}
+        self.soon(lambda: call(self.known() - knowing))
+
+    def arrived(self, node: str, call: Callable[[], None]) -> None:
+        link = self._mesh.links.get(node)
+        if link is None:
+            call()
+        else:
+            link.when_arrived(call)
+
+    def waiting(self, missed: Missed, filters: list[str]) -> list[Message]:
+        return list(waiting(self._mesh.links, missed, filters))
+
+    def hand_over(self, late: Late) -> None:
+        mesh = self._mesh
+        link = mesh.links.get(late.to)
+        if link is None:
+            return  # nothing is for it here
+        mesh.interest.expect(late.to, late.filters)
+        if not hand_over(mesh.links, late.name, link, late.missed, late.filters):
+            mesh.server.log.warning("messages of a moved session lost", node=late.to, move=late.name)
+
+    def wake(self) -> None:
+        self._mesh.turn_soon()
+
+    def _call(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:
+            self._mesh.server.faults.broke("mesh", error)
+        self.wake()
+
+
+class _Settled(Waiter):
+    """Something that is called when all nodes know what is wanted here."""
+
+    def __init__(self, shell: NodeShell, call: Callable[[set[str]], None]) -> None:
+        self._shell = shell
+        self._called = call
+
+    def told(self, everywhere: bool) -> None:
+        self._shell.settled(self._called, everywhere)
