@@ -57,11 +57,20 @@ class Kept:
         # new, `OVER` where it goes, and -2 less its number where the file has it already.
         self.subscriptions: dict[str, SubscriptionRow | None] | None = None
         self.received: dict[int, int] | None = None
+        # Whether any identifier has ever had a number.
+        self.numbered = False
 
     def begin(self, packet_id: int, number: int) -> None:
         """A QoS 2 publish begins; one whose identifier was to go stands in the file."""
         received = self._changed()
-        received[packet_id] = -2 - number if packet_id in received else number
+        if number > 0:
+            self.numbered = True
+        if packet_id not in received:
+            received[packet_id] = number
+        elif self.numbered:
+            received[packet_id] = -2 - number
+        else:
+            del received[packet_id]
 
     def confirm(self, packet_id: int) -> None:
         """It needs its number no more."""

@@ -58,6 +58,7 @@ class Loaded:
     def tell(self, journal: GroupJournal) -> None:
         """Have the journal know what it would know if it had written all of it."""
         for kept in self.kept:
+            kept.numbered = len(self.sessions[int(kept.id)].numbers) > 0
             journal.kept.setdefault(kept.client_id, kept)
         for number in self._broadcasts:
             journal.broadcasts.under_way[number] = None
