@@ -26,7 +26,6 @@ from broker.hooks.running import RunningHooks
 from broker.ineffective import ineffective
 from broker.inprocess.client import InProcessClient, Subscription
 from broker.inprocess.properties import Properties
-from broker.mesh.links.restoring import restore_nodes
 from broker.net.listening.listeners import StartupError
 from broker.net.listening.tls import files as certificate_files
 from broker.net.server import Server
@@ -48,7 +47,7 @@ from broker.security.errors import SecurityError
 from broker.security.rules.kept import KeptRules
 from broker.settings import Settings
 from broker.store.base import Store
-from broker.storing import StoreWatch, make
+from broker.storing import StoreWatch, make, restore_nodes
 from broker.upstream.filters.suspicious import warnings
 from broker.upstream.links.links import Links
 from broker.watching import FileWatcher

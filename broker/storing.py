@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from broker.core.persistence.journal import SessionRecord
+from broker.core.routing.loop_detection import TO_NODE
 from broker.net.listening.listeners import StartupError
 from broker.settings import Settings
 from broker.store.base import Store, StoreListener
@@ -130,6 +132,15 @@ def unwritable(name: str, path: str) -> str:
     if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
         return f"{name}: {there} cannot be written to: let the broker's user write there, or name another one"
     return ""
+
+
+def restore_nodes(server: Server, records: list[SessionRecord]) -> list[SessionRecord]:
+    """Have the sessions of other nodes stand again, if there are any. Returns the records of other links."""
+    if not any(record.client_id.startswith(TO_NODE) for record in records):
+        return records
+    from broker.mesh.links.restoring import restore
+
+    return restore(server, records)
 
 
 class StoreWatch(StoreListener):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from broker.net.server import Server
 
 
-def restore_nodes(server: Server, records: Iterable[SessionRecord]) -> list[SessionRecord]:
+def restore(server: Server, records: Iterable[SessionRecord]) -> list[SessionRecord]:
     """Have the sessions of other nodes stand again, with their topic filters and with what waits for them.
 
     Returns the records of other links.

@@ -5,8 +5,6 @@ It excuses what the page excuses, and nothing else:
 - a client that came to another node while that could not reach its own has, or may have, two sessions that become
   one: what was on its way meanwhile may be in both, and what may have been sent in one is not sent again (QoS 2); what
   it publishes with a packet identifier that one of them knows is taken for a repetition (QoS 2);
-- a message of QoS 2 that has waited on the disk of a node for one that could not be reached may come twice when that
-  node's process ends just then;
 - a session that has moved while a third node could not be reached misses what is published there until that is over,
   or gets it again, if one of its own nodes ends before, or did not answer in time;
 - a process that starts while a node cannot be reached does not know what that one's clients want by now, of those that
@@ -329,7 +327,6 @@ def _exactly_once(whole: _Whole, verdict: Verdict) -> None:
             and (
                 whole.one_of_two(client, topic, (number,), events[-1].at)
                 or _came_late(whole, client, whole.messages.get((topic, number)))
-                or _sent_again(whole, client, whole.messages.get((topic, number)))
             ),
             client,
             f"{topic} {number} came {len(events)} times: {[(event.node, round(event.at, 3)) for event in events]}",
@@ -346,20 +343,6 @@ def _came_late(whole: _Whole, client: str, sent: Sent | None) -> bool:
         return True
     nodes = {sent.node} if acknowledged is None else {sent.node, acknowledged.node}
     return any(_moved_without(whole, node, client, sent.at) for node in nodes)
-
-
-def _sent_again(whole: _Whole, client: str, sent: Sent | None) -> bool:
-    """Whether it may have waited at its node for the client's, and that process ended soon after they met again."""
-    if sent is None:
-        return False
-    for fault in whole.faults:
-        if fault.kind != "kill" or fault.nodes[0] != sent.node or fault.at < sent.at:
-            continue
-        for home in whole.homes_between(client, sent.at, fault.at) - {sent.node}:
-            found = whole.apart(sent.node, home, sent.at, sent.at + whole.settles, fault)
-            if found is not None and fault.at <= found[1] + whole.settles:
-                return True
-    return False
 
 
 def _was_overtaken(whole: _Whole, event: Received, before: Received) -> bool:

@@ -173,14 +173,6 @@ def test_a_message_that_waited_for_a_node_that_could_not_be_reached_outlives_its
     assert broken(*lost, apart, Fault(10, 12, "kill", ("a",))) == ["at least once"]
 
 
-def test_a_message_of_qos_2_that_had_waited_comes_again_when_its_node_was_killed_then() -> None:
-    apart, again = Fault(2.5, 4, "cut", ("a", "b")), got(9, 3, 2)
-    assert broken(*GOOD, again, apart) == ["exactly once"]
-    assert broken(*GOOD, again, Fault(8, 9, "kill", ("a",))) == ["exactly once"]
-    assert broken(*GOOD, again, apart, Fault(40, 42, "kill", ("a",))) == ["exactly once"]
-    assert broken(*GOOD, again, apart, Fault(8, 9, "kill", ("a",))) == []
-
-
 def test_a_session_that_moved_while_a_third_node_could_not_be_reached() -> None:
     lost = without(GOOD, got(3.1, 3, 1))
     alone = Fault(2.5, 6, "alone", ("a", "c"))

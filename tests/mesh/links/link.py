@@ -15,7 +15,7 @@ from broker.core.persistence.restore import restore
 from broker.core.queues.outbox import Outbox
 from broker.mesh.links.link import made
 from broker.mesh.links.protocol import NodeProtocol
-from broker.mesh.links.restoring import restore_nodes
+from broker.mesh.links import restoring
 from broker.mesh.links.session import NodeSession
 from broker.settings.mesh import Mesh
 from tests.core.harness import BATCH, Client, Link, Network, bag
@@ -140,7 +140,7 @@ class Node:
         self.network.now = now
         self.store = GroupStore(lambda: self.network.now, before)
         self._begin()
-        restore_nodes(self.server, restore(self.network.router, at_once(self.store.load()), now))
+        restoring.restore(self.server, restore(self.network.router, at_once(self.store.load()), now))
         self.wire = None
         session = self.network.router.sessions.get("$node/to/c")
         if session is None:
