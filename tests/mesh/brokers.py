@@ -7,8 +7,21 @@ from typing import Any
 
 from broker.app import Broker
 from broker.mesh.mesh import Mesh
+from broker.net.server import Server
+from broker.settings import Mesh as MeshSettings
+from broker.store.groups.principals import RuleTexts
 from tests.e2e.wire import Peer
 from tests.support.memory_bus import MemoryMesh
+
+
+def joining(memory: MemoryMesh) -> Callable[..., Awaitable[Mesh]]:
+    """What stands for `broker.mesh.joining.join`: a broker becomes a node on this bus, and meets nobody before."""
+
+    async def join(server: Server, settings: MeshSettings, rules: RuleTexts, failed: object) -> Mesh:
+        del failed
+        return Mesh(server, settings, memory[settings.node], rules)
+
+    return join
 
 
 class Nodes:

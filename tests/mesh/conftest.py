@@ -12,18 +12,19 @@ import pytest
 from broker.app import Broker
 from broker.mesh.mesh import Mesh
 from broker.settings import Settings
-from tests.mesh.brokers import Nodes, Start
+from tests.mesh.brokers import Nodes, Start, joining
 from tests.support.memory_bus import MemoryMesh
 from tests.support.waiting import until
 
 
 @pytest.fixture
-async def start() -> AsyncIterator[Start]:
+async def start(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
     """Brokers of these names, joined. `folder`: of their stores, if they have any."""
     async with AsyncExitStack() as stack:
 
         async def begin(*names: str, folder: Path | None = None, **sections: Any) -> Nodes:
             memory = MemoryMesh(*names)
+            monkeypatch.setattr("broker.mesh.joining.join", joining(memory))
             brokers: dict[str, Broker] = {}
             meshes: dict[str, Mesh] = {}
             for name in names:
@@ -37,8 +38,8 @@ async def start() -> AsyncIterator[Start]:
                     }
                 )
                 broker = brokers[name] = await stack.enter_async_context(Broker(settings))
-                meshes[name] = Mesh(broker, settings.mesh, memory[name])
-                stack.push_async_callback(meshes[name].stop, 0.0)
+                assert broker.mesh is not None
+                meshes[name] = broker.mesh
             await stack.enter_async_context(memory)
             await until(lambda: all(link.connected for mesh in meshes.values() for link in mesh.links.values()))
             nodes = Nodes(memory, brokers, meshes)

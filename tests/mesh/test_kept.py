@@ -14,6 +14,7 @@ from broker.mesh.mesh import Mesh
 from broker.settings import Settings
 from tests.e2e import wire
 from tests.e2e.wire import Peer
+from tests.mesh.brokers import joining
 from tests.support.memory_bus import MemoryMesh
 from tests.support.waiting import until
 
@@ -38,11 +39,11 @@ class Pair:
                 "store": {"path": str(self.folder / name)},
             }
         )
+        self.memory[name].rooms.clear()
         broker = self.brokers[name] = Broker(settings)
         await broker.start()
-        bus = self.memory[name]
-        bus.rooms.clear()
-        self.meshes[name] = Mesh(broker, settings.mesh, bus)
+        assert broker.mesh is not None
+        self.meshes[name] = broker.mesh
 
     def join(self) -> None:
         """They reach each other."""
@@ -63,7 +64,7 @@ class Pair:
         """End in order."""
         self.memory.stop(name)
         await self.memory.settle()
-        await self.meshes.pop(name).stop(0.0)
+        del self.meshes[name]
         await self.brokers.pop(name).stop()
 
     async def peer(self, name: str, client_id: str, *filters: tuple[str, int], **options: Any) -> Peer:
@@ -76,8 +77,9 @@ class Pair:
 
 
 @pytest.fixture
-async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+async def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
     nodes = Pair(tmp_path)
+    monkeypatch.setattr("broker.mesh.joining.join", joining(nodes.memory))
     async with AsyncExitStack() as stack:
         for name in "ab":
             await nodes.start(name)
@@ -137,12 +139,11 @@ async def test_a_broker_that_is_stopped_and_started_again_goes_on_with_what_wait
     assert await says.publish("x", b"waits", qos=1) == 0
     says.abort()
     broker = pair.brokers["a"]
-    await pair.meshes["a"].stop(0.0)
     await broker.stop()
+    pair.memory["a"].rooms.clear()
     await broker.start()
-    bus = pair.memory["a"]
-    bus.rooms.clear()
-    pair.meshes["a"] = Mesh(broker, broker.settings.mesh, bus)
+    assert broker.mesh is not None
+    pair.meshes["a"] = broker.mesh
     assert pair.wanted() == {"x": 1}
     await pair.joined()
     assert (await client.message()).payload == b"waits"

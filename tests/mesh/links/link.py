@@ -13,9 +13,9 @@ from broker.core.codec.packets import V5, Ack, Connack, Packet, Publish, Subscri
 from broker.core.codec.topic_names import parse_shared
 from broker.core.persistence.restore import restore
 from broker.core.queues.outbox import Outbox
+from broker.mesh.links import restoring
 from broker.mesh.links.link import made
 from broker.mesh.links.protocol import NodeProtocol
-from broker.mesh.links import restoring
 from broker.mesh.links.session import NodeSession
 from broker.settings.mesh import Mesh
 from tests.core.harness import BATCH, Client, Link, Network, bag
