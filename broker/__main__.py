@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.cli import main
+from broker.command.cli import main
 
 if __name__ == "__main__":
     main()

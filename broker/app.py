@@ -15,15 +15,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from broker.configuration import SettingsError
+from broker.configuration.exposure import exposed
+from broker.configuration.ineffective import ineffective
+from broker.configuration.reading import SettingsError
 from broker.core.causes import TAKEN_OVER
 from broker.core.hooks import AccessControl, AuthMethod, EventListener
 from broker.core.persistence.journal import SessionRecord
 from broker.draining import Draining
-from broker.exposure import exposed
 from broker.hooks.loading import load
 from broker.hooks.running import RunningHooks
-from broker.ineffective import ineffective
 from broker.inprocess.client import InProcessClient, Subscription
 from broker.inprocess.properties import Properties
 from broker.net.listening.listeners import StartupError
@@ -38,7 +38,7 @@ from broker.observe.systopics import SysTopics
 from broker.observe.top import Top
 from broker.observe.trace.otel import spans
 from broker.observe.trace.traces import Traces
-from broker.process import Process
+from broker.process.process import Process
 from broker.recording import Gathered, recorder
 from broker.reloading import Reloading
 from broker.securing import Securing
@@ -423,7 +423,7 @@ class Broker(Server):
     async def reload(self, new: Settings) -> list[str]:
         """Apply those of these settings that can change while the broker runs, and read again the files that they name.
 
-        Its links, its log, its limits (`broker.changeable` lists them), who may come in and do what, listeners that
+        Its links, its log, its limits (`changeable` lists them), who may come in and do what, listeners that
         come and go, and the certificates of those that stay.
 
         Returns:

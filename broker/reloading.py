@@ -1,7 +1,7 @@
 """How a running broker takes up other settings: one reload after the other, and each as a whole or not at all.
 
 Owns the order: first everything is prepared that may fail (files are read, listeners bound), and nothing changes; then
-it is put in force, and new listeners let clients in at the end, when it is known who may come. `broker.changeable` says
+it is put in force, and new listeners let clients in at the end, when it is known who may come. `changeable` says
 what can be taken up; what cannot is told by name.
 """
 
@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.changeable import taken_up
-from broker.configuration import SettingsError, of_listeners
+from broker.configuration.changeable import taken_up
+from broker.configuration.reading import SettingsError, of_listeners
+from broker.configuration.wording import show
 from broker.net.admission import Admission
 from broker.net.listening.listeners import Listeners, Renewal, StartupError
 from broker.net.listening.tls import TlsError
@@ -20,7 +21,6 @@ from broker.securing import Securing
 from broker.security.errors import SecurityError
 from broker.settings import Settings, flatten
 from broker.upstream.links.links import Links
-from broker.wording import show
 
 if TYPE_CHECKING:
     from broker.admin.server import AdminServer

@@ -21,7 +21,7 @@ from broker.version import __version__
 if TYPE_CHECKING:
     from broker.app import Broker
     from broker.buildinfo import build_info
-    from broker.configuration import SettingsError, load_settings
+    from broker.configuration.reading import SettingsError, load_settings
     from broker.inprocess.client import QueueFullError, RefusedError, Subscription
     from broker.inprocess.inbox import Message
     from broker.inprocess.properties import Properties
@@ -50,11 +50,11 @@ _HOMES = {
     "QueueFullError": "broker.inprocess.client",
     "RefusedError": "broker.inprocess.client",
     "Settings": "broker.settings",
-    "SettingsError": "broker.configuration",
+    "SettingsError": "broker.configuration.reading",
     "StartupError": "broker.net.listening.listeners",
     "Subscription": "broker.inprocess.client",
     "build_info": "broker.buildinfo",
-    "load_settings": "broker.configuration",
+    "load_settings": "broker.configuration.reading",
 }
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from broker.command.health import UnhealthyError, check
 from broker.core.hooks import AccessControl
 from broker.core.persistence.journal import SessionRecord
-from broker.health import UnhealthyError, check
 from broker.observe.presence import Presence
-from broker.process import Process
+from broker.process.process import Process
 from broker.settings import Address, Endpoint, Federation, Log, Mqtt, Routing, Shutdown, Sys, Upstream
 from broker.settings import Presence as PresenceSettings
 from broker.store import MemoryStore

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 import broker.admin.server  # noqa: F401 (loading it reads files)
-from broker.configuration import load_settings
+from broker.configuration.reading import load_settings
 from broker.settings import Http, parse_endpoint
 from canopy import Broker, Settings
 from tests.support.commands import options

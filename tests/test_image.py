@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from broker.configuration import load_settings
+from broker.configuration.reading import load_settings
 from tests.support.commands import options
 
 ROOT = Path(__file__).parents[1]

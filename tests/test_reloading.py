@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pytest
 
-from broker.changeable import LIMITS, OTHERS, SWITCHES, WHOLE
-from broker.configuration import SettingsError
+from broker.configuration.changeable import LIMITS, OTHERS, SWITCHES, WHOLE
+from broker.configuration.reading import SettingsError
 from broker.net.limits import NAMES
 from broker.net.sockets import OWN_DESCRIPTORS
 from broker.security.passwords.passwd import set_password

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.configuration import SettingsError
+from broker.configuration.reading import SettingsError
 from broker.core.codec.properties import SESSION_EXPIRY_INTERVAL
 from canopy import StartupError
 from tests.e2e import wire

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.configuration import SettingsError
+from broker.configuration.reading import SettingsError
 from broker.core.hooks import AccessControl, AuthExchange, AuthMethod
 from broker.security import Attempt, Authenticator, Principal, Refusal, Verdict
 from broker.security.passwords.hashes import make

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.configuration import load_settings
+from broker.configuration.reading import load_settings
 from broker.net.listening.tls import files as tls_files
 from broker.settings import PasswordFileTable, Security, Settings, flatten
 from broker.settings.authenticators import TYPES

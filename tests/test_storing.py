@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 
 from broker import storing
 from broker.app import Broker, StartupError
+from broker.command.health import UnhealthyError, check
 from broker.core.principal import Principal
 from broker.core.queues.message import Message
-from broker.health import UnhealthyError, check
 from broker.security.rules.rule import RECEIVE, Rule
 from broker.settings import Address, Settings, Shutdown, Sys
 from broker.store import MemoryStore

@@ -15,7 +15,7 @@ from broker.observe.explain.watches import Watches
 from broker.observe.figures.sources import Sources
 from broker.observe.top import Top
 from broker.observe.trace.traces import Traces
-from broker.process import Process
+from broker.process.process import Process
 from broker.securing import Securing
 from broker.settings import Settings
 from broker.store.base import Store

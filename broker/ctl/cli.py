@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from broker.commands import Group
+from broker.command.commands import Group
 from broker.ctl import alarms, bans, clients, explain, figures, messages, operating, top, trace
 from broker.ctl.options import Options
 

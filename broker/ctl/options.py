@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from broker.commands import foreseen
+from broker.command.commands import foreseen
 from broker.ctl.asking import Api, CtlError
 
 

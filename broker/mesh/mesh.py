@@ -92,7 +92,7 @@ class Mesh(NodeListener):
         self.ownership = Ownership(
             server.router,
             bus,
-            NodeShell(self),
+            NodeShell(server, bus, self.interest, self.links, self.turn_soon),
             server.log,
             settings.confirm_timeout,
             principals,

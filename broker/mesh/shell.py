@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from broker.core.queues.message import Message
+from broker.mesh.bus import Bus
 from broker.mesh.interest.confirmations import Waiter
+from broker.mesh.interest.room import InterestRoom
 from broker.mesh.links.late import hand_over, waiting
+from broker.mesh.links.link import NodeLink
 from broker.mesh.ownership.messages import Late, Missed
 from broker.mesh.ownership.room import Shell
 
 if TYPE_CHECKING:
-    from broker.mesh.mesh import Mesh
+    from broker.net.server import Server
 
 
 class NodeShell(Shell):
-    """See `Shell`. `mesh`: this node's part."""
+    """See `Shell`. `links`: those to the other nodes, by name; `turn_soon`: the rooms get their turns."""
 
-    def __init__(self, mesh: Mesh) -> None:
-        self._mesh = mesh
-        self._loop = mesh.server.loop
+    def __init__(
+        self,
+        server: Server,
+        bus: Bus,
+        interest: InterestRoom,
+        links: Mapping[str, NodeLink],
+        turn_soon: Callable[[], None],
+    ) -> None:
+        self._server = server
+        self._loop = server.loop
+        self._bus = bus
+        self._interest = interest
+        self._links = links
+        self._turn_soon = turn_soon
 
     def now(self) -> float:
         return self._loop.time()
@@ -33,46 +47,45 @@ class NodeShell(Shell):
         self._loop.call_soon(self._call, call)
 
     def known(self) -> set[str]:
-        return set(self._mesh.links)
+        return set(self._links)
 
     def settle(self, call: Callable[[set[str]], None]) -> None:
-        if not self._mesh.interest.wait(_Settled(self, call), self._loop.time()):
+        if not self._interest.wait(_Settled(self, call), self._loop.time()):
             self.settled(call, True)
 
     def settled(self, call: Callable[[set[str]], None], everywhere: bool) -> None:
         """All nodes that are there know what is wanted here, or some do not."""
-        interest = self._mesh.interest.interest
-        there = self._mesh.bus.nodes()
+        interest = self._interest.interest
+        there = self._bus.nodes()
         knowing = {node for node in there if everywhere or interest.confirmed_by(node) >= interest.version}
         self.soon(lambda: call(self.known() - knowing))
 
     def arrived(self, node: str, call: Callable[[], None]) -> None:
-        link = self._mesh.links.get(node)
+        link = self._links.get(node)
         if link is None:
             call()
         else:
             link.when_arrived(call)
 
     def waiting(self, missed: Missed, filters: list[str]) -> list[Message]:
-        return list(waiting(self._mesh.links, missed, filters))
+        return list(waiting(self._links, missed, filters))
 
     def hand_over(self, late: Late) -> None:
-        mesh = self._mesh
-        link = mesh.links.get(late.to)
+        link = self._links.get(late.to)
         if link is None:
             return  # nothing is for it here
-        mesh.interest.expect(late.to, late.filters)
-        if not hand_over(mesh.links, late.name, link, late.missed, late.filters):
-            mesh.server.log.warning("messages of a moved session lost", node=late.to, move=late.name)
+        self._interest.expect(late.to, late.filters)
+        if not hand_over(self._links, late.name, link, late.missed, late.filters):
+            self._server.log.warning("messages of a moved session lost", node=late.to, move=late.name)
 
     def wake(self) -> None:
-        self._mesh.turn_soon()
+        self._turn_soon()
 
     def _call(self, call: Callable[[], None]) -> None:
         try:
             call()
         except Exception as error:
-            self._mesh.server.faults.broke("mesh", error)
+            self._server.faults.broke("mesh", error)
         self.wake()
 
 

@@ -350,7 +350,7 @@ class Server:
         """Have these limits hold, of a broker that runs. Clients that are connected keep to what they were told.
 
         Of `limits`, `mqtt`, `session`, `queue`, `retained` and `federation`; what was made at the start and cannot be
-        changed must be as it was (`broker.changeable`).
+        changed must be as it was (`broker.configuration.changeable`).
         """
         bounds = settings.limits
         change(self.router, settings)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.commands import MISUSED, fail, foreseen
+from broker.command.commands import MISUSED, fail, foreseen
 
 app = typer.Typer(
     name="record",

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from broker.commands import MISUSED, fail, foreseen
+from broker.command.commands import MISUSED, fail, foreseen
 from broker.store.base import StoreError
 
 app = typer.Typer(

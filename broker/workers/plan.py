@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from broker.configuration import SettingsError
+from broker.configuration.reading import SettingsError
 from broker.net.listening.listeners import StartupError
 from broker.settings import Http, Log, Mesh, Recorder, Settings, Workers
 from broker.store.parts import LONGEST_SCHEMA, folder_of, schema_of

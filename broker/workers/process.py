@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from broker.notify import NOTIFY_SOCKET, WATCHDOG_PID, WATCHDOG_USEC
+from broker.process.notify import NOTIFY_SOCKET, WATCHDOG_PID, WATCHDOG_USEC
 from broker.settings import Settings
 from broker.workers.listening import SharedListener
 from broker.workers.wire import Channel, Message

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
-from broker import logs
-from broker.configuration import SettingsError
+from broker.configuration.reading import SettingsError
+from broker.configuration.wording import show
 from broker.net.listening.listeners import StartupError
 from broker.net.listening.tls import TlsError
 from broker.net.log import Faults
+from broker.process import logs
 from broker.recording import start_recording
 from broker.security.errors import SecurityError
 from broker.settings import Settings, flatten
 from broker.store import StoreError
 from broker.storing import make
-from broker.wording import show
 from broker.workers.emptying import empty
 from broker.workers.ending import end_together
 from broker.workers.listening import SharedListener, SharedListeners
@@ -55,7 +55,7 @@ PINGS: Final = 3
 
 
 class Supervisor:
-    """All workers, as a daemon runs them (`broker.daemon.Service`)."""
+    """All workers, as a daemon runs them (`broker.process.daemon.Service`)."""
 
     def __init__(
         self,

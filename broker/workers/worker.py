@@ -18,14 +18,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from broker import daemon, logs
-from broker.absent_files import to_be_made
 from broker.app import Broker, StartupError
-from broker.configuration import SettingsError
-from broker.logwriter import BackgroundWriter
+from broker.configuration.absent_files import to_be_made
+from broker.configuration.reading import SettingsError
 from broker.net.companions import Companions
 from broker.net.listening.handed import HandedSockets
-from broker.process import Process
+from broker.process import daemon, logs
+from broker.process.logwriter import BackgroundWriter
+from broker.process.process import Process
 from broker.recording import Gathered
 from broker.settings import Settings
 from broker.store import StoreError

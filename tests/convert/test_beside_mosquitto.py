@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from broker.configuration import load_settings
+from broker.configuration.reading import load_settings
 from broker.convert import mosquitto
 from canopy import Broker
 from loadtest.brokers.process import free_port

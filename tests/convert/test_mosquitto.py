@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from broker.cli import app
-from broker.configuration import load_settings
+from broker.command.cli import app
+from broker.configuration.reading import load_settings
 from broker.convert import mosquitto
 from broker.convert.mosquitto import Converted
 from broker.convert.options import GLOBAL, SHARED, UNCONVERTED, known

@@ -15,7 +15,7 @@ from typing import Any, Final
 import typer
 from markdown_it import MarkdownIt
 
-from broker.cli import app
+from broker.command.cli import app
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FILES: Final = (*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *ROOT.glob("docs/*.md"))

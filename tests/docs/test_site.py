@@ -9,8 +9,8 @@ from typing import Any, Final
 import pytest
 import typer
 
-from broker.cli import app
-from broker.environment import variable
+from broker.command.cli import app
+from broker.configuration.environment import variable
 from broker.observe.figures.catalogue import FIGURES
 from broker.settings import defaults
 from tests.support.tools import load

@@ -23,7 +23,7 @@ from typing import Any, Final
 import pytest
 from typer.testing import CliRunner
 
-from broker.cli import app
+from broker.command.cli import app
 from tests.e2e import wire
 from tests.record.scenes import STATE, stored
 from tests.support.daemon import PATIENCE, Daemon

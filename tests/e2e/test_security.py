@@ -15,7 +15,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from broker.configuration import load_settings
+from broker.configuration.reading import load_settings
 from broker.security.passwords.hashes import make
 from broker.security.passwords.password_file import edit
 from canopy import Broker, Settings

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.health import UnhealthyError, check
+from broker.command.health import UnhealthyError, check
 from broker.settings import Address
 from tests.e2e import wire
 from tests.e2e.test_store_live import House

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from broker.cli import app as canopy
+from broker.command.cli import app as canopy
 from broker.record.bundles import bundle
 from pipeline.cli import app
 from pipeline.compact import job as compact

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
-from broker.cli import app
+from broker.command.cli import app
 from broker.record import in_force
 from broker.record.folder import RecorderError, segments
 from broker.record.segment import manifest_path

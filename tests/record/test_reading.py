@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
-from broker.cli import app
+from broker.command.cli import app
 from broker.record import folder, reading
 from broker.record.folder import Folder, RecorderError
 from broker.record.reading import verify

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from broker.configuration import load_settings
+from broker.configuration.reading import load_settings
 from broker.core.codec.packets import Connect
 from broker.core.hooks import Origin
 from broker.core.principal import Principal

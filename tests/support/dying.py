@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Final, NoReturn
 
-from broker.cli import main
+from broker.command.cli import main
 from broker.core.persistence.commits import Waiter
 from broker.store.groups.group import Batch
 from broker.store.sqlite.store import SqliteStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partialmethod
 
-from broker.cli import main
+from broker.command.cli import main
 from broker.workers.supervisor import Supervisor
 
 if __name__ == "__main__":

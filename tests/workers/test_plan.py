@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.configuration import SettingsError
+from broker.configuration.reading import SettingsError
 from broker.settings import Federation, Settings, flatten
 from broker.workers.plan import Plan, count, unusable
 

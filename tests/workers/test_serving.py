@@ -20,8 +20,8 @@ from typing import Any, Final
 import pytest
 
 from tests.e2e import wire
+from tests.process.test_notify import Listener
 from tests.support.daemon import PATIENCE, Daemon, environment
-from tests.test_notify import Listener
 
 COMMAND: Final = (sys.executable, "-P", "-m", "tests.workers.apart")
 LONG: Final = PATIENCE * 2

@@ -1,14 +1,10 @@
 """The session of another node: what is published here and wanted there waits in it, as for any client.
 
-Owns what a message becomes on its way to a node (one that a share group has given to the node says so, and a QoS 2
-publish has its number), and, with a store, when it is kept there. Everything else is `Session`'s: queue, window, packet
-identifiers, ledger. It is a subclass: whoever delivers calls any session alike.
-
-Promises, with a store: a message is acknowledged to its publisher when the node has it, or the store. While the node
-takes and confirms messages in time, none is written. When its connection ends, or a publisher has waited for it in
-vain, all that is on its way is written at once, and so is what follows, until nothing waits in the queue any more. A
-message with a number leaves when the store has that, so that a process which is started anew knows the number of each
-that a node has.
+Owns what a message becomes on its way to a node (the name of its share group, its number), and when a store keeps it.
+Promises, with a store: a publisher's acknowledgement leaves when the node has the message, or the store. While the node
+confirms messages in time, none is written. When its connection ends, or a publisher has waited in vain, all that is on
+its way is written at once, and so is what follows, until the queue is empty. A message with a number leaves when the
+store has that. It is a subclass of `Session`: whoever delivers calls any session alike.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from broker.admin.errors import ApiError
 from broker.admin.paging import PageQuery
 from broker.admin.routes import all_routes, with_document
 from broker.admin.routing import BASE, Call, Route, secured
-from broker.configuration import SettingsError
+from broker.configuration.reading import SettingsError
 from broker.settings import Settings
 from broker.workers.front.asking import WORKER, Question, Workers
 from broker.workers.front.combining import WorkersCollector, figures, levels, nodes, page

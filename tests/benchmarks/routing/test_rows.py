@@ -17,7 +17,7 @@ from benchmarks.routing.row import LAYOUTS, Case
 from benchmarks.routing.rows import ROWS
 from broker.core.codec.topic_names import validate_filter, validate_topic
 from broker.core.topics.trie import LAYOUTS as ALL_LAYOUTS
-from broker.daemon import GC_THRESHOLDS as DAEMON_THRESHOLDS
+from broker.process.daemon import GC_THRESHOLDS as DAEMON_THRESHOLDS
 
 TINY = 1_000
 """What the counts of the rows are divided by."""

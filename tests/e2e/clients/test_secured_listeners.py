@@ -15,7 +15,7 @@ import gmqtt
 import pytest
 from typer.testing import CliRunner, Result
 
-from broker.cli import app
+from broker.command.cli import app
 from canopy import Broker, Settings
 from tests.e2e.clients.drivers import within
 from tests.e2e.clients.test_mqttjs import NODE, SCRIPTS

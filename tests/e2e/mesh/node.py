@@ -11,7 +11,7 @@ from typing import Final
 
 import zenoh
 
-from broker.cli import main
+from broker.command.cli import main
 from broker.mesh.zenoh import session
 from broker.settings.mesh import Mesh
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.network.rows import ROWS
-from broker.configuration import load_settings
+from broker.configuration.reading import load_settings
 from loadtest.brokers import registry
 from loadtest.brokers.listeners import TLS, WEBSOCKET, Listener
 from loadtest.brokers.registry import LISTENERS, PEERS, QOS, QOS2

@@ -19,8 +19,8 @@ from typing import Any, Final, cast
 
 import pytest
 
-from broker import health
-from broker.configuration import SettingsError
+from broker.command import health
+from broker.configuration.reading import SettingsError
 from broker.core.codec.packets import Connect
 from broker.core.hooks import AccessControl, Origin, Ticket
 from broker.net.listening import handshakes, tls, tls_transport

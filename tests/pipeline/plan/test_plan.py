@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from broker.configuration import load_settings
+from broker.configuration.reading import load_settings
 from pipeline.cli import app
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.plan import job

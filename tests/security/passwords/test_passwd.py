@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from broker import cli
+from broker.command import cli
 from broker.security.passwords.password_file import read_password_file
 from broker.security.scram.key_file import derive, read_scram_file
 

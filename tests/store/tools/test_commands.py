@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from broker.cli import app
+from broker.command.cli import app
 from broker.core.principal import Principal
 from broker.store.sqlite.schema import VERSION
 from broker.store.tools import importing

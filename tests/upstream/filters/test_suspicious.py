@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.configuration import load_settings
+from broker.configuration.reading import load_settings
 from broker.settings import Federation, Presence, Settings, Store, Upstream
 from broker.upstream.filters.suspicious import ECHO, TWICE, warnings
 

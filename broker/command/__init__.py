@@ -1,0 +1,1 @@
+"""The `canopy` command, and what its commands have in common."""

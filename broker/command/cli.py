@@ -1,0 +1,473 @@
+"""The `canopy` command.
+
+Owns: its arguments, its exit codes, and how failures look.
+
+Promises: every failure that can be foreseen is told in plain lines on standard error, without a traceback. Exit codes:
+0 all is well, 1 the broker cannot run or is not healthy, 2 the settings or the command line are wrong; after a second
+signal, 128 and the signal's number.
+
+`broker.configuration.reading` finds the settings, `broker.process.daemon` runs the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar, cast, get_args
+
+import typer
+
+from broker.buildinfo import build_info
+from broker.command.acl import app as acl
+from broker.command.commands import HELP, MISUSED, Group, fail
+from broker.command.health import UnhealthyError, check, context
+from broker.command.initial import USES, InitError, next_commands, settings_for, write
+from broker.command.record_files import app as record
+from broker.configuration.absent_files import to_be_made
+from broker.configuration.environment import HEALTH_PASSWORD, HEALTH_TARGET, HEALTH_USER
+from broker.configuration.exposure import exposed
+from broker.configuration.ineffective import ineffective
+from broker.configuration.reading import SettingsError, annotated_defaults, changed, ignored, load_settings, of_tables
+from broker.configuration.wording import show
+from broker.convert import mosquitto
+from broker.convert.source import ConvertError
+from broker.ctl.cli import app as ctl
+from broker.hooks.loading import unusable as hooks_unusable
+from broker.net.listening.tls import check as certificates
+from broker.net.listening.unix_sockets import check as socket_files
+from broker.process import daemon, logs
+from broker.process.logwriter import BackgroundWriter
+from broker.security.building import check as authenticators
+from broker.security.errors import SecurityError
+from broker.security.passwords.hashes import Kind
+from broker.security.passwords.passwd import delete_user, set_password
+from broker.settings import DATABASES, Settings, parse_endpoint
+from broker.store.cli import app as store
+from broker.storing import unusable as store_unusable
+from broker.storing import unwritable
+from broker.upstream.filters.suspicious import warnings
+from broker.upstream.links.choices import unreadable
+from broker.workers import plan
+from loadtest.load.cli.app import app as load
+from pipeline.cli import app as pipeline
+
+UNGUARDED: Final = 3
+"""What `convert` ends with when a guard of the source is missing in what it has printed."""
+
+ENVIRONMENT: Final = "environment"
+"""What `check-config` calls its only source where it is given no file."""
+
+Result = TypeVar("Result")
+
+app = typer.Typer(
+    name="canopy",
+    help="An MQTT 3.1.1 and 5.0 broker.",
+    cls=Group,
+    context_settings=HELP,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for _name, _group in {
+    "load": load,
+    "acl": acl,
+    "ctl": ctl,
+    "record": record,
+    "store": store,
+    "pipeline": pipeline,
+}.items():
+    app.add_typer(_group, name=_name, cls=Group)
+
+
+def main() -> None:
+    """The console script."""
+    app(prog_name="canopy")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(str(build_info()))
+        raise typer.Exit
+
+
+@app.callback()
+def canopy(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", "-V", callback=_print_version, is_eager=True, help="Print version and build, and exit."
+        ),
+    ] = False,
+) -> None:
+    """An MQTT 3.1.1 and 5.0 broker."""
+
+
+@app.command()
+def serve(
+    config: Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings in TOML.")] = None,
+    listen: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", help="Listen on mqtt:// or ws://HOST:PORT, instead of `listen`. Repeatable."),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            "-p",
+            metavar="PORT",
+            min=0,
+            max=65_535,
+            help="Short for --listen mqtt://127.0.0.1:PORT: only for this machine.",
+        ),
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Change one setting: limits.max_packet_size=4096. Repeatable."
+        ),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|URL",
+            help="Keep sessions and messages across restarts, in a folder or a PostgreSQL database; short for "
+            "store.path and store.url.",
+        ),
+    ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N", help="Worker processes that share the listeners; auto: one for each processor; workers.count."
+        ),
+    ] = None,
+    log_level: Annotated[
+        str | None,
+        typer.Option(metavar="LEVEL", help="debug, info, warning or error; short for --set log.level=LEVEL."),
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Short for --log-level debug: every subscription, every connection.")
+    ] = False,
+) -> None:
+    """Run the broker until SIGTERM or Ctrl-C.
+
+    Settings come from the defaults, then FILE, then CANOPY_ environment variables, then these flags. On SIGHUP the
+    broker reads FILE again and applies changes of limits, queues, links, authentication, access rules, certificates,
+    alarms and the log, or nothing if there is a mistake. It logs changed settings that need a restart.
+    """
+    daemon.ignore_hangup()
+    changes = list(sets or ())
+    if store == "":
+        # As from a shell variable that is not set: neither the folder here nor the memory is what was meant.
+        fail("--store: found nothing; allowed: a folder, or the URL of a database", MISUSED)
+    if store is not None:
+        # In quotes: a folder may be called 1.
+        name = "store.url" if store.startswith(DATABASES) else "store.path"
+        changes.append(f"{name}={json.dumps(store, ensure_ascii=False)}")
+    if workers is not None:
+        changes.append(f"workers.count={workers}")
+    if verbose and log_level not in (None, "debug"):
+        fail(f"--verbose and --log-level {log_level} exclude each other", MISUSED)
+    if verbose or log_level is not None:
+        changes.append(f"log.level={log_level or 'debug'}")
+    addresses = [*(listen or ()), *([] if port is None else [f"mqtt://127.0.0.1:{port}"])]
+    settings = _load(config, changes, addresses)
+    # A log that nobody reads must not hold up the broker.
+    writer = BackgroundWriter(sys.stderr)
+    logs.configure(settings.log.level, settings.log.format, writer)
+    try:
+        # Nothing but the file can have changed.
+        read = None if config is None else lambda: load_settings(config, changes, addresses)
+        _run(settings, _maker(settings, read, writer), read)
+    finally:
+        writer.close()
+
+
+def _maker(
+    settings: Settings, read: Callable[[], Settings] | None, writer: BackgroundWriter
+) -> Callable[[Settings], daemon.Service]:
+    """What makes the broker: one in this process, or workers."""
+    workers = plan.count(settings)
+    if workers == 1 and not _left_over(settings):
+        return lambda given: daemon.real_broker(given, read)
+    if lines := plan.unusable(settings):
+        fail("\n".join(lines), MISUSED)
+    from broker.workers.supervisor import Supervisor
+
+    # Until there is somebody who takes it: its default would end the process.
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    people = logs.for_people(settings.log.format, writer)
+    return lambda given: Supervisor(given, workers, people, writer.write, read)
+
+
+def _left_over(settings: Settings) -> bool:
+    """Whether workers have left stores, which a single process does not see to."""
+    if not settings.store.kept:
+        return False
+    from broker.app import StartupError
+    from broker.workers.supervisor import left_over
+
+    try:
+        return bool(asyncio.run(left_over(settings, 1)))
+    except StartupError:
+        # The broker's start says what is wrong.
+        return False
+
+
+@app.command()
+def init(
+    use: Annotated[
+        str, typer.Argument(metavar="[USE]", help="dev, edge, public or recorder.", autocompletion=lambda: list(USES))
+    ] = "dev",
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write; - for standard output.")
+    ] = Path("canopy.toml"),
+) -> None:
+    """Write a commented settings file to start from, and print the next commands.
+
+    dev: a developer's machine. edge: a small machine, linked to a broker in the cloud. public: TLS, users and rules.
+    recorder: records all traffic for analysis. Keys and passwords are expected beside FILE; existing ones stay.
+    """
+    if use not in USES:
+        fail(f"{use}: allowed: {', '.join(USES)}", MISUSED)
+    try:
+        if str(output) == "-":
+            typer.echo(settings_for(use), nl=False)
+            return
+        write(use, output)
+    except InitError as error:
+        fail(str(error))
+    typer.echo(f"{output}: {USES[use].about}\n\nnext:")
+    for command in next_commands(use, output):
+        typer.echo(f"    {command}")
+
+
+@app.command("check-config")
+def check_config(
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Settings in TOML.")] = None,
+    defaults: Annotated[
+        bool,
+        typer.Option("--defaults", help="Print every setting with its default and explanation, as TOML, and exit."),
+    ] = False,
+) -> None:
+    """Check a settings file. Show what it changes, and warn about settings that look wrong.
+
+    CANOPY_ environment variables apply too, as when you start the broker here; without FILE only they are checked.
+    The exit code is 0 when the settings are valid and 2 when they are not.
+    """
+    if defaults:
+        if file is not None:
+            fail("--defaults prints the defaults and takes no FILE", MISUSED)
+        typer.echo(_or_fail(annotated_defaults), nl=False)
+        return
+    settings = _load(file, (), ())
+    faults, soon = certificates(settings)
+    # Unlike a link, which tries again, these keep the broker from starting.
+    unusable, odd = authenticators(settings)
+    broken = [
+        *faults,
+        *socket_files(settings),
+        *unusable,
+        *store_unusable(settings),
+        *_http(settings),
+        *hooks_unusable(settings.hooks),
+        *(plan.unusable(settings) if plan.count(settings) > 1 else ()),
+    ]
+    folders = {"recorder.directory": settings.recorder.directory, "tracing.directory": settings.tracing.directory}
+    # Without these the broker goes on, and says so.
+    missed = [why for name, path in folders.items() if path and (why := unwritable(name, path))]
+    if settings.recorder.required:
+        broken += [line for line in missed if line.startswith("recorder.")]
+        missed = [line for line in missed if line not in broken]
+    missed += unreadable(settings)
+    told = "OK"
+    if missed:
+        told = "the broker starts with these settings, and does without some of them"
+    if broken:
+        told = "the broker does not start with these settings"
+    typer.echo(f"{ENVIRONMENT if file is None else file}: {told}")
+    for name, (value, default) in changed(settings).items():
+        if name in ("listener", "upstream", "authenticator", "rule"):
+            _list_tables(name, value)
+        else:
+            typer.echo(f"  {name} = {show(value)}  (default {show(default)})")
+    few = daemon.too_few_descriptors(settings.limits.max_connections)
+    for line in (
+        *warnings(settings),
+        *exposed(settings),
+        *ineffective(settings),
+        *ignored(),
+        *odd,
+        *soon,
+        *([few] if few else ()),
+    ):
+        typer.echo(f"  suspicious: {line}")
+    for line in (*broken, *missed):
+        typer.echo(f"  cannot be used: {line}")
+    if broken:
+        raise typer.Exit(MISUSED)
+
+
+def _http(settings: Settings) -> list[str]:
+    """What is wrong with the files of [http]; aiohttp is loaded only where there is HTTP."""
+    if not settings.http.listen:
+        return []
+    from broker.admin.server import check
+
+    return check(settings.http)
+
+
+def _list_tables(table: str, tables: Any) -> None:
+    for name, (value, default) in of_tables(table, tables).items():
+        known = "" if default is None else f"  (default {show(default)})"
+        typer.echo(f"  {name} = {show(value)}{known}")
+
+
+@app.command()
+def convert(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A mosquitto.conf, of mosquitto 2.0 or 2.1.")],
+) -> None:
+    """Convert a mosquitto.conf to Canopy settings: canopy convert mosquitto.conf > canopy.toml.
+
+    Options that cannot be converted become comments with the reason and Canopy's alternative; missing ones are also
+    listed on standard error. The exit code is 3 if one of them restricted access: replace it first.
+    """
+    try:
+        converted = mosquitto.convert(file)
+    except ConvertError as error:
+        fail(str(error), MISUSED)
+    typer.echo(converted.toml, nl=False)
+    for line in (*converted.guards, *converted.missing):
+        typer.echo(f"canopy: {line}", err=True)
+    if converted.guards:
+        raise typer.Exit(UNGUARDED)
+
+
+@app.command()
+def health(
+    target: Annotated[
+        str, typer.Option(metavar="URL", envvar=HEALTH_TARGET, help="The broker to check.")
+    ] = "mqtt://127.0.0.1:1883",
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="How long to wait for an answer.")] = 5.0,
+    user: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", envvar=HEALTH_USER, help="A user name that the broker has to accept."),
+    ] = None,
+    password: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            envvar=HEALTH_PASSWORD,
+            show_envvar=True,
+            help="Its password; other users of this machine can see the option, but not the variable.",
+        ),
+    ] = None,
+    ca: Annotated[
+        str, typer.Option(metavar="FILE", help="With mqtts: the authorities to trust (PEM), instead of the system's.")
+    ] = "",
+    cert: Annotated[str, typer.Option(metavar="FILE", help="With mqtts: the client certificate (PEM).")] = "",
+    key: Annotated[str, typer.Option(metavar="FILE", help="With mqtts: the private key of --cert (PEM).")] = "",
+    server_name: Annotated[
+        str, typer.Option(metavar="NAME", help="With mqtts: the name in the broker's certificate, if not the host.")
+    ] = "",
+) -> None:
+    """Check that a running broker serves MQTT. The exit code is 0 if it does and 1 if it does not.
+
+    URL is mqtt://HOST:PORT, mqtts://HOST:PORT or mqtt+unix:///PATH. Without --user a broker that refuses anonymous
+    clients is healthy. With --user the broker has to accept the user. If the user may read $SYS, a broker whose store
+    cannot be written is not healthy.
+    """
+    try:
+        address = parse_endpoint(target)
+    except ValueError as error:
+        fail(f"--target {target}: {error}", MISUSED)
+    if address.scheme in ("ws", "wss"):
+        fail(f"--target {target}: a check speaks MQTT over TCP, TLS or a Unix socket, and not over WebSocket", MISUSED)
+    if not address.tls and (ca or cert or key or server_name):
+        fail("--ca, --cert, --key and --server-name are for an mqtts:// target", MISUSED)
+    if password is not None and user is None:
+        fail("--password needs --user: MQTT 3.1.1 has no password without a user name", MISUSED)
+    try:
+        trusted = context(ca, cert, key) if address.tls else None
+        check(address, timeout, user, password, trusted, server_name)
+    except UnhealthyError as error:
+        fail(str(error))
+    typer.echo(f"{address.url()}: OK")
+
+
+@app.command()
+def passwd(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The password file.")],
+    user: Annotated[str, typer.Argument(metavar="USER", help="The user name.")],
+    delete: Annotated[bool, typer.Option("--delete", "-D", help="Remove the user.")] = False,
+    create: Annotated[bool, typer.Option("--create", "-c", help="Create the file if it does not exist.")] = False,
+    stdin: Annotated[bool, typer.Option("--stdin", help="Read the password from the first line of the input.")] = False,
+    password: Annotated[
+        str | None,
+        typer.Option(
+            "--password",
+            "-b",
+            metavar="TEXT",
+            help="The password; other users of this machine can see it.",
+        ),
+    ] = None,
+    kind: Annotated[
+        str,
+        typer.Option("--hash", metavar="KIND", help="argon2id, pbkdf2-sha512 (which mosquitto can read) or sha512."),
+    ] = "argon2id",
+    scram: Annotated[bool, typer.Option("--scram", help="Write keys for SCRAM-SHA-256, in a separate file.")] = False,
+) -> None:
+    """Add a user to a password file, change its password, or remove the user.
+
+    The command asks for the password twice. It replaces the file as a whole; only the owner can read a new file. A
+    running broker reads the changed file automatically.
+    """
+    if kind not in get_args(Kind):
+        fail(f"--hash {kind}: allowed: {', '.join(get_args(Kind))}", MISUSED)
+    if sum((delete, stdin, password is not None)) > 1:
+        fail("--delete, --stdin and --password exclude each other", MISUSED)
+    try:
+        if delete:
+            delete_user(file, user)
+            typer.echo(f"{file}: {user} is gone")
+            return
+        chosen = None if scram else cast(Kind, kind)
+        changed = set_password(file, user, _password(stdin, password), chosen, create=create)
+    except SecurityError as error:
+        fail(str(error))
+    typer.echo(f"{file}: {user} {'has another password' if changed else 'was added'}")
+
+
+def _password(stdin: bool, given: str | None) -> str:
+    """The password of a user, from wherever it comes."""
+    if given is not None:
+        return given
+    if stdin:
+        return sys.stdin.readline().rstrip("\r\n")
+    if not sys.stdin.isatty():
+        fail("nobody can be asked for the password here: use --stdin", MISUSED)
+    return str(typer.prompt("Password", hide_input=True, confirmation_prompt="The same again"))
+
+
+def _load(config: Path | None, sets: Sequence[str], listen: Sequence[str]) -> Settings:
+    return _or_fail(lambda: load_settings(config, sets, listen))
+
+
+def _or_fail(read: Callable[[], Result]) -> Result:
+    try:
+        return read()
+    except SettingsError as error:
+        fail(str(error), MISUSED)
+
+
+def _run(settings: Settings, make: Callable[[Settings], daemon.Service], read: Callable[[], Settings] | None) -> None:
+    from broker.app import StartupError
+
+    try:
+        daemon.run(settings, make, read=read)
+    except (daemon.DaemonError, StartupError) as error:
+        # All at once: who starts a broker for the first time has several files to make.
+        fail(to_be_made(settings) or str(error))

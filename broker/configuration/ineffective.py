@@ -1,0 +1,224 @@
+"""What in the settings has no effect, though somebody has written it: said at the start, and by `canopy check-config`.
+
+Owns rules that speak about nobody, authenticators that are never asked, and limits that a lower one makes idle. What
+lets in more people than it seems to is the business of `broker.configuration.exposure`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from itertools import islice
+from typing import Final
+
+from broker.configuration.exposure import admits_anonymous, asked_at
+from broker.configuration.wording import show
+from broker.core.codec.topic_names import covers
+from broker.security.rules.rule import ACTIONS, ALL, SUBSCRIBE
+from broker.settings import HttpTable, JwtTable, Listener, Rule, Settings, called
+
+MOST_CATCH_ALLS: Final = 10
+"""Rules about everybody that each later rule is held against: the work grows with the product of both."""
+
+MOST_LINES: Final = 50
+"""Lines at most; one more has the number of the others."""
+
+OF_ANY_STORE: Final = ("on_failure", "removed_link_expiry")
+"""What of `[store]` counts for a store of the program's own, too."""
+
+WORD: Final = re.compile(r"\{[a-z_]*\}")
+"""What looks as if it stood for something about a client."""
+
+MOSQUITTO: Final = re.compile(r"%[uc](?![0-9a-zA-Z])")
+"""What stands for the user name and the client identifier in the files of mosquitto, and in EMQX."""
+
+
+def ineffective(
+    settings: Settings, embedded: bool = False, own_access_control: bool = False, own_store: bool = False
+) -> Iterator[str]:
+    """One line for each setting that changes nothing.
+
+    `embedded`: the program that embeds the broker says who clients are; it may give them groups, or none a user name.
+    `own_access_control`, `own_store`: what the program has in place of those that the settings name.
+    """
+    lines = _all(settings, embedded, own_store)
+    yield from islice(lines, MOST_LINES)
+    more = sum(1 for _ in lines)
+    if more:
+        yield f"{more} more settings have no effect"
+    unasked = [name for name in ("authenticator", "rule") if getattr(settings, name)]
+    if own_access_control and unasked:
+        yield (
+            f"{' and '.join(f'[[{name}]]' for name in unasked)}: not used, because the program's own access control "
+            "decides everything about clients"
+        )
+
+
+def _all(settings: Settings, embedded: bool, own_store: bool) -> Iterator[str]:
+    yield from _addresses(settings.listeners)
+    yield from _authenticators(settings)
+    for listener in settings.listeners:
+        yield from _limits(listener, settings)
+    if settings.access.acl_file and settings.access.default:
+        yield "access.default has no effect: access.acl_file denies what none of its lines allows"
+    yield from _store(settings, own_store)
+    if settings.mesh.adopt_sessions and not (settings.mesh.name and settings.store.url):
+        yield "mesh.adopt_sessions has no effect without a mesh (mesh.name) and a database (store.url)"
+    yield from _placeholders(settings)
+    yield from _rules(settings, embedded)
+    yield from _unreached(settings.rule)
+
+
+def _store(settings: Settings, own: bool) -> Iterator[str]:
+    store = settings.store
+    changed = [name for name, field in type(store).model_fields.items() if getattr(store, name) != field.default]
+    if own:
+        for name, place in (("store.path", store.path), ("store.url", store.url)):
+            if place:
+                yield f"{name}: {show(place)} is not used, because the program has its own store"
+    if not store.kept:
+        for name in changed:
+            # One of the program's may have settings of its own; these of ours count for any.
+            if not (own and name in OF_ANY_STORE):
+                yield f"store.{name} has no effect without store.path or store.url: everything is in memory"
+        return
+    if not store.url:
+        for name in ("name", "lease_timeout"):
+            if name in changed:
+                yield f"store.{name} has no effect without store.url"
+    if not settings.session.persistent:
+        where = "store.path" if store.path else "store.url"
+        yield f"{where} stores only retained messages, because session.persistent is false"
+
+
+def _addresses(listeners: Sequence[Listener]) -> Iterator[str]:
+    """Listeners on a port of every interface, beside others on the same port."""
+    for wide in listeners:
+        if wide.endpoint.host not in ("0.0.0.0", "::") or not wide.endpoint.port:
+            continue
+        for other in listeners:
+            here = other.endpoint
+            if here.port == wide.endpoint.port and here.host != wide.endpoint.host and _within(here.host, wide):
+                yield (
+                    f'listener "{other.called}": "{wide.called}" listens on the same port of every interface, '
+                    "including this one, so the system will refuse one of them. Remove one, or change a port"
+                )
+
+
+def _within(host: str, wide: Listener) -> bool:
+    try:
+        return ipaddress.ip_address(host).version == ipaddress.ip_address(wide.endpoint.host).version
+    except ValueError:
+        return False
+
+
+def _authenticators(settings: Settings) -> Iterator[str]:
+    for at, table in enumerate(settings.authenticator):
+        where = f'authenticator[{at}] "{called(table)}"'
+        if not any(table in asked_at(listener, settings) for listener in settings.listeners):
+            yield f"{where}: no listener uses it; add it to the authenticators of one"
+
+
+def _limits(listener: Listener, settings: Settings) -> Iterator[str]:
+    for key in ("max_packet_size", "max_connections", "max_connections_per_address"):
+        own, all_of_them = getattr(listener, key), getattr(settings.limits, key)
+        if own > all_of_them > 0:
+            yield (
+                f'listener "{listener.called}": {key} = {own} has no effect, because limits.{key} = {all_of_them} is '
+                "lower and applies to all listeners"
+            )
+    if listener.tls is not None and listener.tls.ciphers and listener.tls.min_version == "1.3":
+        yield f'listener "{listener.called}": tls.ciphers has no effect on TLS 1.3, and tls.min_version is "1.3"'
+
+
+def _placeholders(settings: Settings) -> Iterator[str]:
+    """What stands for a client elsewhere, and for itself here."""
+    for text in settings.security.client_ids:
+        for word in WORD.findall(text):
+            if word != "{user}":
+                yield f'security.client_ids: "{text}": {word} is taken literally; the user name is {{user}}'
+    for listener in settings.listener:
+        for word in MOSQUITTO.findall(listener.mount):
+            yield f'listener "{listener.called}": mount: {word} is taken literally; write {_ours(word)}'
+    for at, rule in enumerate(settings.rule):
+        for text in rule.filters:
+            for word in MOSQUITTO.findall(text):
+                yield f'rule[{at}].filters: "{text}": {word} is taken literally; write {_ours(word)}'
+
+
+def _ours(word: str) -> str:
+    """What stands here for mosquitto's %u or %c."""
+    return "{user}" if word == "%u" else "{client}"
+
+
+def _rules(settings: Settings, embedded: bool) -> Iterator[str]:
+    """Rules whose conditions no client meets."""
+    names = [listener.called for listener in settings.listeners]
+    grouped = embedded or any(
+        isinstance(table, HttpTable) or (isinstance(table, JwtTable) and table.groups_claim)
+        for table in settings.authenticator
+    )
+    # A service may let in a client that named a user as one without.
+    nameless = (
+        embedded
+        or any(isinstance(table, HttpTable) for table in settings.authenticator)
+        or any(admits_anonymous(listener, settings) for listener in settings.listeners)
+    )
+    for at, rule in enumerate(settings.rule):
+        for pattern in rule.listener:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                there = ", ".join(f'"{name}"' for name in names)
+                yield f'rule[{at}].listener: "{pattern}" matches no listener; there are: {there}'
+        if not grouped and (rule.group or all("{group}" in each for each in rule.filters)):
+            yield (
+                f"rule[{at}] applies to groups, but no client has one: authenticators of the types jwt (groups_claim) "
+                "and http give clients their groups"
+            )
+        if rule.anonymous and rule.user:
+            yield f"rule[{at}] applies to no client: anonymous = true and user exclude each other"
+        elif rule.anonymous and not nameless:
+            yield f"rule[{at}] applies to no client: anonymous = true, but no client may connect without a user name"
+
+
+def _unreached(rules: Sequence[Rule]) -> Iterator[str]:
+    """Rules that one about everybody, before them, leaves nothing to."""
+    catch_alls: list[tuple[int, Rule]] = []
+    for at, rule in enumerate(rules):
+        for earlier, wide in catch_alls:
+            if _leaves_nothing(wide, rule):
+                yield (
+                    f"rule[{at}] has no effect: rule[{earlier}] comes first, and applies to all clients and to all of "
+                    "its topics. Put the narrower rule first"
+                )
+                break
+        if len(catch_alls) < MOST_CATCH_ALLS and _about_everybody(rule):
+            catch_alls.append((at, rule))
+
+
+def _about_everybody(rule: Rule) -> bool:
+    return (
+        not (rule.user or rule.group or rule.client_id or rule.listener or rule.address)
+        and rule.anonymous is None
+        and rule.max_qos == 2
+        and rule.retain == "any"
+        and not any("{" in each for each in rule.filters)
+    )
+
+
+def _leaves_nothing(wide: Rule, rule: Rule) -> bool:
+    if _actions(rule) & ~_actions(wide):
+        return False
+    # A denial speaks of every subscription that touches its topics, also of one wider than the rule before it allows.
+    wider = rule.effect == "deny" and wide.effect == "allow" and _actions(rule) & SUBSCRIBE
+    if wider and "#" not in wide.filters:
+        return False
+    return all(any(covers(each, narrow) for each in wide.filters) for narrow in rule.filters)
+
+
+def _actions(rule: Rule) -> int:
+    bits = 0
+    for action in rule.action:
+        bits |= ACTIONS.get(action, ALL)
+    return bits

@@ -1,0 +1,1 @@
+"""A broker as a process of its own: event loop, signals, log, systemd."""

@@ -1,0 +1,353 @@
+"""Runs a broker as a process of its own: file descriptors, event loop, signals, and what is told at the start.
+
+Owns: everything a process has one of, and therefore nothing an embedded broker may touch.
+
+Promises: SIGTERM and SIGINT stop the broker in order and the exit code is 0; the same signal sent again ends the
+process at once, with 128 and the signal's number. SIGHUP has the settings read again and never ends the process; while
+settings cannot be used, the old ones stay in force. What cannot work is told in one line before the first client.
+
+It knows no MQTT: it starts a `Broker`, waits, and stops it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import FrameType
+from typing import Any, Final, Protocol, TextIO
+
+import structlog
+
+from broker.buildinfo import BuildInfo, build_info
+from broker.configuration.reading import SettingsError
+from broker.net import sockets
+from broker.net.sockets import OWN_DESCRIPTORS
+from broker.process import logs
+from broker.process.notify import Supervisor
+from broker.process.process import Process
+from broker.settings import DEFAULT_PORT, Endpoint, Settings, parse_endpoint
+from broker.storing import kept, place
+
+MANY_DESCRIPTORS: Final = 1_048_576
+"""What is asked for where the system names no upper limit."""
+
+TRIED: Final = ("mqtt", "mqtt+unix", "mqtts")
+"""The schemes of listeners that the banner's lines to try are for; the first that there is."""
+
+# A broker makes garbage in cycles only when connections end: collecting seldom is enough. A threshold of -1 for the
+# middle generation has it collected with the young one each time, so that what stays is looked at once, and 5,000
+# objects at a time, a millisecond: with the million that (50_000, 20, 100) allowed, queues that fill up made pauses of
+# 0.2 s. One of everything comes after about 150 million.
+GC_THRESHOLDS: Final = (5_000, -1, 30_000)
+
+
+IGNORED: Final = 20
+IGNORED_INTERVAL: Final = 10.0
+"""Lines, in so many seconds, about exceptions that Python can raise to nobody. A client may cause one with each TLS
+handshake, by a host name that is not ASCII; Python would write each to standard error."""
+
+
+class DaemonError(Exception):
+    """Why the broker cannot run here, in one line."""
+
+
+class Service(Protocol):
+    """What a daemon needs of a broker."""
+
+    @property
+    def listening(self) -> list[str]:
+        """URLs with the real ports, once started."""
+
+    @property
+    def http(self) -> list[str]:
+        """URLs of metrics, API and page, once started; often none."""
+
+    async def start(self) -> None:
+        """Listen. Raises `DaemonError` or an error of its own kind, in one line."""
+
+    async def stop(self) -> None:
+        """Disconnect everybody, drain, stop listening."""
+
+    async def broken(self) -> str:
+        """Wait until it stops by itself; why, in one line."""
+
+    async def reload(self, new: Settings) -> list[str]:
+        """Apply other settings as far as that can be done; a line for each that takes a restart."""
+
+
+def run(
+    settings: Settings,
+    make: Callable[[Settings], Service],
+    stream: TextIO | None = None,
+    read: Callable[[], Settings] | None = None,
+    announce: Callable[[Settings, Service, TextIO], None] | None = None,
+) -> None:
+    """Run the broker that `make` builds until a signal ends it. Returns after an orderly stop.
+
+    `read` reads the settings again, on SIGHUP, in a thread; it may raise SettingsError. None: there is nothing to read.
+    `announce` says that it has started; None: to people or programs, whoever reads `stream`.
+
+    Raises:
+        DaemonError: there are too few file descriptors, or the broker stopped by itself.
+    """
+    # Always, not only under a limit: the usual soft limit of 1,024 is what most brokers first run into.
+    raise_descriptor_limit(settings.limits.max_connections)
+    output = sys.stderr if stream is None else stream
+    if announce is None:
+        announce = partial(announced, build_info())
+    supervisor = Supervisor.of(os.environ)
+    hangup = _Hangup(read, supervisor)
+    # No handler of the event loop: those leave the default behind, which ends the process, when the loop is closed.
+    before = signal.signal(signal.SIGHUP, hangup.on_signal)
+    unraisable, sys.unraisablehook = sys.unraisablehook, _Ignored()
+    try:
+        with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
+            runner.run(_serve(settings, make, announce, output, hangup, supervisor))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+        sys.unraisablehook = unraisable
+
+
+def ignore_hangup() -> None:
+    """From here on SIGHUP does not end the process, whether a broker runs in it or not."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+class _Ignored:
+    """Who is told of exceptions that Python can raise to nobody: a line each, and not too many."""
+
+    def __init__(self) -> None:
+        self._log: Any = structlog.get_logger("canopy")
+        self._told = 0
+        self._until = 0.0
+
+    def __call__(self, ignored: sys.UnraisableHookArgs) -> None:
+        now = time.monotonic()
+        if now >= self._until:
+            self._told, self._until = 0, now + IGNORED_INTERVAL
+        self._told += 1
+        if self._told <= IGNORED:
+            detail = f"{ignored.exc_type.__name__}: {ignored.exc_value}"[:256]
+            self._log.warning("exception ignored", detail=detail)
+
+
+class _Hangup:
+    """What SIGHUP asks for: that settings are read again, once, however often it came meanwhile."""
+
+    def __init__(self, read: Callable[[], Settings] | None, supervisor: Supervisor) -> None:
+        self._read = read
+        self._supervisor = supervisor
+        self._log: Any = structlog.get_logger("canopy")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        # What came before the broker had started is not lost.
+        self._came = False
+        self._asked = asyncio.Event()
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Runs wherever the main thread is."""
+        del number, frame
+        self._came = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._asked.set)
+
+    async def serve(self, broker: Service) -> None:
+        """Reload whenever it was asked for, until cancelled."""
+        self._loop = asyncio.get_running_loop()
+        if self._came:
+            self._asked.set()
+        try:
+            while True:
+                await self._asked.wait()
+                self._asked.clear()
+                self._supervisor.reloading()
+                outcome = "settings not reloaded"
+                try:
+                    outcome = await self._reload(broker)
+                finally:
+                    self._supervisor.ready(f"{_status(broker)}; {outcome}")
+        finally:
+            self._loop = None
+
+    async def _reload(self, broker: Service) -> str:
+        """What came of it, in a few words; the log has it whole."""
+        if self._read is None:
+            self._log.warning("nothing to reload", detail="the broker was started without --config")
+            return "nothing to reload"
+        try:
+            lines = await broker.reload(await asyncio.to_thread(self._read))
+        except SettingsError as error:
+            for problem in error.problems:
+                self._log.error("settings not reloaded", detail=problem)
+            return f"settings not reloaded: {error.problems[0]}"
+        except Exception as error:
+            # The broker goes on with what it has.
+            self._log.error("settings not reloaded", detail=str(error), exc_info=error)
+            return f"settings not reloaded: {error}"
+        return f"settings reloaded, {len(lines)} of them take a restart" if lines else "settings reloaded"
+
+
+def _status(broker: Service) -> str:
+    """What `systemctl status` shows of a broker that serves."""
+    return f"listening on {', '.join(broker.listening)}"
+
+
+def loop_factory(settings: Settings) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's loop where it is wanted and installed, else None: asyncio's own."""
+    if not settings.runtime.uvloop:
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def raise_descriptor_limit(connections: int) -> int:
+    """Allow this process as many file descriptors as the system lets it have.
+
+    Args:
+        connections: connections that must be possible; 0 for as many as there are.
+
+    Returns:
+        The limit that now holds.
+
+    Raises:
+        DaemonError: `connections` and the broker's own descriptors do not fit under it.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MANY_DESCRIPTORS if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+        except (OSError, ValueError):
+            # A system that lists a limit it does not grant: what there is may still be enough.
+            pass
+    if soft == resource.RLIM_INFINITY:
+        return MANY_DESCRIPTORS
+    if connections and connections + OWN_DESCRIPTORS > soft:
+        raise DaemonError(sockets.too_few_descriptors(connections, soft))
+    return soft
+
+
+def too_few_descriptors(connections: int) -> str:
+    """Why a broker that is started here cannot have so many connections; empty: it can. Changes nothing."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = hard == resource.RLIM_INFINITY or connections + OWN_DESCRIPTORS <= hard
+    return "" if enough or not connections else sockets.too_few_descriptors(connections, hard)
+
+
+async def _serve(
+    settings: Settings,
+    make: Callable[[Settings], Service],
+    announce: Callable[[Settings, Service, TextIO], None],
+    output: TextIO,
+    hangup: _Hangup,
+    supervisor: Supervisor,
+) -> None:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+
+    def on_signal(number: int) -> None:
+        if stopping.is_set():
+            output.flush()
+            os._exit(128 + number)
+        stopping.set()
+
+    # Before the start, so that a signal during a long start is not lost.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    broker = make(settings)
+    await broker.start()
+    if settings.runtime.gc_freeze:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+    announce(settings, broker, output)
+    supervisor.ready(_status(broker))
+    reloading = loop.create_task(hangup.serve(broker))
+    asked, broken = loop.create_task(stopping.wait()), loop.create_task(broker.broken())
+    try:
+        await asyncio.wait((asked, broken), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        beside = (reloading, asked, broken)
+        for task in beside:
+            task.cancel()
+        await asyncio.wait(beside)
+        supervisor.stopping()
+        try:
+            await broker.stop()
+        finally:
+            supervisor.close()
+    if not broken.cancelled():
+        raise DaemonError(f"stopped: {broken.result()}")
+
+
+def announced(build: BuildInfo, settings: Settings, broker: Service, output: TextIO) -> None:
+    """Say that it has started: lines to people, an event to programs."""
+    if logs.for_people(settings.log.format, output):
+        print(banner(str(build), broker.listening, kept(settings), broker.http), file=output, flush=True)
+    else:
+        _tell_started(build, broker.listening, place(settings), broker.http)
+
+
+def _tell_started(build: BuildInfo, listening: list[str], store: str, http: list[str]) -> None:
+    """The same for programs: one event, whatever the level, since nobody else tells them the port of a listener."""
+    log = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
+    log.info(
+        "started",
+        version=build.version,
+        core=build.core,
+        python=build.python,
+        uvloop=build.uvloop,
+        pid=os.getpid(),
+        listening=listening,
+        store=store,
+        http=http,
+    )
+
+
+def banner(build: str, listening: list[str], what_is_kept: str, http: Sequence[str] = ()) -> str:
+    """What a person who starts the broker wants to know, in a few plain lines."""
+    lines = [build]
+    lines += [f"listening on {url}" for url in listening]
+    lines += [f"page, metrics and API at {url}" for url in http]
+    lines.append(what_is_kept)
+    endpoints = [parse_endpoint(url) for url in listening]
+    # mosquitto's clients speak no WebSocket; what takes the fewest options comes first.
+    for where in [_client_options(each) for scheme in TRIED for each in endpoints if each.scheme == scheme][:1]:
+        lines.append(f"try it:  mosquitto_sub {where}-t 'demo/#' -v")
+        lines.append(f"         mosquitto_pub {where}-t demo/hello -m 'hello world'")
+    lines.append("stop it with Ctrl-C or SIGTERM")
+    return "\n".join(lines)
+
+
+def _client_options(endpoint: Endpoint) -> str:
+    """The mosquitto clients' options that reach this listener from the same machine."""
+    if endpoint.path:
+        return f"--unix {endpoint.path} "
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(endpoint.host, endpoint.host)
+    if endpoint.tls:
+        # By name: certificates are seldom for an address.
+        host = "localhost" if host in ("127.0.0.1", "::1") else host
+        return f"-h {host} -p {endpoint.port} --cafile CA.pem "
+    port = "" if endpoint.port == DEFAULT_PORT else f"-p {endpoint.port} "
+    return f"-h {host} {port}"
+
+
+def real_broker(settings: Settings, read: Callable[[], Settings] | None = None) -> Service:
+    """The broker of `broker.net`, loaded only when one is to be run. `read`: as for `run`."""
+    from broker.app import Broker
+
+    broker = Broker(settings)
+    broker.process = Process(read, logs.set_level)
+    broker.process.changed = broker.log_changed
+    return broker

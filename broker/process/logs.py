@@ -1,0 +1,138 @@
+"""How the `canopy` command logs: lines for people on a terminal, JSON objects elsewhere, on standard error.
+
+A line below the level costs one call of an empty method. One event is one line, and nothing that a client sends (its
+identifier, a topic) can end the line or steer a terminal. What JSON does not know (bytes, addresses) is written as its
+`repr`. What the standard library logs comes out in the same form. Only the command calls `configure`: a program which
+embeds the broker keeps its own logging.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Collection, MutableMapping
+from typing import Any, Final, Literal, TextIO, TypeAlias, cast
+
+import structlog
+from structlog.typing import Processor
+
+from broker.process.logwriter import BackgroundWriter
+
+Stream: TypeAlias = TextIO | BackgroundWriter
+Level: TypeAlias = Literal["debug", "info", "warning", "error"]
+Format: TypeAlias = Literal["auto", "console", "json"]
+
+LEVELS: Final[dict[Level, int]] = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+
+class _Levels:
+    """The methods of all loggers that one call of `configure` stands behind, so that their level can be changed."""
+
+    def __init__(self) -> None:
+        self.bound: type[Any] | None = None
+
+    def begin(self, level: Level) -> type[Any]:
+        """A class of loggers of its own, for a new configuration."""
+        self.bound = type("Logger", (structlog.make_filtering_bound_logger(LEVELS[level]),), {})
+        return self.bound
+
+    def set(self, level: Level) -> None:
+        """Give the loggers of the last configuration, those in use too, the methods of this level."""
+        if self.bound is not None:
+            for name, member in vars(structlog.make_filtering_bound_logger(LEVELS[level])).items():
+                if not name.startswith("__"):
+                    setattr(self.bound, name, member)
+            logging.getLogger().setLevel(_root_level(level))
+
+
+_levels: Final = _Levels()
+
+
+def set_level(level: Level) -> None:
+    """Change the level of what `configure` has set up. Without it, nothing happens."""
+    _levels.set(level)
+
+
+def _root_level(level: Level) -> int:
+    # asyncio tells at debug and info what no operator wants; its warnings and errors are worth a line.
+    return max(LEVELS[level], logging.WARNING)
+
+
+class _Named:
+    """Puts the name of one of several processes into each line, and leaves out what another one tells for all."""
+
+    def __init__(self, worker: str, left_out: Collection[str]) -> None:
+        self._worker = worker
+        self._left_out = left_out
+
+    def __call__(self, logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        del logger, name
+        if event.get("event") in self._left_out:
+            raise structlog.DropEvent
+        event["worker"] = self._worker
+        return event
+
+
+def configure(
+    level: Level = "info",
+    format: Format = "auto",  # noqa: A002
+    stream: Stream | None = None,
+    worker: str = "",
+    left_out: Collection[str] = (),
+) -> None:
+    """Send logs of this process to `stream` (standard error when None), from `level` upwards.
+
+    `worker`: the process's name, for each line, where it is one of several. `left_out`: events that another one of them
+    tells for all. May be called again; the last call counts for loggers that have not been used yet.
+    """
+    target = sys.stderr if stream is None else stream
+    shared: list[Processor] = [
+        *([_Named(worker, left_out)] if worker else []),
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    final = _renderer(format, target)
+    structlog.configure(
+        processors=[*shared, *final],
+        wrapper_class=_levels.begin(level),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, target)),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *final],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(_root_level(level))
+    # It tells of each try to reach a collector that is away; the broker says so once (`observe.spans`).
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+
+
+def for_people(format: Format, target: Stream) -> bool:  # noqa: A002
+    """Whether lines in this format, on this stream, are read by people and not by programs."""
+    return format == "console" or (format == "auto" and target.isatty())
+
+
+def _renderer(format: Format, target: Stream) -> list[Processor]:  # noqa: A002
+    if for_people(format, target):
+        colours = target.isatty() and "NO_COLOR" not in os.environ
+        return [
+            structlog.dev.ConsoleRenderer(
+                colors=colours,
+                exception_formatter=structlog.dev.plain_traceback,
+                repr_native_str=True,  # a client may call itself an escape sequence
+            )
+        ]
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=repr)]

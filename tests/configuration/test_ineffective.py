@@ -1,0 +1,158 @@
+"""What somebody has written into the settings, and what changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.configuration.ineffective import ineffective
+from broker.settings import Settings
+
+PASSWORDS = {"type": "password-file", "path": "/p"}
+TOKENS = {"type": "jwt", "algorithms": ["HS256"], "secret": "x" * 32}
+TLS = {"certificate": "/c", "key": "/k"}
+HERE = {"name": "here", "url": "mqtt://127.0.0.1:1883"}
+
+
+def told(embedded: bool = False, **values: Any) -> list[str]:
+    return list(ineffective(Settings.model_validate(values), embedded))
+
+
+def rules(*tables: dict[str, Any], **values: Any) -> list[str]:
+    return told(rule=list(tables), **values)
+
+
+class TestListeners:
+    def test_a_port_of_every_interface_beside_one_of_them(self) -> None:
+        (line,) = told(listener=[HERE, {"name": "all", "url": "mqtt://0.0.0.0:1883"}])
+        assert line.startswith('listener "here": "all" listens on the same port of every interface')
+
+    @pytest.mark.parametrize("url", ["mqtt://0.0.0.0:1884", "mqtt://[::]:1883", "mqtt+unix:///run/s"])
+    def test_places_that_go_together(self, url: str) -> None:
+        assert told(listener=[HERE, {"url": url}]) == []
+
+    @pytest.mark.parametrize("key", ["max_packet_size", "max_connections", "max_connections_per_address"])
+    def test_a_limit_above_that_of_all(self, key: str) -> None:
+        (line,) = told(listener=[{**HERE, key: 1001}], limits={key: 1000})
+        assert line.startswith(f'listener "here": {key} = 1001 has no effect, because limits.{key} = 1000')
+        assert told(listener=[{**HERE, key: 1000}], limits={key: 1000}) == []
+
+    def test_cipher_suites_of_a_version_that_is_not_spoken(self) -> None:
+        listener = {"url": "mqtts://127.0.0.1", "tls": {**TLS, "ciphers": "ECDHE+AESGCM", "min_version": "1.3"}}
+        (line,) = told(listener=[listener], authenticator=[PASSWORDS])
+        assert "tls.ciphers" in line
+
+
+class TestAuthenticators:
+    def test_one_that_no_listener_asks(self) -> None:
+        tables = [{**PASSWORDS, "name": "staff"}, TOKENS]
+        (line,) = told(authenticator=tables, listener=[{**HERE, "authenticators": ["staff"]}])
+        assert line == 'authenticator[1] "jwt": no listener uses it; add it to the authenticators of one'
+        assert told(authenticator=tables, listener=[HERE]) == []
+
+
+class TestRules:
+    def test_a_listener_that_does_not_exist(self) -> None:
+        (line,) = rules({"listener": ["here", "inter*"], "filters": "a"}, listener=[HERE])
+        assert line == 'rule[0].listener: "inter*" matches no listener; there are: "here"'
+
+    @pytest.mark.parametrize("rule", [{"group": "staff", "filters": "a"}, {"filters": "{group}/#"}])
+    def test_groups_that_nobody_has(self, rule: dict[str, Any]) -> None:
+        (line,) = rules(rule, authenticator=[PASSWORDS])
+        assert line.startswith("rule[0] applies to groups, but no client has one")
+        assert rules(rule, authenticator=[PASSWORDS, TOKENS]) == []
+        assert rules(rule, embedded=True) == []
+
+    def test_clients_without_a_user_name_that_do_not_come_in(self) -> None:
+        rule = {"anonymous": True, "filters": "a"}
+        (line,) = rules(rule, authenticator=[PASSWORDS])
+        assert line.startswith("rule[0] applies to no client")
+        assert rules(rule, authenticator=[PASSWORDS, {"type": "anonymous"}]) == []
+        assert rules(rule, authenticator=[PASSWORDS], listener=[{**HERE, "allow_anonymous": True}]) == []
+
+    def test_nobody_has_a_user_name_and_none(self) -> None:
+        (line,) = rules({"anonymous": True, "user": "*", "filters": "a"})
+        assert line.startswith("rule[0] applies to no client: anonymous = true and user")
+
+    def test_the_last_word_is_the_files(self) -> None:
+        (line,) = told(access={"acl_file": "/acl", "default": "allow"})
+        assert line.startswith("access.default has no effect")
+
+    @pytest.mark.parametrize(("text", "instead"), [("users/%u/#", "{user}"), ("%c/a", "{client}")])
+    def test_placeholders_of_mosquitto(self, text: str, instead: str) -> None:
+        (line,) = rules({"filters": ["a", text]})
+        assert line.startswith(f'rule[0].filters: "{text}": %')
+        assert line.endswith(f"is taken literally; write {instead}")
+        assert rules({"filters": ["100%", "a%cd", "{user}"]}) == []
+
+    def test_one_that_another_leaves_nothing_to(self) -> None:
+        everything = {"filters": "#"}
+        (line,) = rules(everything, {"user": "eve", "filters": ["secret/#", "{user}"], "effect": "deny"})
+        assert line.startswith("rule[1] has no effect: rule[0]")
+
+    @pytest.mark.parametrize(
+        ("first", "second"),
+        [
+            ({"filters": "a/#", "user": "x"}, {"filters": "a/b"}),
+            ({"filters": "a/#", "max_qos": 1}, {"filters": "a/b"}),
+            ({"filters": "a/#", "action": "publish"}, {"filters": "a/b"}),
+            ({"filters": "a/{client}"}, {"filters": "a/{client}"}),
+            ({"filters": "#"}, {"filters": "$SYS/#"}),
+            # A subscription to # is not what the first rule speaks of, and the second denies it.
+            ({"filters": "a/#"}, {"filters": "a/b", "effect": "deny"}),
+            ({"filters": "a/#", "action": "publish", "retain": True}, {"filters": "a/b", "action": "publish"}),
+        ],
+    )
+    def test_rules_that_both_decide(self, first: dict[str, Any], second: dict[str, Any]) -> None:
+        assert rules(first, second) == []
+
+    def test_a_denial_of_what_is_published_alone(self) -> None:
+        publishing = {"filters": "a/b", "action": "publish"}
+        (line,) = rules({"filters": "a/#"}, {**publishing, "effect": "deny"})
+        assert line.startswith("rule[1] has no effect")
+
+
+def test_a_placeholder_that_is_none() -> None:
+    (line,) = told(security={"client_ids": ["{user}-*", "{username}-*"]})
+    assert line == 'security.client_ids: "{username}-*": {username} is taken literally; the user name is {user}'
+
+
+def test_a_slip_in_very_many_rules_is_not_as_many_lines() -> None:
+    lines = rules({"filters": "#"}, *[{"filters": "a"}] * 200)
+    assert len(lines) == 51
+    assert lines[-1] == "150 more settings have no effect"
+
+
+def test_the_defaults() -> None:
+    assert told() == []
+
+
+class TestStore:
+    def test_what_mosquitto_would_fill_in_in_a_mount(self) -> None:
+        (line,) = told(listener=[{**HERE, "mount": "tenant/%u/"}])
+        assert line == 'listener "here": mount: %u is taken literally; write {user}'
+
+    def test_how_is_told_and_not_where(self) -> None:
+        (line,) = told(store={"synchronous": "off"})
+        assert line == "store.synchronous has no effect without store.path or store.url: everything is in memory"
+        assert told(store={"path": "/s", "synchronous": "off"}) == []
+
+    def test_sessions_that_never_stay(self) -> None:
+        (line,) = told(store={"path": "/s"}, session={"persistent": False})
+        assert line.startswith("store.path stores only retained messages")
+
+
+@pytest.mark.parametrize("missing", ["mesh", "store"])
+def test_adoption_takes_a_mesh_and_a_database(missing: str) -> None:
+    values: dict[str, Any] = {
+        "mesh": {"name": "one", "node": "a", "adopt_sessions": True},
+        "store": {"url": "postgresql://127.0.0.1/canopy"},
+    }
+    assert told(**values) == []
+    if missing == "mesh":
+        values["mesh"] = {"adopt_sessions": True}
+    else:
+        del values["store"]
+    (line,) = told(**values)
+    assert line.startswith("mesh.adopt_sessions has no effect")
