@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 FOLDERS: Final = (
-    Path(__file__).resolve().parent / "settings" / "files",
+    Path(__file__).resolve().parents[1] / "settings" / "files",
     Path(__file__).resolve().parents[2] / "config",
 )
 """Where the files are: where Canopy is installed, and in the source tree."""

@@ -29,7 +29,7 @@ from broker.settings import Listener, Section, Settings, defaults, flatten, sect
 from broker.settings.upstream import A_LIST, A_WORD
 
 DEFAULTS: Final = (
-    Path(__file__).resolve().parent / "settings" / "files" / "default.toml",
+    Path(__file__).resolve().parents[1] / "settings" / "files" / "default.toml",
     Path(__file__).resolve().parents[2] / "config" / "default.toml",
 )
 """Where the annotated defaults are: `files` beside the models where Canopy is installed, `config/` in the tree."""
