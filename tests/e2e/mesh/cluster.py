@@ -239,7 +239,8 @@ def _told(lines: list[str]) -> Iterator[tuple[str, str, float]]:
         if '"node' in line:
             told = json.loads(line)
             at = datetime.fromisoformat(told["timestamp"].replace("Z", "+00:00")).timestamp()
-            yield told["event"], told["node"], at
+            if "node" in told:
+                yield told["event"], told["node"], at
 
 
 def _connected(lines: list[str]) -> set[str]:
