@@ -220,6 +220,7 @@ class Broker(Server):
 
                 admin = AdminServer(self, self.settings.http)
                 await admin.start()
+                admin.tell(self.figures)
                 self.admin = admin
             await self.watch()
         except BaseException:

@@ -28,6 +28,7 @@ from broker.net.listening.listeners import StartupError
 from broker.net.listening.tls import Loaded, TlsError
 from broker.net.listening.tls import load as load_certificates
 from broker.net.log import Faults
+from broker.observe.figures.sources import Sources
 from broker.security.errors import SecurityError
 from broker.settings import Endpoint, Http, Tls
 
@@ -87,8 +88,6 @@ class AdminServer:
         except (SecurityError, TlsError) as error:
             raise StartupError(f"http: {error}") from error
         self.access = Access(credentials)
-        self._broker.figures.certificates = self.certificates
-        self._broker.figures.http = self.counts
         desk = Desk(
             self._broker, self.access, self.doors, settings.timeout, ("/metrics",) if settings.public_metrics else ()
         )
@@ -99,6 +98,11 @@ class AdminServer:
             await self.stop()
             raise
         self._broker.log.info("http listens", urls=self.urls, guarded=settings.guarded)
+
+    def tell(self, figures: Sources) -> None:
+        """Have the figures of a broker contain those of its HTTP."""
+        figures.certificates = self.certificates
+        figures.http = self.counts
 
     async def _runner(self, desk: Desk, local: bool) -> web.AppRunner:
         app = web.Application(client_max_size=self._settings.max_request_bytes, middlewares=[_unknown])
