@@ -10,6 +10,7 @@ bytes; if the connection ends, they are unsent.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from mypy_extensions import i64
 
@@ -49,14 +50,14 @@ class HeldDeliveries(Waiter):
         line = self._line
         return len(line) > 0 and line[0].number <= self._commits.committed
 
-    def push(self, delivery: Delivery, outbox: Outbox, told: bool) -> None:
+    def push(self, delivery: Delivery, outbox: Outbox, waits: bool) -> None:
         """Queue a delivery that is in flight, for which the outbox has room, when everything told so far is committed.
 
-        `told`: the journal was told of it just now. Any other was committed before, or is not kept: it only stays
+        `waits`: it is kept, and was not written yet. Any other was committed before, or is not kept: it only stays
         behind the others.
         """
         line = self._line
-        number: i64 = self._commits.told if told else 0
+        number: i64 = self._commits.told if waits else 0
         if not line:
             if number <= self._commits.committed:
                 outbox.push(delivery)
@@ -95,13 +96,13 @@ class HeldDeliveries(Waiter):
         if self.ready:
             self.committed(self._commits.committed)
 
-    def drop(self) -> None:
-        """The connection is over: none of them was sent, and they stay before those whose turn had not come."""
+    def drop(self, unsent: Iterable[Delivery]) -> None:
+        """The connection is over: none of them was sent. They stay before `unsent`, whose turn had not come."""
         self._commits.leave(self)
         self._outbox = None
         if self._line:
-            for delivery in self._inflight.values():
-                if delivery.qos == 2 and delivery.attempts == 0 and delivery.state == SENT:
+            for delivery in (*(held.delivery for held in self._line), *unsent):
+                if delivery.qos == 2 and delivery.attempts == 0 and self._is_in_flight(delivery):
                     self._inflight.move_behind(delivery)
         self._line.clear()
 

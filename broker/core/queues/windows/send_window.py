@@ -160,9 +160,9 @@ class SendWindow:
         self._forget_line()
 
     def _forget_line(self) -> None:
-        self.resend = None
+        resend, self.resend = self.resend, None
         if self.held is not None:
-            self.held.drop()
+            self.held.drop(resend or ())
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
@@ -243,15 +243,14 @@ class SendWindow:
 
     def push(self, delivery: Delivery, outbox: Outbox) -> None:
         """Have a delivery be written that is in flight; of QoS 2 when that, or its number, is committed, if kept."""
-        journal, commits = self.journal, self.commits
-        before: i64 = 0 if commits is None else commits.told
-        if journal is not None and delivery.attempts == 0:
+        journal, commits, new = self.journal, self.commits, delivery.attempts == 0
+        if journal is not None and new:
             journal.in_flight(self._client_id, delivery)
         if commits is None or delivery.qos < 2:
             outbox.push(delivery)
             return
         self.held = held = self.held or HeldDeliveries(self.inflight, commits)
-        held.push(delivery, outbox, commits.told > before or (delivery.attempts == 0 and has_number(delivery.message)))
+        held.push(delivery, outbox, new and (journal is not None or has_number(delivery.message)))
 
     def full_of_own(self, outbox: Outbox) -> bool:
         """Whether so much is on its way already that what has terms of its own goes on waiting (`COMMIT`)."""
