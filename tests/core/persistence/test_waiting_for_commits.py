@@ -405,6 +405,24 @@ def test_a_qos_2_publish_waits_until_it_is_kept_that_it_is_in_flight(house: Hous
     assert client.payloads() == [b"first", b"second"]
 
 
+def test_one_that_may_leave_and_was_not_written_stays_before_what_is_not_committed(house: House) -> None:
+    """The connection ends between two commits [MQTT-4.6.0-6]."""
+    client = house.receiver()
+    other = house.client("pub")
+    commits = house.network.router.commits
+    assert commits is not None
+    other.publish("t/1", b"first", 2)
+    told = commits.told
+    other.publish("t/1", b"second", 2)
+    commits.advance(told)
+    client.cut()
+    client.connect(clean=False, expiry=EXPIRY, settle=False)
+    house.network.settle()
+    house.commit()
+    house.commit()
+    assert client.payloads() == [b"first", b"second"]
+
+
 def test_what_the_send_quota_left_waiting_stays_behind_what_is_not_kept_yet(house: House) -> None:
     """The client comes back twice with a Receive Maximum of 1, before anything is committed [MQTT-4.6.0-6]."""
     client = house.receiver()
