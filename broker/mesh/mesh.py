@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from broker.core.hooks import Confirmed, Confirmer, NodeListener
-from broker.core.routing.loop_detection import NODES
+from broker.core.routing.loop_detection import FROM_NODE
 from broker.core.session.session import Session
 from broker.core.topics.subscription import SharedGroup
 from broker.mesh.adoption import Adoption
@@ -124,19 +124,19 @@ class Mesh(NodeListener):
         """Have the others told of what is wanted here already, and of what is from now on."""
         table = self.server.router.table
         for session in self.server.router.sessions.values():
+            if isinstance(session, NodeSession):
+                self._take_up(session)
+                continue
             for subscription in session.subscriptions.values():
                 entry = subscription.entry
                 if entry is not None and not session.node:
                     self.wanted(entry.topic_filter, _share(subscription.group))
-            if isinstance(session, NodeSession):
-                self._take_up(session)
         self._count_links()
         table.node_listener = self.server.router.peers.node_listener = self
 
     def _take_up(self, session: NodeSession) -> None:
         """Go on with what is known of another node, until it tells more or has been away for too long."""
-        link = NodeLink(self.server, self.settings, self.streams, self.bus.node, session.name, self.turn_soon, session)
-        self.links[session.name] = link
+        link = self._make_link(session.name, session)
         self.interest.restore(session.name, NodeSink(link), session.subscriptions)
         link.expire_at(session.away_since + self.settings.node_expiry, self._expired)
 
@@ -197,9 +197,9 @@ class Mesh(NodeListener):
     async def meet(self, seen: Iterable[str]) -> None:
         """Until nothing that is published here misses a node: those that were seen, and those that a store knows from
         before. One that does not come within `node_timeout` counts as gone."""
-        before = f"{NODES}from/"
         if self.server.companions is None:
-            known = [each.removeprefix(before) for each in self.server.router.sessions if each.startswith(before)]
+            sessions = self.server.router.sessions
+            known = [each.removeprefix(FROM_NODE) for each in sessions if each.startswith(FROM_NODE)]
             known += self.links
         else:
             # There may have been more of them before, whose sessions the others have.
@@ -227,7 +227,7 @@ class Mesh(NodeListener):
         router = self.server.router
         sessions: list[Session] = [link.session for link in self.links.values()]
         for node in self.links:
-            known = router.sessions.get(f"{NODES}from/{node}")
+            known = router.sessions.get(FROM_NODE + node)
             if known is not None:
                 sessions.append(known)
         return sum(1 for session in sessions if session.outbox is not None), len(sessions)
@@ -270,11 +270,16 @@ class Mesh(NodeListener):
     def _link(self, node: str) -> NodeSink:
         link = self.links.get(node)
         if link is None:
-            link = NodeLink(self.server, self.settings, self.streams, self.bus.node, node, self.turn_soon)
-            self.links[node] = link
+            link = self._make_link(node)
             self._count_links()
             self.ownership.met(node)
         return NodeSink(link)
+
+    def _make_link(self, node: str, session: NodeSession | None = None) -> NodeLink:
+        own = self.bus.node
+        link = NodeLink(self.server, self.settings, self.streams, own, node, self.turn_soon, session)
+        self.links[node] = link
+        return link
 
     def _count_links(self) -> None:
         router = self.server.router
@@ -288,7 +293,7 @@ class Mesh(NodeListener):
             self.presence.joined(node)
         link = self.links[node]
         link.session.numbered = self.bus.version(node) >= NUMBERED
-        self.server.router.nodes.numbers.know(f"{NODES}from/{node}", link.session.numbered)
+        self.server.router.nodes.numbers.know(FROM_NODE + node, link.session.numbered)
         link.joined()
 
     def left(self, node: str) -> None:
@@ -306,7 +311,7 @@ class Mesh(NodeListener):
         self.server.log.warning("node is given up", node=link.node, messages=link.session.queued())
         del self.links[link.node]
         self._count_links()
-        self.server.router.nodes.numbers.give_up(f"{NODES}from/{link.node}")
+        self.server.router.nodes.numbers.give_up(FROM_NODE + link.node)
         self.interest.forget(link.node)
 
     def _socket(self, node: str) -> Path | None:

@@ -15,7 +15,7 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from broker.mesh.pipes import Pipes
 
@@ -32,17 +32,6 @@ DRAIN: Final = 1.0
 """Seconds for what a node has sent before it left."""
 
 Accept = Callable[[str, asyncio.Transport], asyncio.BaseProtocol | None]
-
-
-class Opens(Protocol):
-    """What opens streams to nodes."""
-
-    def open(self, node: str, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> object:
-        """A new stream to a node. Its protocol hears `connection_made` in a later turn of the event loop.
-
-        Raises:
-            ConnectionError: the node is not there.
-        """
 
 
 class Streams:
@@ -64,8 +53,8 @@ class Streams:
         self._path = path
         self._server: asyncio.Server | None = None
         # The nodes that are there: the streams that they opened, and those that this one did.
-        self._taken: dict[str, list[asyncio.BaseTransport]] = {}
-        self._opened: dict[str, list[asyncio.BaseTransport]] = {}
+        self._taken: dict[str, list[asyncio.Transport]] = {}
+        self._opened: dict[str, list[asyncio.Transport]] = {}
         # Streams of nodes of which this one has not heard yet.
         self._early: dict[str, _Arrival] = {}
         self._opening: set[asyncio.Task[None]] = set()
@@ -83,7 +72,11 @@ class Streams:
             sock.close()
 
     def open(self, node: str, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> None:
-        """See `Opens.open`."""
+        """A new stream to a node. Its protocol hears `connection_made` in a later turn of the event loop.
+
+        Raises:
+            ConnectionError: the node is not there.
+        """
         sock = self._connect(node) if node in self._opened else None
         if sock is None:
             self._pipes.open(node, protocol_factory)
@@ -130,8 +123,7 @@ class Streams:
 
     def left(self, node: str) -> None:
         """A node is gone, and so are its streams, when what it had sent has been read."""
-        for transport in self._opened.pop(node, []):
-            cast(asyncio.Transport, transport).abort()
+        _abort(self._opened.pop(node, []))
         taken = [transport for transport in self._taken.pop(node, []) if not transport.is_closing()]
         if taken:
             self.loop.call_later(DRAIN, _abort, taken)
@@ -242,12 +234,12 @@ def _bind(sock: socket.socket, path: Path) -> None:
     sock.bind(os.fspath(path))
 
 
-def _add(streams: list[asyncio.BaseTransport], transport: asyncio.BaseTransport) -> None:
+def _add(streams: list[asyncio.Transport], transport: asyncio.Transport) -> None:
     """Add a stream, and forget those that are over."""
     streams[:] = [each for each in streams if not each.is_closing()]
     streams.append(transport)
 
 
-def _abort(streams: list[asyncio.BaseTransport]) -> None:
+def _abort(streams: list[asyncio.Transport]) -> None:
     for transport in streams:
-        cast(asyncio.Transport, transport).abort()
+        transport.abort()

@@ -40,6 +40,9 @@ NODES: Final = "$node/"
 TO_NODE: Final = "$node/to/"
 """The same of the sessions in which waits what goes to another node; its name follows."""
 
+FROM_NODE: Final = "$node/from/"
+"""The same of the sessions in which another node publishes."""
+
 _NAME: Final = b"\x00\x0acanopy-via"
 """The name as it is encoded, section 1.5.7."""
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final, cast
 from broker.core.codec.packets import SubscriptionRequest
 from broker.core.codec.topic_names import parse_shared
 from broker.core.queues.outbox import Outbox
-from broker.core.routing.loop_detection import NODES
+from broker.core.routing.loop_detection import FROM_NODE
 from broker.mesh.links.arrivals import Arrivals
 from broker.mesh.links.protocol import NodeProtocol
 from broker.mesh.links.session import NodeSession
-from broker.mesh.streams import Opens
+from broker.mesh.streams import Streams
 from broker.settings import Mesh as MeshSettings
 from broker.upstream.protocol.connection import ClientConnection, Owner
 
@@ -39,7 +39,7 @@ class NodeLink(Owner):
         self,
         server: Server,
         settings: MeshSettings,
-        streams: Opens,
+        streams: Streams,
         own: str,
         node: str,
         changed: Callable[[], None],
@@ -58,7 +58,7 @@ class NodeLink(Owner):
         self._settings = settings
         self._streams = streams
         self._changed = changed
-        self._client_id = f"{NODES}from/{own}"
+        self._client_id = FROM_NODE + own
         self._connection: ClientConnection | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._failures = 0

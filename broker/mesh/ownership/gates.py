@@ -19,7 +19,7 @@ from typing import Any, Final
 from broker.core.hooks import LateListener
 from broker.core.persistence.late import deliver_late
 from broker.core.queues.message import Message
-from broker.core.routing.loop_detection import NODES
+from broker.core.routing.loop_detection import FROM_NODE, NODES
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.mesh.ownership.messages import Late, Missed, Noted, Source
@@ -40,7 +40,6 @@ SPEAKS: Final = 3
 MARK: Final = "!"
 """What stands behind the name of a move in a mark."""
 
-FROM: Final = f"{NODES}from/"
 LATE: Final = f"{NODES}late/"
 """How the publisher of a message is called that another node has published, and has handed over."""
 
@@ -151,7 +150,7 @@ class Gates(LateListener):
         if self._gates.get(gate.name) is not gate:
             return set()  # the move took longer than that
         gate.missed = {each.node: each for each in missed if each.node not in gate.marked and self._has(each)}
-        shut = {FROM + node for node in gate.missed}
+        shut = {FROM_NODE + node for node in gate.missed}
         for session in gate.sessions:
             session.shut = set(shut) if shut else None
         if not shut:
@@ -180,7 +179,7 @@ class Gates(LateListener):
         """See `LateListener.came`."""
         name = move.removesuffix(MARK)
         gate = self._gates.get(name)
-        other = node.removeprefix(FROM)
+        other = node.removeprefix(FROM_NODE)
         if gate is None:
             return 0  # it was told of twice
         if move != name:
@@ -208,7 +207,7 @@ class Gates(LateListener):
         del gate.missed[node]
         for session in gate.sessions:
             if session.shut is not None:
-                session.shut.discard(FROM + node)
+                session.shut.discard(FROM_NODE + node)
                 if not session.shut:
                     session.shut = None
         if not gate.missed:
@@ -248,7 +247,7 @@ class Gates(LateListener):
                 older = [each for each in shut[node].sources if not self._never_told(node, each)]
                 sources = [Source(self.node, gate.name, gate.giver, node in gate.asked), *older]
             if len(sources) <= SOURCES:
-                known = self._router.sessions.get(FROM + node)
+                known = self._router.sessions.get(FROM_NODE + node)
                 received = [] if known is None or known.incoming_qos2 is None else sorted(known.incoming_qos2)
                 found.append(Missed(node, sources, received))
         return found

@@ -18,7 +18,7 @@ from broker.core.persistence.commits import Waiter
 from broker.core.persistence.journal import DeliveryRecord, SessionRecord
 from broker.core.persistence.moving import delivery_record
 from broker.core.persistence.restore import admit, append, subscribe
-from broker.core.routing.loop_detection import NODES
+from broker.core.routing.loop_detection import FROM_NODE, NODES
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.mesh.bus import ProtocolFault
@@ -287,7 +287,7 @@ def _key(kept: DeliveryRecord, node: str, new: str) -> tuple[object, ...]:
     message = kept.message
     assert message is not None
     publisher = message.publisher
-    origin = publisher if publisher.startswith(NODES) else f"{NODES}from/{node}"
+    origin = publisher if publisher.startswith(NODES) else FROM_NODE + node
     if publisher == LATE + new:
-        origin = f"{NODES}from/{new}"
+        origin = FROM_NODE + new
     return (origin, message.topic, message.payload, message.properties, kept.qos, kept.identifiers)

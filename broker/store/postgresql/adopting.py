@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from broker.core.connection.handshake import RESERVED
 from broker.core.persistence.pages import Page
-from broker.core.routing.loop_detection import NODES
+from broker.core.routing.loop_detection import FROM_NODE
 from broker.store.adoptions import Abandoned, Adoptions, Estate
 from broker.store.base import StoreError, Times
 from broker.store.groups.committing import Groups
@@ -29,9 +29,6 @@ from broker.store.postgresql.sweeping import Sweep
 
 AT_ONCE: Final = 100
 """Schemas of the database that are looked at by one statement; what the broker writes has its turn between two."""
-
-FROM: Final = f"{NODES}from/"
-"""How the names of the sessions begin in which the node had what other nodes published."""
 
 RECEIVED: Final = (
     "SELECT client_id, packet_id FROM received JOIN session ON session.id = received.session"
@@ -119,8 +116,8 @@ class PostgresEstate(Estate):
     async def begin(self) -> None:
         """Look what is there. Raises what the database does to us, and Damaged."""
         [[self.count]] = await self._database.fetch(COUNT, CLIENTLESS)
-        for client_id, packet_id in await self._database.fetch(RECEIVED, FROM):
-            self.received.setdefault(client_id.removeprefix(FROM), []).append(packet_id)
+        for client_id, packet_id in await self._database.fetch(RECEIVED, FROM_NODE):
+            self.received.setdefault(client_id.removeprefix(FROM_NODE), []).append(packet_id)
         self.broadcasts = await self._pieces.broadcasts()
 
     async def more(self) -> bool:
