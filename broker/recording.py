@@ -12,12 +12,12 @@ from broker.net.listening.listeners import StartupError
 from broker.settings import Recorder as Wanted
 
 if TYPE_CHECKING:
-    from broker.record.gathering import Gathering
     from broker.record.recorder import Recorder
+    from broker.record.workers.gathering import Gathering
     from broker.record.writer import Options
 
 Gathered: TypeAlias = tuple[socket.socket | None, str]
-"""Where a worker's events go, in place of a folder (`broker.record.sending`)."""
+"""Where a worker's events go, in place of a folder (`broker.record.workers.sending`)."""
 
 
 def recorder(wanted: Wanted, router: Router, log: Any, gathered: Gathered | None = None) -> Recorder | None:
@@ -29,7 +29,7 @@ def recorder(wanted: Wanted, router: Router, log: Any, gathered: Gathered | None
     if options is None:
         return None
     from broker.record.recorder import Recorder
-    from broker.record.sending import Sending
+    from broker.record.workers.sending import Sending
 
     return Recorder(options, router, log, None if gathered is None else Sending(*gathered))
 
@@ -43,7 +43,7 @@ async def start_recording(wanted: Wanted, workers: int, log: Any, broken: Callab
     options = _options(wanted)
     if options is None:
         return None
-    from broker.record.gathering import Gathering
+    from broker.record.workers.gathering import Gathering
 
     made = Gathering(options, workers, log, broken if wanted.required else lambda _: None)
     await made.start()

@@ -28,9 +28,9 @@ import pyarrow.parquet as pq
 
 from broker.record.bundles import bundle
 from broker.record.drafts import Recovered, recover
-from broker.record.pages import discard_pages, owed
 from broker.record.schema import SCHEMA
 from broker.record.segment import MANIFESTS, UNFINISHED, manifest, manifest_path, write_manifest
+from broker.record.workers.pages import discard_pages, owed
 
 STATE: Final = ".recorder"
 STATE_BYTES: Final = 4_096
@@ -87,6 +87,14 @@ class Left:
     why: str
     recovered: tuple[Recovered, ...] = ()
     """Segments that were made of drafts."""
+
+    def tell(self, log: Any) -> None:
+        """Have the log tell of it."""
+        for made in self.recovered:
+            log.warning("recorder recovered events", from_seq=made.from_seq, to_seq=made.to_seq, events=made.rows)
+        if self.missing is not None:
+            first, last = self.missing
+            log.warning("recorder lost events", reason=self.why, from_seq=first, to_seq=last)
 
 
 class Folder:

@@ -24,10 +24,10 @@ from broker.core.routing.router import Router
 from broker.core.tap import Sink, Tap
 from broker.record.batches import batch
 from broker.record.folder import ENDED, GAVE_UP, Folder, Left, RecorderError
-from broker.record.sending import Sending
 from broker.record.snapshots import Snapshot
 from broker.record.unpack import Rows
-from broker.record.writer import Options, Writer
+from broker.record.workers.sending import Sending
+from broker.record.writer import Options, TableLog, Writer
 
 TURN: Final = 0.1
 """Seconds between two hand-overs to the thread, where little happens."""
@@ -49,8 +49,7 @@ class Recorder(Sink):
         self.tap: Tap | None = None
         # Why it gave up, or did not begin; empty while it records.
         self.failure = ""
-        # Why the table lacks segments; empty where it does not.
-        self.table_failure = ""
+        self.table = TableLog(log)
         # Who is told when it gives up while it records.
         self.gave_up: Callable[[str], None] | None = None
         # Events of earlier runs, and of the one that was given up, that did not fit into the queue.
@@ -121,11 +120,9 @@ class Recorder(Sink):
         )
         tap.seq = left.last_seq
         self.tap = tap
-        for made in left.recovered:
-            self._log.warning("recorder recovered events", from_seq=made.from_seq, to_seq=made.to_seq, events=made.rows)
+        left.tell(self._log)
         if left.missing is not None:
             first, last = left.missing
-            self._log.warning("recorder lost events", reason=left.why, from_seq=first, to_seq=last)
             tap.gap(first, last, left.why)
         self._router.record(tap, options.filters)
         self._snapshot = None
@@ -216,17 +213,10 @@ class Recorder(Sink):
         if self.gave_up is not None:
             self.gave_up(why)
 
-    def _tell_table(self, why: str) -> None:
-        if why and why != self.table_failure:
-            self._log.error("recorder's table is behind", reason=why, the_record_goes_on=True)
-        elif self.table_failure and not why:
-            self._log.info("recorder's table has caught up")
-        self.table_failure = why
-
     # -- the thread's side ---------------------------------------------------------------------------------------------
 
     def _table_told(self, why: str) -> None:
-        self._loop.call_soon_threadsafe(self._tell_table, why)
+        self._loop.call_soon_threadsafe(self.table.tell, why)
 
     def _run(self, tap: Tap) -> None:
         output = self._output

@@ -42,6 +42,23 @@ class Options:
     """`files`, or `delta`: the segments are a table of Delta Lake, too."""
 
 
+class TableLog:
+    """What the log tells of the table: once that it is behind, for each reason, and once that it is not any more."""
+
+    def __init__(self, log: Any) -> None:
+        self.failure = ""
+        """Why the table lacks segments; empty where it does not."""
+        self._log = log
+
+    def tell(self, why: str) -> None:
+        """As `Writer` tells it, on the event loop."""
+        if why and why != self.failure:
+            self._log.error("recorder's table is behind", reason=why, the_record_goes_on=True)
+        elif self.failure and not why:
+            self._log.info("recorder's table has caught up")
+        self.failure = why
+
+
 class Writer:
     """Writes one run after the other, each from `begin` to `finish` or `abandon`."""
 

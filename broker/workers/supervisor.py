@@ -38,7 +38,7 @@ from broker.workers.slots import Slot
 if TYPE_CHECKING:
     from broker.admin.host import Host
     from broker.admin.server import AdminServer, Prepared
-    from broker.record.gathering import Gathering
+    from broker.record.workers.gathering import Gathering
     from broker.workers.front.asking import Workers
 
 FIRST_DELAY: Final = 0.5

@@ -68,12 +68,12 @@ class TestBroker:
                 for count in (2, 3):
                     await peer.publish("t", b"x", qos=1)
                     await until(lambda count=count: of(broker).segments >= count, peer)  # type: ignore[misc]
-                await until(lambda: of(broker).table_failure != "", peer)
-            assert "no space left on device" in of(broker).table_failure.lower()
+                await until(lambda: of(broker).table.failure != "", peer)
+            assert "no space left on device" in of(broker).table.failure.lower()
             assert of(broker).recording
             before = of(broker).segments
             await peer.publish("t", b"x", qos=1)
-            await until(lambda: of(broker).segments > before and of(broker).table_failure == "", peer)
+            await until(lambda: of(broker).segments > before and of(broker).table.failure == "", peer)
             await leave()
         told = [each.message for each in caplog.records if "recorder's table" in each.message]
         assert [" is behind" in each for each in told] == [True, False]

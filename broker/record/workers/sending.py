@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from broker.core.routing.loop_detection import NODES
 from broker.record.folder import Left, RecorderError, reason
-from broker.record.pages import Page
 from broker.record.schema import SCHEMA
+from broker.record.workers.pages import Page
 
 LAST: Final = b"last"
 UNTIL: Final = b"until"

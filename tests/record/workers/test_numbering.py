@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.record import numbering
-from broker.record.numbering import Numbering, Places, Walks
+from broker.record.workers import numbering
+from broker.record.workers.numbering import Numbering, Places, Walks
 from tests.record.scenes import Tape, messages, without_nulls
 
 

@@ -14,12 +14,12 @@ import pytest
 import structlog
 
 from broker.core.queues.message import Message
-from broker.record import gathering
 from broker.record.folder import RUNNING, Folder, Left, noted
-from broker.record.gathering import Gathering
 from broker.record.reading import Found, verify
 from broker.record.segment import Segment
-from broker.record.sending import Sending
+from broker.record.workers import gathering
+from broker.record.workers.gathering import Gathering
+from broker.record.workers.sending import Sending
 from broker.record.writer import Options
 from tests.record.scenes import Tape, messages, stored
 from tests.record.test_recorder import threads_of_recorders

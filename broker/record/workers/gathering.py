@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker.record.folder import ENDED, GAVE_UP, Folder, Left, RecorderError
-from broker.record.numbering import Numbering, Places, Walks
-from broker.record.pages import Page
-from broker.record.sending import BUFFER, LAST, OVER, UNTIL
-from broker.record.writer import Options, Writer
+from broker.record.workers.numbering import Numbering, Places, Walks
+from broker.record.workers.pages import Page
+from broker.record.workers.sending import BUFFER, LAST, OVER, UNTIL
+from broker.record.writer import Options, TableLog, Writer
 
 TURN: Final = 0.1
 """Seconds after which the thread looks at what has come, at the latest."""
@@ -108,7 +108,7 @@ class Gathering:
         self._gave_up = gave_up
         self._folder = Folder(options.directory)
         self._writer = Writer(options, self._table_told)
-        self._table_failure = ""
+        self._table = TableLog(log)
         self._news = threading.Condition()
         # Under its lock.
         self._lanes: list[Lane] = []
@@ -130,11 +130,7 @@ class Gathering:
             return
         run_id = secrets.token_hex(4)
         self._numbering = Numbering(left.last_seq, run_id)
-        for made in left.recovered:
-            self._log.warning("recorder recovered events", from_seq=made.from_seq, to_seq=made.to_seq, events=made.rows)
-        if left.missing is not None:
-            first, last = left.missing
-            self._log.warning("recorder lost events", reason=left.why, from_seq=first, to_seq=last)
+        left.tell(self._log)
         self._thread = threading.Thread(target=self._run, args=(run_id, left), name="canopy-recorder", daemon=True)
         self._thread.start()
         self._log.info("recording", directory=str(self.options.directory), run_id=run_id, first_seq=left.last_seq + 1)
@@ -184,14 +180,7 @@ class Gathering:
         self._gave_up(why)
 
     def _table_told(self, why: str) -> None:
-        self._loop.call_soon_threadsafe(self._tell_table, why)
-
-    def _tell_table(self, why: str) -> None:
-        if why and why != self._table_failure:
-            self._log.error("recorder's table is behind", reason=why, the_record_goes_on=True)
-        elif self._table_failure and not why:
-            self._log.info("recorder's table has caught up")
-        self._table_failure = why
+        self._loop.call_soon_threadsafe(self._table.tell, why)
 
     # -- a thread for each worker --------------------------------------------------------------------------------------
 
