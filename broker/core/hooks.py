@@ -74,7 +74,7 @@ class Origin:
         self.max_packet_size = 0
         # The name of the connecting node of the mesh; "": a client.
         self.node = ""
-        # The mount of the listener, with placeholders (`connection.mounting`); empty: none.
+        # The mount of the listener, with placeholders (`connect.mounting`); empty: none.
         self.mount = ""
 
     def shares_address(self, host: str) -> bool:

@@ -38,7 +38,7 @@ class Principal:
     both empty where there is none. `certificate`: the subject of its certificate (RFC 4514), empty without one.
     `authenticator`: the name of the one that admitted it; `groups` and `attributes` are what that one says of it,
     `rules` what a token brought (`broker.security.rules`). `expires_at`: seconds since the epoch at which its
-    connection ends; 0.0: never. `mount`: what stands before all its topics in this broker (`connection.mounting`).
+    connection ends; 0.0: never. `mount`: what stands before all its topics in this broker (`connect.mounting`).
     """
 
     def __init__(

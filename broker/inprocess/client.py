@@ -14,7 +14,7 @@ from broker.core.causes import CLIENT_DISCONNECT
 from broker.core.codec.errors import ProtocolError
 from broker.core.codec.packets import SubscriptionRequest
 from broker.core.codec.topic_names import is_system, is_within, parse_shared, validate_filter, validate_topic
-from broker.core.connection.holding import Hold
+from broker.core.connection.publish.holding import Hold
 from broker.core.counters import DROP_CAUSES
 from broker.core.persistence.commits import Commits, Waiter
 from broker.core.queues.delivery import SubscriptionQueue

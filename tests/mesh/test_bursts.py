@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.core.connection.publishing import PUBLISH_RUN
+from broker.core.connection.publish.publishing import PUBLISH_RUN
 from tests.e2e import wire
 from tests.e2e.wire import PUBACK, PUBCOMP, PUBREC, PUBREL, Peer
 from tests.mesh.brokers import Nodes, Start

@@ -1,4 +1,5 @@
 """One connection's protocol: CONNECT, PUBLISH, SUBSCRIBE, acknowledgements, rates, and its end.
 
-May import everything else of the core except `persistence`.
+`protocol` is the way in; `connect` accepts a client, `publish` takes its messages, `subscribing` its filters. May
+import everything else of the core except `persistence`.
 """

@@ -17,7 +17,7 @@ from broker.core.codec.properties import (
     SERVER_REFERENCE,
     Properties,
 )
-from broker.core.connection import handshake
+from broker.core.connection.connect import handshake
 from broker.core.connection.phases import ADMITTING, AUTHENTICATING, CONNECTED
 from broker.core.hooks import Confirmed, Confirmer
 from broker.core.queues.outbox import Outbox

@@ -29,16 +29,16 @@ from broker.core.codec.encoder import PINGRESP, encode
 from broker.core.codec.errors import PacketTooLarge, ProtocolError, ProtocolViolation, Refused
 from broker.core.codec.packets import V5, Auth, Connect, Disconnect
 from broker.core.codec.properties import TOPIC_ALIAS_MAXIMUM
-from broker.core.connection import authenticating, first_bytes, handshake, identity, opening, phases
-from broker.core.connection.ack_packets import AckHandler
-from broker.core.connection.acknowledging import Acknowledger
+from broker.core.connection import phases
 from broker.core.connection.answers import Answers
-from broker.core.connection.authenticating import Authentication
-from broker.core.connection.holding import Hold, released
-from broker.core.connection.pending_connect import PendingConnect
+from broker.core.connection.connect import authenticating, first_bytes, handshake, identity, opening
+from broker.core.connection.connect.pending_connect import PendingConnect
 from broker.core.connection.phases import ADMITTING, AUTHENTICATING, CLOSED, CONNECTED, CONNECTING
-from broker.core.connection.publishing import PublishHandler
-from broker.core.connection.rate_limit import publish_limit
+from broker.core.connection.publish.ack_packets import AckHandler
+from broker.core.connection.publish.acknowledging import Acknowledger
+from broker.core.connection.publish.holding import Hold, released
+from broker.core.connection.publish.publishing import PublishHandler
+from broker.core.connection.publish.rate_limit import publish_limit
 from broker.core.connection.subscribing import FilterHandler
 from broker.core.hooks import LATER, Origin
 from broker.core.queues.outbox import Outbox
@@ -103,7 +103,7 @@ class ServerProtocol(Peer):
         # The shell's, where there is access control: it calls `admitted`, and looks at the connection after.
         self.answer_later: Callable[[int], None] | None = None
         self._pending: PendingConnect | None = None  # from its CONNECT until its session is open
-        self._authentication: Authentication | None = None  # the exchange, if its CONNECT named a method
+        self._authentication: authenticating.Authentication | None = None  # the exchange, if its CONNECT named a method
 
     # -- what the shell calls ------------------------------------------------------------------------------------------
 
@@ -418,7 +418,7 @@ class ServerProtocol(Peer):
             authentication.start()
             self._after_exchange(authentication, now)
 
-    def _after_exchange(self, authentication: Authentication, now: float) -> None:
+    def _after_exchange(self, authentication: authenticating.Authentication, now: float) -> None:
         """Say what the exchange has come to: AUTH, or on to access control; or it ends the connection."""
         answer = authentication.answer(self.state == CONNECTED)
         if answer is not None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from broker.core.codec.packets import NEVER
 from broker.core.codec.topic_names import parse_shared
-from broker.core.connection.identity import is_link, is_reserved
+from broker.core.connection.connect.identity import is_link, is_reserved
 from broker.core.persistence.journal import (
     DeliveryRecord,
     Journal,

@@ -1,6 +1,6 @@
 """Publishes a message: routes it to all receivers, and retains it if asked.
 
-Owns the order of the two. Messages from a connection take shorter paths if possible (`connection.publishing`).
+Owns the order of the two. Messages from a connection take shorter paths if possible (`publish.publishing`).
 """
 
 from __future__ import annotations

@@ -83,14 +83,14 @@ class Session(Subscriber):
         # Nodes, as publishers, whose messages of QoS 1 and 2 come another way for now, but for those for share groups.
         self.shut: set[str] | None = None
         # Of the present connection: the id of the broker that its client is; whether it says it is a 3.1.1 bridge, and
-        # may be a link (`connection.identity`), hold up acknowledgements, and publish who is connected elsewhere.
+        # may be a link (`connect.identity`), hold up acknowledgements, and publish who is connected elsewhere.
         self.link_peer, self.bridge, self.link = "", False, False
         self.incoming_qos2: set[int] | None = None  # from the client: publishes that wait for PUBREL
         self.numbers: dict[int, int] | None = None  # of those that had to go to other nodes: see `publish_numbers`
 
     @property
     def user_name(self) -> str | None:
-        """The user to whom it belongs (`connection.identity`); None for an anonymous client."""
+        """The user to whom it belongs (`connect.identity`); None for an anonymous client."""
         return self.principal.user_name
 
     # -- terms ---------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from broker.core.codec.errors import Refused
 from broker.core.codec.packets import Will
-from broker.core.connection.identity import check_owner
+from broker.core.connection.connect.identity import check_owner
 from broker.core.counters import SESSION_ENDED
 from broker.core.persistence.journal import DeliveryRecord, Fetch, SessionRecord
 from broker.core.persistence.moving import delivery_record, record_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from broker.core.codec.errors import Refused
-from broker.core.connection.identity import check_owner
+from broker.core.connection.connect.identity import check_owner
 from broker.core.counters import SESSION_ENDED
 from broker.core.persistence.journal import DeliveryRecord, SessionRecord
 from broker.core.queues.delivery import QUEUED, RELEASED

@@ -13,7 +13,7 @@ from functools import partial
 from math import inf
 from typing import Any, Final
 
-from broker.core.connection.handshake import RESERVED
+from broker.core.connection.connect.handshake import RESERVED
 from broker.core.hooks import Owner, OwnerClaim
 from broker.core.queues.message import Message as CoreMessage
 from broker.core.routing.router import Router

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from broker.core.connection.handshake import RESERVED
+from broker.core.connection.connect.handshake import RESERVED
 from broker.core.persistence.commits import Waiter
 from broker.core.persistence.journal import DeliveryRecord, SessionRecord
 from broker.core.persistence.moving import delivery_record

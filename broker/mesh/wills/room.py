@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.core.codec.packets import Will
-from broker.core.connection.identity import is_link, is_reserved
+from broker.core.connection.connect.identity import is_link, is_reserved
 from broker.core.principal import Principal
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.router import Router

@@ -16,7 +16,7 @@ from broker.core.codec import reasons
 from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.mounted_names import inner_topic
 from broker.core.codec.topic_names import has_control
-from broker.core.connection.identity import is_reserved
+from broker.core.connection.connect.identity import is_reserved
 from broker.core.queues.delivery import queue_of
 from broker.core.queues.message import Message
 from broker.core.routing.in_turns.broadcasts import BROADCAST, PLAIN_BROADCAST

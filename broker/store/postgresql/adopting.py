@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from broker.core.connection.handshake import RESERVED
+from broker.core.connection.connect.handshake import RESERVED
 from broker.core.persistence.pages import Page
 from broker.core.routing.loop_detection import FROM_NODE
 from broker.store.adoptions import Abandoned, Adoptions, Estate

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from broker.core.connection.handshake import RESERVED
+from broker.core.connection.connect.handshake import RESERVED
 from broker.core.persistence.journal import BroadcastRecord
 from broker.store.groups.principals import Principals
 from broker.store.groups.records import Damaged, Loaded, fault

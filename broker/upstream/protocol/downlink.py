@@ -14,7 +14,7 @@ from broker.core.codec.encoder import ack
 from broker.core.codec.errors import ProtocolViolation, ReceiveMaximumExceeded
 from broker.core.codec.packets import PUBACK, PUBREC, V5, Publish
 from broker.core.codec.topic_names import has_control
-from broker.core.connection.identity import is_reserved
+from broker.core.connection.connect.identity import is_reserved
 from broker.core.queues.message import Message
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.peer import Peer

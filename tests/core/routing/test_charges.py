@@ -11,7 +11,7 @@ from broker.core.codec import encoder
 from broker.core.codec.packets import V311, Publish, Subscribe, SubscriptionRequest, Unsubscribe
 from broker.core.codec.reasons import QUOTA_EXCEEDED
 from broker.core.connection.protocol import TURN_WORK
-from broker.core.connection.publishing import DECODE_WORK
+from broker.core.connection.publish.publishing import DECODE_WORK
 from broker.core.routing.bursts import RUN_MESSAGES, SLOW_DELIVERIES
 from broker.core.routing.fanout import SLOW
 from broker.core.routing.publisher import MISS_WORK

@@ -14,7 +14,7 @@ from broker.core.codec import reasons
 from broker.core.codec.errors import ProtocolError, Refused
 from broker.core.codec.packets import Connect
 from broker.core.codec.topic_names import is_system, is_within
-from broker.core.connection.mounting import mount_of
+from broker.core.connection.connect.mounting import mount_of
 from broker.core.hooks import Origin, Ticket
 from broker.core.limits import Limits
 from broker.core.principal import Principal

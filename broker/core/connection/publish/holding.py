@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.core.connection.rate_limit import PublishLimit
+from broker.core.connection.publish.rate_limit import PublishLimit
 from broker.core.queues.queue_totals import Crowded, QueueTotals
 from broker.core.session.session import Session
 

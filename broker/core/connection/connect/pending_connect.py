@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from broker.core.codec import reasons
 from broker.core.codec.packets import V31, Connack, Connect
-from broker.core.connection import identity, opening
-from broker.core.connection.authenticating import Authentication
-from broker.core.connection.handshake import Terms
+from broker.core.connection.connect import identity, opening
+from broker.core.connection.connect.authenticating import Authentication
+from broker.core.connection.connect.handshake import Terms
 from broker.core.hooks import LATER, Origin, OwnerClaim, Ticket
 from broker.core.principal import Principal
 from broker.core.queues.outbox import Outbox

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from broker.core.codec import encoder
 from broker.core.codec import packets as p
 from broker.core.codec.packets import V5, V311, Ack, Packet, Publish
-from broker.core.connection.publishing import PUBLISH_RUN
+from broker.core.connection.publish.publishing import PUBLISH_RUN
 from broker.core.queues.windows.send_window import ACK_RUN
 from tests.core.harness import Client, Network, limits, total_ledger
 from tests.support.runs import examples

@@ -21,10 +21,10 @@ from broker.core.codec.mounted_names import outer_properties, outer_topic
 from broker.core.codec.packets import V5, Publish
 from broker.core.codec.publish_layout import alike, plain_payload, topic_end
 from broker.core.codec.topic_names import has_control
-from broker.core.connection.acknowledging import Acknowledger
-from broker.core.connection.identity import is_reserved
-from broker.core.connection.publish_runs import RunPublisher, sole_node
-from broker.core.connection.topic_aliases import TopicAliases
+from broker.core.connection.connect.identity import is_reserved
+from broker.core.connection.publish.acknowledging import Acknowledger
+from broker.core.connection.publish.publish_runs import RunPublisher, sole_node
+from broker.core.connection.publish.topic_aliases import TopicAliases
 from broker.core.permissions import Permissions
 from broker.core.principal import Principal
 from broker.core.queues.message import OVERHEAD, Message

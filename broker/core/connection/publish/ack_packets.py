@@ -7,7 +7,7 @@ from mypy_extensions import i64
 from broker.core.codec import reasons
 from broker.core.codec.decoder import Decoder
 from broker.core.codec.packets import PUBREL, Ack
-from broker.core.connection.acknowledging import Acknowledger
+from broker.core.connection.publish.acknowledging import Acknowledger
 from broker.core.session.session import Session
 
 

@@ -10,7 +10,7 @@ from broker.core.codec import packets as p
 from broker.core.codec.errors import ProtocolError
 from broker.core.codec.packets import PUBACK, PUBREC, V5, V31, V311, Will
 from broker.core.codec.properties import encode_forward
-from broker.core.connection.identity import renew
+from broker.core.connection.connect.identity import renew
 from broker.core.connection.protocol import TURN_WORK
 from broker.core.connection.subscribing import ASK_WORK
 from broker.core.hooks import FORBIDDEN, LATER, AccessControl, Origin, PeerCertificate, Ticket

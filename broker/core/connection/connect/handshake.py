@@ -31,7 +31,8 @@ from broker.core.codec.properties import (
     Properties,
 )
 from broker.core.codec.topic_names import has_control, validate_topic
-from broker.core.connection import identity, topic_aliases
+from broker.core.connection.connect import identity
+from broker.core.connection.publish import topic_aliases
 from broker.core.hooks import Origin
 from broker.core.limits import Limits
 from broker.core.principal import Principal

@@ -9,8 +9,8 @@ from broker.core.codec.encoder import encode
 from broker.core.codec.errors import Refused
 from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.packets import Connack, Connect
-from broker.core.connection import handshake, identity, mounting
-from broker.core.connection.authenticating import Authentication
+from broker.core.connection.connect import handshake, identity, mounting
+from broker.core.connection.connect.authenticating import Authentication
 from broker.core.hooks import Origin
 from broker.core.persistence.keeping import keep
 from broker.core.principal import Principal
