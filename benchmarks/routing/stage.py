@@ -18,8 +18,8 @@ from benchmarks.routing.loops import WrongRoute
 from benchmarks.routing.measure import Reading, Stopwatch
 from broker.core.codec.packets import V311, SubscriptionRequest
 from broker.core.limits import Limits
+from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.message import Message
-from broker.core.queues.outbox import Outbox
 from broker.core.routing.router import Router
 
 TOPIC: Final = b"stage/temperature"

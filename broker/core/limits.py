@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.core.codec.packets import NEVER, V5, V31, V311
-from broker.core.queues.queue_policy import DROP_NEWEST
+from broker.core.queues.policies.queue_policy import DROP_NEWEST
 
 if TYPE_CHECKING:
-    from broker.core.queues.queue_policy import QueueRule
+    from broker.core.queues.policies.queue_policy import QueueRule
 
 
 class Limits:

@@ -18,9 +18,9 @@ from broker.core.connection.publish.holding import Hold
 from broker.core.counters import DROP_CAUSES
 from broker.core.persistence.commits import Commits, Waiter
 from broker.core.queues.delivery import SubscriptionQueue
+from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.message import Message as Routed
-from broker.core.queues.outbox import Outbox
-from broker.core.queues.queue_policy import DROP_NEWEST, LATEST, POLICIES
+from broker.core.queues.policies.queue_policy import DROP_NEWEST, LATEST, POLICIES
 from broker.core.routing.loop_detection import PROGRAM
 from broker.core.routing.peers import PeerConnected, PeerDisconnected
 from broker.inprocess.inbox import Inbox, Message, ProgramSession

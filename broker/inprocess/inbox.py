@@ -15,9 +15,9 @@ from broker.core.codec.packets import V5
 from broker.core.counters import Counters
 from broker.core.principal import Principal
 from broker.core.queues.delivery import DROPPED, Delivery
+from broker.core.queues.live.outbox import Outbox
+from broker.core.queues.live.send_queue import NOT_SENT
 from broker.core.queues.message import Message as Routed
-from broker.core.queues.outbox import Outbox
-from broker.core.queues.send_queue import NOT_SENT
 from broker.core.session.session import Session
 from broker.inprocess.properties import Properties
 from broker.net.hub import Link

@@ -6,7 +6,7 @@ Only `Connection` implements it. A connection is in the table of connections, wh
 from __future__ import annotations
 
 from broker.core.connection.protocol import ServerProtocol
-from broker.core.queues.outbox import Outbox
+from broker.core.queues.live.outbox import Outbox
 from broker.net.hub import Link
 from broker.net.listening.terms import ListenerTerms
 from broker.net.stream import Stream

@@ -15,7 +15,7 @@ from mypy_extensions import i64
 
 from broker.core import causes
 from broker.core.connection.protocol import ServerProtocol
-from broker.core.queues.outbox import Outbox
+from broker.core.queues.live.outbox import Outbox
 from broker.net import sockets
 from broker.net.client import Client
 from broker.net.connection_table import ConnectionTable

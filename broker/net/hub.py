@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from broker.core.counters import Counters
-from broker.core.queues.outbox import Outbox
+from broker.core.queues.live.outbox import Outbox
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.router import Router
 from broker.net.partial_packets import PartialPackets

@@ -6,7 +6,7 @@ from typing import Final
 
 from broker.core.codec.packets import NEVER, V5, V31, V311
 from broker.core.limits import Limits
-from broker.core.queues.queue_policy import POLICIES, UNSET, QueueRule
+from broker.core.queues.policies.queue_policy import POLICIES, UNSET, QueueRule
 from broker.core.routing.router import Router
 from broker.settings import LARGEST_PACKET, QueueRuleSettings, Settings
 

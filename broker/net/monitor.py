@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 from broker.core.counters import DROP_CAUSES
 from broker.core.histogram import Histogram
 from broker.core.queues.drop_ledger import Ledger
-from broker.core.queues.outbox import Outbox
+from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.queue_totals import Losses, QueueTotals
 from broker.core.routing.router import Router
 from broker.core.session.session import Session

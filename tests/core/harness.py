@@ -37,7 +37,7 @@ from broker.core.codec.properties import Properties
 from broker.core.connection.protocol import ServerProtocol
 from broker.core.hooks import Origin
 from broker.core.limits import Limits
-from broker.core.queues.outbox import Outbox
+from broker.core.queues.live.outbox import Outbox
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from tests.core.judge import ANY_SIZE, Judge

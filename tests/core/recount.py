@@ -21,7 +21,7 @@ from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
 from broker.core.queues.delivery import DROPPED, QUEUED, RELEASED, SENT, Delivery, SubscriptionQueue, queue_of
 from broker.core.queues.drop_notice import property_of
-from broker.core.queues.queue_policy import LATEST
+from broker.core.queues.policies.queue_policy import LATEST
 from broker.core.session.session import Session
 from tests.core.harness import Client, Network, bag
 from tests.core.judge import Judge

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from broker.core.queues.outbox import Outbox
+from broker.core.queues.live.outbox import Outbox
 from broker.core.session.session import Session
 from canopy import Broker, Settings
 from tests.e2e import wire

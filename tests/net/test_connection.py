@@ -12,7 +12,7 @@ import pytest
 from broker.core.codec.packets import Connect
 from broker.core.connection.protocol import ServerProtocol
 from broker.core.hooks import LATER, AccessControl, Origin
-from broker.core.queues.outbox import Outbox
+from broker.core.queues.live.outbox import Outbox
 from broker.core.session.session import Session
 from broker.net.admission import HALF_OPEN_ROOM, Admission
 from broker.net.connection import Connection

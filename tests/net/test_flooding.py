@@ -12,7 +12,7 @@ from broker.core.codec.framing import DECODED
 from broker.core.codec.packets import Connect
 from broker.core.connection.protocol import LARGE_READ, TURN_WORK
 from broker.core.hooks import LATER, AccessControl, Origin, Ticket
-from broker.core.queues.outbox import CONTROL_LIMIT
+from broker.core.queues.live.outbox import CONTROL_LIMIT
 from broker.net.admission import HALF_OPEN_ROOM
 from broker.net.hub import WAKES
 from broker.net.partial_packets import PASSED_OVER, PartialPackets

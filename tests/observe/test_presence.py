@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from broker.core.counters import Counters
+from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.message import Message
-from broker.core.queues.outbox import Outbox
 from broker.core.routing.peers import PeerConnected
 from broker.core.session.session import Session
 from broker.observe import presence as presence_module

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from broker.core.codec import packets as p
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.counters import EXPIRED, FULL_MESSAGES, GLOBAL
-from broker.core.queues.queue_policy import DROP_OLDEST
+from broker.core.queues.policies.queue_policy import DROP_OLDEST
 from broker.store.sqlite import SqliteStore
 from broker.store.tools.exporting import lines
 from broker.store.tools.looking import look

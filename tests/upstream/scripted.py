@@ -27,7 +27,7 @@ from broker.core.codec.properties import SUBSCRIPTION_IDENTIFIER
 from broker.core.limits import Limits
 from broker.core.persistence.journal import SessionRecord
 from broker.core.persistence.restore import refill, restore
-from broker.core.queues.outbox import Outbox
+from broker.core.queues.live.outbox import Outbox
 from broker.upstream.filters.declarer import Declarer
 from broker.upstream.filters.mapping import Mapping
 from broker.upstream.protocol.link_state import LinkState

@@ -23,7 +23,7 @@ from broker.core.causes import ADMINISTRATIVE_ACTION
 from broker.core.codec import reasons
 from broker.core.codec.packets import NEVER, V5, V31
 from broker.core.counters import DROP_CAUSES
-from broker.core.queues.queue_policy import POLICIES
+from broker.core.queues.policies.queue_policy import POLICIES
 from broker.core.session.session import Session
 from broker.net.client import Client as Connection
 

@@ -41,8 +41,8 @@ from broker.core.connection.publish.publishing import PublishHandler
 from broker.core.connection.publish.rate_limit import publish_limit
 from broker.core.connection.subscribing import FilterHandler
 from broker.core.hooks import LATER, Origin
-from broker.core.queues.outbox import Outbox
-from broker.core.queues.peer import Peer
+from broker.core.queues.live.outbox import Outbox
+from broker.core.queues.live.peer import Peer
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.queues.requests import Request
 from broker.core.routing.peers import HELD_WORK, PeerDisconnected

@@ -24,10 +24,10 @@ from broker.core.codec.topic_names import SHARE_PREFIX, has_wildcard, level_coun
 from broker.core.connection.answers import Answers
 from broker.core.hooks import AccessControl
 from broker.core.persistence.keeping import keep_subscription
-from broker.core.queues import queue_options
-from broker.core.queues.outbox import Outbox
-from broker.core.queues.queue_options import BadQueueOptions
-from broker.core.queues.queue_policy import QueueOptions, SubscriptionQueueTerms
+from broker.core.queues.live.outbox import Outbox
+from broker.core.queues.policies import queue_options
+from broker.core.queues.policies.queue_options import BadQueueOptions
+from broker.core.queues.policies.queue_policy import QueueOptions, SubscriptionQueueTerms
 from broker.core.routing.fanout import SLOW
 from broker.core.routing.router import Router
 from broker.core.session.session import Session

@@ -15,7 +15,7 @@ from broker.core.persistence.pages import Page, Pages
 from broker.core.principal import Principal
 from broker.core.queues.delivery import QUEUED, Delivery
 from broker.core.queues.message import Message
-from broker.core.queues.queue_policy import QueueOptions
+from broker.core.queues.policies.queue_policy import QueueOptions
 from broker.core.topics.subscription import Subscription
 
 

@@ -14,7 +14,7 @@ from typing import Final, cast
 from mypy_extensions import i32, i64, u8
 
 from broker.core.queues.message import Message
-from broker.core.queues.queue_policy import DROP_OLDEST, LATEST, QueueOptions
+from broker.core.queues.policies.queue_policy import DROP_OLDEST, LATEST, QueueOptions
 from broker.core.queues.queue_totals import bound
 from broker.core.queues.requests import Request
 from broker.core.topics.subscription import OwnQueue, SharedGroup, Subscriber, Subscription

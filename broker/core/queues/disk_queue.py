@@ -16,7 +16,7 @@ from broker.core.persistence.journal import DeliveryRecord, Fetch, Journal
 from broker.core.persistence.pages import FETCHED_BYTES, PAGE_BYTES, Page, Pages, Starved
 from broker.core.queues.delivery import Delivery
 from broker.core.queues.drop_ledger import Ledger
-from broker.core.queues.outbox import Outbox
+from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.queue_totals import Crowded, QueueTotals
 from broker.core.queues.requests import RequestMessage
 

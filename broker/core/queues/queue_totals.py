@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import mypyc_attr
 
 from broker.core.permissions import Permissions
-from broker.core.queues.peer import Peer
+from broker.core.queues.live.peer import Peer
 from broker.core.topics.subscription import OwnQueue
 
 if TYPE_CHECKING:

@@ -26,10 +26,10 @@ from broker.core.principal import Principal
 from broker.core.queues.delivery import DROPPED, Delivery, SubscriptionQueue
 from broker.core.queues.disk_queue import DiskQueue, PagedQueue, is_pageable
 from broker.core.queues.drop_ledger import Ledger
-from broker.core.queues.outbox import ACCEPTED, Outbox
-from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST
+from broker.core.queues.live.outbox import ACCEPTED, Outbox
+from broker.core.queues.live.send_queue import NEVER_TAKEN
+from broker.core.queues.policies.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST
 from broker.core.queues.queue_totals import bound
-from broker.core.queues.send_queue import NEVER_TAKEN
 from broker.core.queues.windows.review import Review
 from broker.core.topics.subscription import SharedGroup
 

@@ -13,9 +13,9 @@ from mypy_extensions import i64
 
 from broker.core.counters import AGE, FULL_BYTES, FULL_MESSAGES, GLOBAL, REPLACED
 from broker.core.queues.delivery import Delivery, SubscriptionQueue
+from broker.core.queues.live.outbox import ACCEPTED, Outbox
 from broker.core.queues.message import Message
-from broker.core.queues.outbox import ACCEPTED, Outbox
-from broker.core.queues.queue_policy import DISCONNECT, DROP_OLDEST
+from broker.core.queues.policies.queue_policy import DISCONNECT, DROP_OLDEST
 from broker.core.queues.session_queue import STALE, SessionQueue
 
 if TYPE_CHECKING:

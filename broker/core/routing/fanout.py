@@ -17,8 +17,8 @@ from broker.core.counters import FULL_BYTES, FULL_MESSAGES, GLOBAL, NO_QUOTA
 from broker.core.permissions import NEVER_MADE, Permissions
 from broker.core.persistence.journal import Journal
 from broker.core.queues.delivery import queue_of
+from broker.core.queues.live.outbox import ACCEPTED, KEPT_BACK
 from broker.core.queues.message import Message
-from broker.core.queues.outbox import ACCEPTED, KEPT_BACK
 from broker.core.queues.queue_totals import QueueTotals, Worker
 from broker.core.queues.requests import RequestMessage
 from broker.core.routing.bursts import Run

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 from mypy_extensions import i64
 
 from broker.core.hooks import NodeListener
-from broker.core.queues.outbox import Outbox
+from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.session.session import Session
 from broker.core.topics.subscription import Subscription

@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING, Final, cast
 from broker.core.codec.topic_names import parse_shared
 from broker.core.limits import Limits
 from broker.core.queues.delivery import SubscriptionQueue, queue_of
-from broker.core.queues.queue_options import grant
-from broker.core.queues.queue_policy import DROP_NEWEST, LATEST, QueueOptions, QueueTerms, SubscriptionQueueTerms
-from broker.core.queues.queue_rules import queue_terms, sub_queue_terms, subscription_rules
+from broker.core.queues.policies.queue_options import grant
+from broker.core.queues.policies.queue_policy import (
+    DROP_NEWEST,
+    LATEST,
+    QueueOptions,
+    QueueTerms,
+    SubscriptionQueueTerms,
+)
+from broker.core.queues.policies.queue_rules import queue_terms, sub_queue_terms, subscription_rules
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.routing.fanout import Fanout
 from broker.core.session.session import Session

@@ -25,9 +25,9 @@ from broker.core.persistence.journal import Journal
 from broker.core.persistence.keeping import keep, keep_subscription
 from broker.core.principal import Principal
 from broker.core.queues.delivery import queue_of
+from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.message import Message
-from broker.core.queues.outbox import Outbox
-from broker.core.queues.queue_policy import QueueOptions, SubscriptionQueueTerms
+from broker.core.queues.policies.queue_policy import QueueOptions, SubscriptionQueueTerms
 from broker.core.queues.queue_totals import bound
 from broker.core.queues.requests import WaitingRequests
 from broker.core.routing.bursts import RunFinder

@@ -17,8 +17,8 @@ from broker.core.counters import FULL_BYTES
 from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
 from broker.core.queues.delivery import Delivery
+from broker.core.queues.live.outbox import ACCEPTED, Outbox
 from broker.core.queues.message import HEADROOM, Message
-from broker.core.queues.outbox import ACCEPTED, Outbox
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.queues.windows.send_window import SendWindow
 from broker.core.topics.subscription import Subscription, identifiers

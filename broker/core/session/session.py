@@ -19,9 +19,9 @@ from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
 from broker.core.queues.delivery import QUEUED, SENT, Delivery, SubscriptionQueue
 from broker.core.queues.drop_ledger import Ledger
+from broker.core.queues.live.outbox import ACCEPTED, KEPT_BACK, Outbox
 from broker.core.queues.message import HEADROOM, Message
-from broker.core.queues.outbox import ACCEPTED, KEPT_BACK, Outbox
-from broker.core.queues.queue_policy import QueueTerms
+from broker.core.queues.policies.queue_policy import QueueTerms
 from broker.core.queues.queue_totals import bound
 from broker.core.queues.requests import RequestMessage
 from broker.core.queues.session_queue import SessionQueue
@@ -33,7 +33,7 @@ from broker.core.topics.subscription import SharedGroup, Subscriber, Subscriptio
 from broker.core.topics.topic_tree import RetainedTree
 
 if TYPE_CHECKING:
-    from broker.core.queues.queue_policy import QueueRule
+    from broker.core.queues.policies.queue_policy import QueueRule
 
 
 class Session(Subscriber):

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from broker.core.queues.delivery import RELEASED, SENT, Delivery
+from broker.core.queues.live.outbox import ACCEPTED
 from broker.core.queues.message import Message, MessageCopy
-from broker.core.queues.outbox import ACCEPTED
 from broker.core.routing.nodes import take_late, with_late
 from broker.core.routing.publish_numbers import take_number, with_number
 from broker.core.topics.trie import COMPACT, create

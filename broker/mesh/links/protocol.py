@@ -15,7 +15,7 @@ from broker.core.codec.errors import ProtocolViolation
 from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.packets import PUBREL, V5, Connack, Connect
 from broker.core.codec.properties import MAXIMUM_PACKET_SIZE, MAXIMUM_QOS, RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL
-from broker.core.queues.outbox import Outbox
+from broker.core.queues.live.outbox import Outbox
 from broker.core.routing.router import Router
 from broker.mesh.links.session import NodeSession
 from broker.upstream.protocol.client import CLOSED, CONNECTED, ClientProtocol

@@ -16,8 +16,8 @@ from broker.core.counters import Counters
 from broker.core.persistence.commits import Waiter
 from broker.core.persistence.journal import Journal
 from broker.core.queues.delivery import RELEASED, Delivery, SubscriptionQueue
+from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.message import Message, MessageCopy
-from broker.core.queues.outbox import Outbox
 from broker.core.queues.requests import NodeRequest, RequestMessage
 from broker.core.routing.loop_detection import TO_NODE
 from broker.core.routing.nodes import take_share, with_share

@@ -23,7 +23,7 @@ from broker.core.persistence.journal import (
     WillRecord,
 )
 from broker.core.queues.delivery import QUEUED, RELEASED
-from broker.core.queues.queue_policy import QueueOptions
+from broker.core.queues.policies.queue_policy import QueueOptions
 from broker.mesh.bus import ProtocolFault
 from broker.store.groups.principals import Principals
 

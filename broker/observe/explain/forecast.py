@@ -23,9 +23,9 @@ from broker.core.counters import (
 )
 from broker.core.queues.delivery import DROPPED, Delivery, DeliveryRun, Place, SubscriptionQueue
 from broker.core.queues.disk_queue import is_pageable
+from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.message import HEADROOM, Message
-from broker.core.queues.outbox import Outbox
-from broker.core.queues.queue_policy import DISCONNECT, DROP_OLDEST
+from broker.core.queues.policies.queue_policy import DISCONNECT, DROP_OLDEST
 from broker.core.queues.session_queue import STALE
 from broker.core.queues.windows.send_window import COMMIT
 from broker.core.session.session import Session

@@ -6,7 +6,7 @@ from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.mounted_names import inner_topic
 from broker.core.counters import DROP_CAUSES
 from broker.core.queues.message import Message
-from broker.core.queues.queue_policy import POLICIES
+from broker.core.queues.policies.queue_policy import POLICIES
 from broker.core.queues.queue_totals import UNLIMITED
 from broker.core.routing.plans import Recipient
 from broker.core.session.session import Session

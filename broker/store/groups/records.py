@@ -24,7 +24,7 @@ from broker.core.persistence.journal import (
 )
 from broker.core.persistence.pages import PAGE, PAGE_BYTES, Page
 from broker.core.queues.delivery import MOST_ATTEMPTS, QUEUED, RELEASED, SENT
-from broker.core.queues.queue_policy import QueueOptions
+from broker.core.queues.policies.queue_policy import QueueOptions
 from broker.core.queues.windows.in_flight import LARGEST_ID
 from broker.store.groups.group import UNSET, Kept
 from broker.store.groups.journal import GroupJournal

@@ -16,7 +16,7 @@ from broker.core.codec.packets import PUBLISH
 from broker.core.codec.properties import ForwardScan
 from broker.core.codec.topic_names import parse_shared, validate_filter, validate_topic
 from broker.core.queues.delivery import MOST_ATTEMPTS, QUEUED, RELEASED, SENT
-from broker.core.queues.queue_policy import POLICIES
+from broker.core.queues.policies.queue_policy import POLICIES
 from broker.core.queues.windows.in_flight import LARGEST_ID
 from broker.store.groups.principals import Principals
 

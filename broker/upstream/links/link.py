@@ -23,8 +23,8 @@ from broker.core.codec.packets import V5, V311, SubscriptionRequest
 from broker.core.persistence.journal import SessionRecord
 from broker.core.persistence.restore import refill
 from broker.core.queues.delivery import Delivery
+from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.message import Message
-from broker.core.queues.outbox import Outbox
 from broker.core.routing.loop_detection import UPLINKS
 from broker.net import sockets
 from broker.settings import Upstream, parse_upstream

@@ -15,8 +15,8 @@ from broker.core.codec.encoder import PINGREQ, encode
 from broker.core.codec.errors import ProtocolError, ProtocolViolation
 from broker.core.codec.packets import V5, Ack, Connack, Disconnect, Packet, Pingresp
 from broker.core.codec.properties import REASON_STRING, SESSION_EXPIRY_INTERVAL
-from broker.core.queues.outbox import Outbox
-from broker.core.queues.peer import Peer
+from broker.core.queues.live.outbox import Outbox
+from broker.core.queues.live.peer import Peer
 from broker.core.routing.peers import PeerConnected, PeerDisconnected
 from broker.core.routing.router import Router
 from broker.core.session.session import Session

@@ -15,9 +15,9 @@ from broker.core.codec.errors import ProtocolViolation, ReceiveMaximumExceeded
 from broker.core.codec.packets import PUBACK, PUBREC, V5, Publish
 from broker.core.codec.topic_names import has_control
 from broker.core.connection.connect.identity import is_reserved
+from broker.core.queues.live.outbox import Outbox
+from broker.core.queues.live.peer import Peer
 from broker.core.queues.message import Message
-from broker.core.queues.outbox import Outbox
-from broker.core.queues.peer import Peer
 from broker.core.queues.requests import Request
 from broker.core.queues.windows.held_answers import HeldAnswers
 from broker.core.routing.loop_detection import has_looped, visited, with_hop

@@ -18,8 +18,8 @@ from broker.core.codec.primitives import string
 from broker.core.codec.properties import RESPONSE_TOPIC, properties_of
 from broker.core.counters import EXPIRED, REFUSED, TOO_LARGE, Counters
 from broker.core.queues.delivery import DROPPED, QUEUED, RELEASED, SENT, Delivery, SubscriptionQueue
+from broker.core.queues.live.outbox import KEPT_BACK, Outbox
 from broker.core.queues.message import HEADROOM, Message
-from broker.core.queues.outbox import KEPT_BACK, Outbox
 from broker.core.queues.requests import RequestMessage
 from broker.core.routing.loop_detection import UPLINKS, has_looped, visited, with_hop
 from broker.core.session.session import Session

@@ -42,7 +42,7 @@ from broker.core.codec.properties import (
     SUBSCRIPTION_IDENTIFIER_AVAILABLE,
 )
 from broker.core.queues.delivery import DONE, Delivery
-from broker.core.queues.outbox import Outbox
+from broker.core.queues.live.outbox import Outbox
 from broker.core.routing.loop_detection import LINK
 from broker.upstream.protocol.client import CLOSED, CONNECTED, ClientProtocol
 from broker.upstream.protocol.downlink import Downlink

@@ -9,8 +9,8 @@ import pytest
 from broker.core.connection.protocol import ServerProtocol
 from broker.core.hooks import Origin
 from broker.core.limits import Limits
+from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.message import Message
-from broker.core.queues.outbox import Outbox
 from broker.core.routing.router import Router
 from broker.core.session.retained_stream import RetainedStream
 from broker.core.topics.match_cache import MatchCache

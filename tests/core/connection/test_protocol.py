@@ -13,7 +13,7 @@ from broker.core.codec.packets import V5, V31, V311, Ack, Connect, Disconnect, P
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.connection.protocol import ServerProtocol
 from broker.core.hooks import Origin
-from broker.core.queues.outbox import Outbox
+from broker.core.queues.live.outbox import Outbox
 from tests.core.codec.wire_cases import CASES, MAX_PACKET_SIZE, Case
 from tests.core.harness import Network, bag, limits, untouched
 from tests.support.frames import pending_size

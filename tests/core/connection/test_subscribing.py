@@ -14,7 +14,7 @@ from broker.core.connection.subscribing import FILTER_WORK, LENGTH_WORK, MANY_FI
 from broker.core.hooks import AccessControl, EventListener, SubscriptionListener
 from broker.core.limits import Limits
 from broker.core.queues.message import Message
-from broker.core.queues.queue_policy import QueueRule
+from broker.core.queues.policies.queue_policy import QueueRule
 from tests.core.harness import Client, Network, bag, limits
 
 MANY = 6_000

@@ -19,7 +19,7 @@ from broker.core.persistence.restore import restore
 from broker.core.principal import Principal
 from broker.core.queues.delivery import RELEASED, SENT, Delivery
 from broker.core.queues.message import Message
-from broker.core.queues.queue_policy import DROP_OLDEST
+from broker.core.queues.policies.queue_policy import DROP_OLDEST
 from broker.core.routing.retained.shares import kept_bytes
 from broker.core.topics.topic_tree import NODE_BYTES
 from tests.core.harness import START, Client, Network, limits, total_ledger

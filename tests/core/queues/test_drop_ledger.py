@@ -18,7 +18,7 @@ from broker.core.codec.packets import V5, V311, Subscribe
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.counters import DROP_CAUSES
 from broker.core.limits import Limits
-from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST, QueueRule
+from broker.core.queues.policies.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST, QueueRule
 from tests.core.harness import Client, Network, bag
 from tests.core.receivers import NAMES, Receivers, names
 from tests.core.recount import Book, Tally, allowed, check, user_wish

@@ -19,7 +19,7 @@ from broker.core.counters import AGE, DISCONNECTED, DROP_CAUSES, EXPIRED, FULL_M
 from broker.core.limits import Limits
 from broker.core.queues import drop_notice
 from broker.core.queues.drop_ledger import Ledger
-from broker.core.queues.queue_policy import DROP_OLDEST, LATEST, QueueRule
+from broker.core.queues.policies.queue_policy import DROP_OLDEST, LATEST, QueueRule
 from tests.core.harness import Client, Network, bag, limits
 from tests.core.judge import ANY_SIZE
 from tests.core.recount import LOST, Tally, ask, burst, frames, losses, notes, numbers, told, told_in_all, user_wish

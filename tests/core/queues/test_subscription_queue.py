@@ -18,7 +18,7 @@ from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.limits import Limits
 from broker.core.queues.delivery import SLACK, Delivery, SubscriptionQueue
 from broker.core.queues.message import OVERHEAD, Message
-from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST, QueueRule
+from broker.core.queues.policies.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST, QueueRule
 from broker.core.queues.queue_totals import UNLIMITED
 from broker.core.topics.subscription import Subscriber
 from tests.core.harness import Client, Network, bag

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from broker.core.codec.packets import SubscriptionRequest as Request
+from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.message import Message
-from broker.core.queues.outbox import Outbox
 from broker.core.routing.fanout import SLOW
 from broker.core.routing.peers import PeerDisconnected
 from broker.core.routing.plans import Recipient

@@ -8,8 +8,8 @@ import pytest
 
 from broker.core.codec.packets import Will
 from broker.core.hooks import EventListener
+from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.message import Message
-from broker.core.queues.outbox import Outbox
 from broker.core.routing.peers import PeerConnected, PeerDisconnected
 from broker.core.routing.router import Router
 from broker.core.session.session import Session

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from broker.core.codec.packets import V311, SubscriptionRequest
 from broker.core.codec.reasons import QUOTA_EXCEEDED
 from broker.core.limits import Limits
-from broker.core.queues.queue_policy import QueueRule
+from broker.core.queues.policies.queue_policy import QueueRule
 from broker.core.routing.router import Router
 from broker.core.session.client_account import MESSAGE_ROOM
 from broker.core.session.session import Session

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from broker.core.codec.packets import V5, V311
 from broker.core.limits import Limits
+from broker.core.queues.live.outbox import ACCEPTED
 from broker.core.queues.message import OVERHEAD, Message
-from broker.core.queues.outbox import ACCEPTED
-from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
+from broker.core.queues.policies.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
 from broker.core.session.global_limit import (
     AHEAD,
     DROP_UNITS,

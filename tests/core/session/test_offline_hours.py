@@ -16,7 +16,7 @@ import pytest
 from broker.core.codec.packets import V5, V311, Publish
 from broker.core.counters import DROP_CAUSES
 from broker.core.limits import Limits
-from broker.core.queues.queue_policy import POLICIES
+from broker.core.queues.policies.queue_policy import POLICIES
 from broker.core.session.session import Session
 from tests.core.harness import START, Client, Network, limits, total_ledger
 from tests.support.losses import dropped_by_cause

@@ -10,8 +10,8 @@ from broker.core.codec import packets as p
 from broker.core.codec.packets import V5, V311, Ack
 from broker.core.codec.properties import Properties
 from broker.core.counters import DISCONNECTED, EXPIRED, FULL_MESSAGES, TOO_LARGE
+from broker.core.queues.live.outbox import ACCEPTED
 from broker.core.queues.message import OVERHEAD, Message
-from broker.core.queues.outbox import ACCEPTED
 from broker.core.queues.session_queue import STALE
 from broker.core.session.session import Session
 from tests.core.harness import Client, Network, bag, limits, total_ledger

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.queues.delivery import SubscriptionQueue
-from broker.core.queues.queue_policy import LATEST
+from broker.core.queues.policies.queue_policy import LATEST
 from broker.core.topics.subscription import CHANGES_KEPT, FilterEntry, SharedGroup, Subscriber, Subscription
 
 

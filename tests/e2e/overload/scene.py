@@ -25,7 +25,7 @@ from typing import Any, Final, Self
 import pytest
 
 from broker.core.counters import DROP_CAUSES
-from broker.core.queues.outbox import Outbox
+from broker.core.queues.live.outbox import Outbox
 from broker.core.session.session import Session
 from canopy import Broker, Settings
 from tests.e2e import wire

@@ -10,7 +10,7 @@ import asyncio
 import pytest
 
 from broker.core.counters import DISCONNECTED, DROP_CAUSES, FULL_BYTES, FULL_MESSAGES, NO_QUOTA
-from broker.core.queues.outbox import CONTROL_LIMIT
+from broker.core.queues.live.outbox import CONTROL_LIMIT
 from canopy import Broker
 from tests.e2e import wire
 from tests.e2e.clients.frozen import Frozen, until

@@ -12,7 +12,7 @@ from broker.core.codec.encoder import encode
 from broker.core.codec.packets import V5, Ack, Connack, Packet, Publish, SubscriptionRequest
 from broker.core.codec.topic_names import parse_shared
 from broker.core.persistence.restore import restore
-from broker.core.queues.outbox import Outbox
+from broker.core.queues.live.outbox import Outbox
 from broker.mesh.links import restoring
 from broker.mesh.links.link import made
 from broker.mesh.links.protocol import NodeProtocol

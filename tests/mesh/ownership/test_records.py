@@ -19,7 +19,7 @@ from broker.core.persistence.journal import (
 )
 from broker.core.principal import Principal
 from broker.core.queues.delivery import QUEUED, RELEASED, SENT
-from broker.core.queues.queue_policy import QueueOptions
+from broker.core.queues.policies.queue_policy import QueueOptions
 from broker.mesh.bus import ProtocolFault
 from broker.mesh.ownership.records import SessionReader, SessionWriter
 from broker.store.groups.principals import Principals

@@ -21,7 +21,7 @@ from broker.core.limits import Limits
 from broker.core.principal import Principal
 from broker.core.queues.delivery import DROPPED, Delivery
 from broker.core.queues.message import Message
-from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST, QueueRule
+from broker.core.queues.policies.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST, QueueRule
 from broker.core.session.session import Session
 from broker.observe.explain.answer import Answer, Receiver
 from tests.core.harness import Client, Network, bag

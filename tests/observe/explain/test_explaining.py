@@ -11,7 +11,7 @@ from broker.core.codec import reasons
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.hooks import AccessControl
 from broker.core.principal import Principal
-from broker.core.queues.queue_policy import DROP_OLDEST
+from broker.core.queues.policies.queue_policy import DROP_OLDEST
 from broker.observe.explain.answer import MOST_SHOWN
 from broker.observe.explain.asked import Question
 from broker.observe.explain.explaining import RECEIVER_STEPS, Explainer

@@ -9,7 +9,7 @@ import pytest
 from broker.core.codec.packets import Subscribe
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.counters import AGE, EXPIRED, FULL_MESSAGES, NO_QUOTA
-from broker.core.queues.queue_policy import DISCONNECT
+from broker.core.queues.policies.queue_policy import DISCONNECT
 from broker.observe.explain.answer import Receiver
 from tests.core.harness import Client, Network, bag, limits
 from tests.core.recount import user_wish

@@ -10,7 +10,7 @@ import pytest
 from broker.app import Broker
 from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.limits import Limits
-from broker.core.queues.queue_policy import DROP_NEWEST, LATEST
+from broker.core.queues.policies.queue_policy import DROP_NEWEST, LATEST
 from broker.settings import Settings, Upstream
 from broker.upstream.filters.budget import BudgetLedger
 from broker.upstream.filters.ledger import Ledger, UpstreamSubscriptions

@@ -14,8 +14,8 @@ from broker.core.connection.connect.authenticating import Authentication
 from broker.core.hooks import Origin
 from broker.core.persistence.keeping import keep
 from broker.core.principal import Principal
-from broker.core.queues.outbox import Outbox
-from broker.core.queues.peer_names import PeerNames
+from broker.core.queues.live.outbox import Outbox
+from broker.core.queues.live.peer_names import PeerNames
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 

@@ -16,7 +16,7 @@ from broker.core.connection.connect.authenticating import Authentication
 from broker.core.connection.connect.handshake import Terms
 from broker.core.hooks import LATER, Origin, OwnerClaim, Ticket
 from broker.core.principal import Principal
-from broker.core.queues.outbox import Outbox
+from broker.core.queues.live.outbox import Outbox
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 

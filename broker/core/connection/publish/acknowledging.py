@@ -17,7 +17,7 @@ from broker.core.codec.errors import ProtocolViolation
 from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, V5
 from broker.core.limits import Limits
 from broker.core.persistence.commits import Commits
-from broker.core.queues.outbox import Outbox
+from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.queue_totals import UNLIMITED
 from broker.core.queues.requests import NodeRun, Request, WaitingRequests
 from broker.core.queues.windows.held_answers import HeldAnswers

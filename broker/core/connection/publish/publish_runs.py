@@ -13,8 +13,8 @@ from mypy_extensions import i64
 from broker.core.codec.decoder import Decoder
 from broker.core.codec.publish_layout import head as frame_head
 from broker.core.connection.publish.acknowledging import Acknowledger
+from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.message import Message
-from broker.core.queues.outbox import Outbox
 from broker.core.queues.requests import NodeRun
 from broker.core.routing.fanout import Fanout
 from broker.core.routing.router import Router

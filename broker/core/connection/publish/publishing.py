@@ -27,8 +27,8 @@ from broker.core.connection.publish.publish_runs import RunPublisher, sole_node
 from broker.core.connection.publish.topic_aliases import TopicAliases
 from broker.core.permissions import Permissions
 from broker.core.principal import Principal
+from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.message import OVERHEAD, Message
-from broker.core.queues.outbox import Outbox
 from broker.core.queues.requests import NodeRequest, Request, RequestMessage
 from broker.core.routing.bursts import Run
 from broker.core.routing.fanout import REFUSED_BY_ALL

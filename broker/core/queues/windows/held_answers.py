@@ -14,7 +14,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.core.persistence.commits import Commits, Waiter
-from broker.core.queues.outbox import Outbox
+from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.windows.receive_window import ended_publishes
 
 FILTERS_ANSWER: Final = 128

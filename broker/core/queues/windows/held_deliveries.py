@@ -16,8 +16,8 @@ from mypy_extensions import i64
 
 from broker.core.persistence.commits import Commits, Waiter
 from broker.core.queues.delivery import SENT, Delivery
+from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.message import HEADROOM
-from broker.core.queues.outbox import Outbox
 from broker.core.queues.windows.in_flight import InFlight
 
 

@@ -26,8 +26,8 @@ from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
 from broker.core.queues.delivery import DONE, RELEASED, SENT, Delivery, DeliveryRun
 from broker.core.queues.drop_ledger import Ledger
+from broker.core.queues.live.outbox import ACCEPTED, Outbox
 from broker.core.queues.message import HEADROOM, Message
-from broker.core.queues.outbox import ACCEPTED, Outbox
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.queues.requests import AskedLink, Silenced, has_number
 from broker.core.queues.session_queue import SessionQueue

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.core.connection.publish.holding import FLIGHT, RECOVERY, STEP
-from broker.core.queues.queue_policy import DROP_OLDEST, LATEST
+from broker.core.queues.policies.queue_policy import DROP_OLDEST, LATEST
 from tests.core.harness import Client, Network, limits
 
 ROOM = 64

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from broker.core.queues.queue_options import QUEUE
+from broker.core.queues.policies.queue_options import QUEUE
 from loadtest.load.scenario import library
 from loadtest.load.scenario.library import ScenarioError, builtin, load
 from loadtest.load.scenario.plan import Plan

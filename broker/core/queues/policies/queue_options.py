@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.core.limits import Limits
-from broker.core.queues.queue_policy import POLICIES, QueueOptions, QueueTerms, SubscriptionQueueTerms
+from broker.core.queues.policies.queue_policy import POLICIES, QueueOptions, QueueTerms, SubscriptionQueueTerms
 
 PREFIX: Final = "canopy-"
 QUEUE: Final = "canopy-queue"

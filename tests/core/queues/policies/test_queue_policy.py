@@ -18,7 +18,7 @@ from broker.core.codec import reasons
 from broker.core.codec.packets import PUBACK, PUBREC, V5, V311, Will
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.queues.message import OVERHEAD
-from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
+from broker.core.queues.policies.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
 from broker.core.queues.windows.send_window import COMMIT
 from tests.core.harness import Client, Network, limits, untouched
 from tests.core.recount import VERSIONS, Tally, ask, burst, check, losses, numbers, user_wish

@@ -18,10 +18,10 @@ from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.codec.properties import REASON_STRING
 from broker.core.limits import Limits
 from broker.core.persistence.restore import restore
-from broker.core.queues import queue_options
 from broker.core.queues.delivery import SubscriptionQueue, queue_of
-from broker.core.queues.queue_options import BadQueueOptions, grant, read, tell
-from broker.core.queues.queue_policy import (
+from broker.core.queues.policies import queue_options
+from broker.core.queues.policies.queue_options import BadQueueOptions, grant, read, tell
+from broker.core.queues.policies.queue_policy import (
     DISCONNECT,
     DROP_NEWEST,
     DROP_OLDEST,

@@ -20,9 +20,9 @@ from broker.core.counters import (
     Counters,
 )
 from broker.core.queues.delivery import SENT, Delivery
+from broker.core.queues.live.outbox import ACCEPTED, CONTROL_LIMIT, Outbox
+from broker.core.queues.live.peer_names import PeerNames
 from broker.core.queues.message import Message
-from broker.core.queues.outbox import ACCEPTED, CONTROL_LIMIT, Outbox
-from broker.core.queues.peer_names import PeerNames
 
 PING = b"\xd0\x00"
 NOW = 100.0

@@ -8,7 +8,7 @@ from broker.core.causes import QUEUE_FULL
 from broker.core.codec.packets import Publish
 from broker.core.counters import AGE, FULL_BYTES, FULL_MESSAGES
 from broker.core.queues.delivery import SubscriptionQueue, queue_of
-from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST, QueueRule
+from broker.core.queues.policies.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST, QueueRule
 from tests.core.harness import Client, Network, limits
 from tests.support.losses import dropped_by_cause
 

@@ -18,7 +18,7 @@ from broker.core.connection.subscribing import TERMS_WORK
 from broker.core.limits import Limits
 from broker.core.queues.delivery import queue_of
 from broker.core.queues.message import OVERHEAD
-from broker.core.queues.queue_policy import (
+from broker.core.queues.policies.queue_policy import (
     DISCONNECT,
     DROP_NEWEST,
     DROP_OLDEST,
@@ -28,7 +28,7 @@ from broker.core.queues.queue_policy import (
     QueueTerms,
     SubscriptionQueueTerms,
 )
-from broker.core.queues.queue_rules import queue_terms, sub_queue_terms, subscription_rules
+from broker.core.queues.policies.queue_rules import queue_terms, sub_queue_terms, subscription_rules
 from broker.core.queues.queue_totals import UNLIMITED
 from tests.core import naive
 from tests.core.harness import Network, limits

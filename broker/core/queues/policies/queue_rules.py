@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from broker.core.codec.topic_names import covers
 from broker.core.limits import Limits
-from broker.core.queues.queue_policy import UNSET, QueueRule, QueueTerms, SubscriptionQueueTerms
+from broker.core.queues.policies.queue_policy import UNSET, QueueRule, QueueTerms, SubscriptionQueueTerms
 
 
 def queue_terms(limits: Limits, client_id: str, user_name: str | None) -> QueueTerms:

@@ -16,10 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from broker.core.counters import AGE, DROP_CAUSES, FULL_BYTES, FULL_MESSAGES, GLOBAL, Counters
 from broker.core.queues.delivery import SENT, Delivery
 from broker.core.queues.drop_ledger import Ledger
+from broker.core.queues.live.outbox import ACCEPTED, Outbox
+from broker.core.queues.live.send_queue import GAPS
 from broker.core.queues.message import Message
-from broker.core.queues.outbox import ACCEPTED, Outbox
-from broker.core.queues.queue_policy import DROP_NEWEST, DROP_OLDEST
-from broker.core.queues.send_queue import GAPS
+from broker.core.queues.policies.queue_policy import DROP_NEWEST, DROP_OLDEST
 from tests.core.recount import frames
 from tests.support.runs import examples
 
