@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from broker.core.persistence.journal import SessionRecord
-from broker.core.routing.loop_detection import TO_NODE
+from broker.core.routing.remote.loop_detection import TO_NODE
 from broker.net.listening.listeners import StartupError
 from broker.settings import Settings
 from broker.store.base import Store, StoreListener

@@ -1,7 +1,7 @@
 """The row of zmq.rs: what one delivery costs on the way from a message to a queue.
 
 Owns: the fan-out send path. Its author (pull requests 257 and 283) counts locks and awaits for each message and has no
-figure that compares; ``tests/core/routing/test_send_path.py`` shows that ours has
+figure that compares; ``tests/core/routing/receivers/test_send_path.py`` shows that ours has
 neither, and this row what is left.
 
 Promises: the real ``Router.publish`` into real outboxes, with writers that take and join what waits.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from broker.core.hooks import Confirmed, Confirmer, NodeListener
-from broker.core.routing.loop_detection import FROM_NODE
+from broker.core.routing.remote.loop_detection import FROM_NODE
 from broker.core.session.session import Session
 from broker.core.topics.subscription import SharedGroup
 from broker.mesh.adoption import Adoption
@@ -46,7 +46,7 @@ LISTENER: Final = "mesh"
 """What stands for a listener where a node is told of."""
 
 NUMBERED: Final = 3
-"""From this version on nodes know what the number of a QoS 2 publish is (`core.routing.publish_numbers`)."""
+"""From this version on nodes know what the number of a QoS 2 publish is (`core.routing.remote.publish_numbers`)."""
 
 
 class Mesh(NodeListener):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from broker.core.routing.loop_detection import NODES, TO_NODE
+from broker.core.routing.remote.loop_detection import NODES, TO_NODE
 
 FOLDER: Final = re.compile(r"w([1-9][0-9]?)")
 """What the folder of a worker's store is called; the group: the worker's number."""

@@ -19,7 +19,7 @@ from broker.core.persistence.journal import Saved, SessionRecord, SubscriptionRe
 from broker.core.persistence.restore import restore
 from broker.core.queues.message import Message
 from broker.core.queues.policies.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
-from broker.core.routing.bursts import RUN_MESSAGES
+from broker.core.routing.receivers.bursts import RUN_MESSAGES
 from broker.core.tap import HAND_OVER, RUN, STATE_PART
 from tests.core.harness import Client, Network, limits
 from tests.core.taps import Listening, Row, listen

@@ -28,7 +28,7 @@ from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.policies import queue_options
 from broker.core.queues.policies.queue_options import BadQueueOptions
 from broker.core.queues.policies.queue_policy import QueueOptions, SubscriptionQueueTerms
-from broker.core.routing.fanout import SLOW
+from broker.core.routing.receivers.fanout import SLOW
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.core.topics.subscription import Subscription

@@ -119,7 +119,7 @@ class Journal:
     def received(self, client_id: str, packet_id: int, number: int = 0) -> None:
         """A QoS 2 publish was routed; its packet identifier is in use until `completed` [MQTT-4.3.3-10].
 
-        `number`: on other nodes (`routing.publish_numbers`), which may lack the publish until `confirmed`; 0: none may.
+        `number`: on other nodes (`remote.publish_numbers`), which may lack the publish until `confirmed`; 0: none may.
         """
 
     def confirmed(self, client_id: str, packet_id: int) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from broker.core.codec.topic_names import matches
 from broker.core.queues.message import Message
-from broker.core.routing.plans import Recipient
-from broker.core.routing.reach import Reach
+from broker.core.routing.receivers.plans import Recipient
+from broker.core.routing.receivers.reach import Reach
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 

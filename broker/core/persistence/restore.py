@@ -30,7 +30,7 @@ from broker.core.persistence.pages import UNBOUNDED, Page
 from broker.core.queues.delivery import QUEUED, RELEASED, Delivery
 from broker.core.queues.message import Message, MovedMessage
 from broker.core.routing.in_turns.broadcasts import Interrupted
-from broker.core.routing.loop_detection import NODES, TO_NODE, UPLINKS
+from broker.core.routing.remote.loop_detection import NODES, TO_NODE, UPLINKS
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.core.topics.subscription import Subscription

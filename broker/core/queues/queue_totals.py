@@ -37,7 +37,7 @@ class Reliever:
 
 
 class Worker:
-    """Counts the work that is charged to the client that caused it (`routing.fanout`)."""
+    """Counts the work that is charged to the client that caused it (`receivers.fanout`)."""
 
     def charge(self, work: i64) -> None:
         """So much was done, counted as deliveries."""

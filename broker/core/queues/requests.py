@@ -134,7 +134,7 @@ class Request:
 class NodeRequest(Request):
     """A publish whose acknowledgement waits until all nodes of a mesh that want the message have it, and says whether
     anybody was reached. It waits on while the connection to a node is made again. `number`: its own on all nodes, if it
-    has one (`routing.publish_numbers`)."""
+    has one (`remote.publish_numbers`)."""
 
     lasting = True
 

@@ -11,9 +11,9 @@ from broker.core.hooks import LateListener
 from broker.core.limits import Limits
 from broker.core.queues.message import Message
 from broker.core.queues.requests import NodeRequest, Request, RequestMessage
-from broker.core.routing.fanout import Fanout
-from broker.core.routing.nodes import NodeState, take_late, take_share
-from broker.core.routing.publish_numbers import take_number
+from broker.core.routing.receivers.fanout import Fanout
+from broker.core.routing.remote.nodes import NodeState, take_late, take_share
+from broker.core.routing.remote.publish_numbers import take_number
 from broker.core.routing.retained.store import RetainedStore
 from broker.core.session.session import Session
 

@@ -20,7 +20,7 @@ from broker.core.queues.policies.queue_policy import (
 )
 from broker.core.queues.policies.queue_rules import queue_terms, sub_queue_terms, subscription_rules
 from broker.core.queues.queue_totals import QueueTotals
-from broker.core.routing.fanout import Fanout
+from broker.core.routing.receivers.fanout import Fanout
 from broker.core.session.session import Session
 from broker.core.topics.subscription import Subscription
 

@@ -30,14 +30,14 @@ from broker.core.queues.message import Message
 from broker.core.queues.policies.queue_policy import QueueOptions, SubscriptionQueueTerms
 from broker.core.queues.queue_totals import bound
 from broker.core.queues.requests import WaitingRequests
-from broker.core.routing.bursts import RunFinder
 from broker.core.routing.deadlines import Deadlines
-from broker.core.routing.fanout import Fanout
 from broker.core.routing.in_turns.unfinished import Unfinished
-from broker.core.routing.nodes import NodeState
 from broker.core.routing.peers import END_WORK, HELD_WORK, ConnectedPeers, PeerConnected, PeerDisconnected, PeerListener
 from broker.core.routing.publisher import Publisher
 from broker.core.routing.queue_limits import QueueLimits
+from broker.core.routing.receivers.bursts import RunFinder
+from broker.core.routing.receivers.fanout import Fanout
+from broker.core.routing.remote.nodes import NodeState
 from broker.core.routing.retained.store import RetainedStore
 from broker.core.routing.session_table import SessionTable
 from broker.core.routing.subscription_table import DROP_WORK, NODE_WORK, SubscriptionTable

@@ -18,8 +18,8 @@ from broker.core.permissions import Permissions
 from broker.core.principal import Principal
 from broker.core.queues.message import Message
 from broker.core.routing.deadlines import Deadlines
-from broker.core.routing.fanout import Fanout
 from broker.core.routing.publisher import Publisher
+from broker.core.routing.receivers.fanout import Fanout
 from broker.core.routing.session_table import SessionTable
 from broker.core.session.session import Session
 

@@ -240,7 +240,7 @@ class SubscriberSet:
     def __init__(self) -> None:
         self.subscriptions: list[Subscription] = []
         self.groups: dict[str, SharedGroup] = {}
-        # How many of the subscribers took the last run of publishes one by one (`routing.bursts`).
+        # How many of the subscribers took the last run of publishes one by one (`receivers.bursts`).
         self.slow: int = 0
         self.changed: Changed | None = None
 

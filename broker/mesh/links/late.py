@@ -13,8 +13,8 @@ from typing import Final
 from broker.core.queues.delivery import RELEASED, SENT, Delivery
 from broker.core.queues.live.outbox import ACCEPTED
 from broker.core.queues.message import Message, MessageCopy
-from broker.core.routing.nodes import take_late, with_late
-from broker.core.routing.publish_numbers import take_number, with_number
+from broker.core.routing.remote.nodes import take_late, with_late
+from broker.core.routing.remote.publish_numbers import take_number, with_number
 from broker.core.topics.trie import COMPACT, create
 from broker.mesh.links.link import NodeLink
 from broker.mesh.links.session import NodeSession

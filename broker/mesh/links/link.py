@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 from broker.core.codec.packets import SubscriptionRequest
 from broker.core.codec.topic_names import parse_shared
 from broker.core.queues.live.outbox import Outbox
-from broker.core.routing.loop_detection import FROM_NODE
+from broker.core.routing.remote.loop_detection import FROM_NODE
 from broker.mesh.links.arrivals import Arrivals
 from broker.mesh.links.protocol import NodeProtocol
 from broker.mesh.links.session import NodeSession

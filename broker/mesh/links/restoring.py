@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from broker.core.persistence.journal import SessionRecord
 from broker.core.persistence.restore import refill
-from broker.core.routing.loop_detection import TO_NODE
+from broker.core.routing.remote.loop_detection import TO_NODE
 from broker.mesh.links.session import NodeSession
 
 if TYPE_CHECKING:

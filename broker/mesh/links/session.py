@@ -19,9 +19,9 @@ from broker.core.queues.delivery import RELEASED, Delivery, SubscriptionQueue
 from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.message import Message, MessageCopy
 from broker.core.queues.requests import NodeRequest, RequestMessage
-from broker.core.routing.loop_detection import TO_NODE
-from broker.core.routing.nodes import take_share, with_share
-from broker.core.routing.publish_numbers import take_number, with_number
+from broker.core.routing.remote.loop_detection import TO_NODE
+from broker.core.routing.remote.nodes import take_share, with_share
+from broker.core.routing.remote.publish_numbers import take_number, with_number
 from broker.core.session.session import Session
 from broker.core.topics.subscription import SharedGroup
 from broker.mesh.links.keeping import NodeJournal

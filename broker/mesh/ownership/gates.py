@@ -19,7 +19,7 @@ from typing import Any, Final
 from broker.core.hooks import LateListener
 from broker.core.persistence.late import deliver_late
 from broker.core.queues.message import Message
-from broker.core.routing.loop_detection import FROM_NODE, NODES
+from broker.core.routing.remote.loop_detection import FROM_NODE, NODES
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.mesh.ownership.messages import Late, Missed, Noted, Source

@@ -18,7 +18,7 @@ from broker.core.persistence.commits import Waiter
 from broker.core.persistence.journal import DeliveryRecord, SessionRecord
 from broker.core.persistence.moving import delivery_record
 from broker.core.persistence.restore import admit, append, subscribe
-from broker.core.routing.loop_detection import FROM_NODE, NODES
+from broker.core.routing.remote.loop_detection import FROM_NODE, NODES
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.mesh.bus import ProtocolFault

@@ -12,7 +12,7 @@ from typing import Final
 from broker.core.principal import Principal
 from broker.core.queues.message import Message
 from broker.core.routing.in_turns.broadcasts import listeners
-from broker.core.routing.reach import Reach
+from broker.core.routing.receivers.reach import Reach
 from broker.core.routing.router import Router
 from broker.core.topics.subscription import FilterEntry
 

@@ -20,8 +20,8 @@ from broker.core.connection.connect.identity import is_reserved
 from broker.core.queues.delivery import queue_of
 from broker.core.queues.message import Message
 from broker.core.routing.in_turns.broadcasts import BROADCAST, PLAIN_BROADCAST
-from broker.core.routing.plans import Recipient
-from broker.core.routing.reach import share_qos
+from broker.core.routing.receivers.plans import Recipient
+from broker.core.routing.receivers.reach import share_qos
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.core.topics.subscription import FilterEntry, SharedGroup, Subscription, identifiers

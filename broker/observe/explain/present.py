@@ -8,7 +8,7 @@ from broker.core.counters import DROP_CAUSES
 from broker.core.queues.message import Message
 from broker.core.queues.policies.queue_policy import POLICIES
 from broker.core.queues.queue_totals import UNLIMITED
-from broker.core.routing.plans import Recipient
+from broker.core.routing.receivers.plans import Recipient
 from broker.core.session.session import Session
 from broker.core.topics.subscription import Subscription
 from broker.observe.explain.answer import Ledger, Queue, Receiver

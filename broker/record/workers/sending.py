@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final, TypeAlias, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from broker.core.routing.loop_detection import NODES
+from broker.core.routing.remote.loop_detection import NODES
 from broker.record.folder import Left, RecorderError, reason
 from broker.record.schema import SCHEMA
 from broker.record.workers.pages import Page

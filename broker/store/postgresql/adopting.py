@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from broker.core.connection.connect.handshake import RESERVED
 from broker.core.persistence.pages import Page
-from broker.core.routing.loop_detection import FROM_NODE
+from broker.core.routing.remote.loop_detection import FROM_NODE
 from broker.store.adoptions import Abandoned, Adoptions, Estate
 from broker.store.base import StoreError, Times
 from broker.store.groups.committing import Groups

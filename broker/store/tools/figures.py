@@ -6,7 +6,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
-from broker.core.routing.loop_detection import NODES, UPLINKS
+from broker.core.routing.remote.loop_detection import NODES, UPLINKS
 from broker.store.base import StoreError
 from broker.store.parts import CLIENTS
 from broker.store.sqlite.removing import parts

@@ -12,9 +12,9 @@ from broker.core.codec.packets import V311, Publish, Subscribe, SubscriptionRequ
 from broker.core.codec.reasons import QUOTA_EXCEEDED
 from broker.core.connection.protocol import TURN_WORK
 from broker.core.connection.publish.publishing import DECODE_WORK
-from broker.core.routing.bursts import RUN_MESSAGES, SLOW_DELIVERIES
-from broker.core.routing.fanout import SLOW
 from broker.core.routing.publisher import MISS_WORK
+from broker.core.routing.receivers.bursts import RUN_MESSAGES, SLOW_DELIVERIES
+from broker.core.routing.receivers.fanout import SLOW
 from broker.core.routing.retained.store import LEVEL_WORK, RETAIN_WORK
 from broker.core.routing.subscription_table import DROP_NODES, DROPS, DROPS_AT_ONCE, NODE_WORK
 from broker.core.topics.match_cache import NAME_BYTES, SHORT_NAME, MatchCache

@@ -16,7 +16,7 @@ import structlog
 
 from broker.core.limits import Limits
 from broker.core.queues.message import Message
-from broker.core.routing.loop_detection import NODES
+from broker.core.routing.remote.loop_detection import NODES
 from broker.core.session.session import Session
 from broker.mesh.bus import Bus, Room
 from broker.mesh.ownership.messages import Late, Missed

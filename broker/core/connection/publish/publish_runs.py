@@ -16,7 +16,7 @@ from broker.core.connection.publish.acknowledging import Acknowledger
 from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.message import Message
 from broker.core.queues.requests import NodeRun
-from broker.core.routing.fanout import Fanout
+from broker.core.routing.receivers.fanout import Fanout
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.core.topics.match_cache import Route

@@ -3,7 +3,7 @@
 Owns the decision whether a PUBLISH is routed, and with which reason code it is acknowledged; `Acknowledger` sends that.
 A QoS 0 PUBLISH of the common form is forwarded as the bytes that arrived: only the position of its topic is decoded. A
 QoS 2 PUBLISH is routed once until its PUBREL, even if it is sent again [MQTT-4.3.3-10], but it goes again to other
-nodes that may lack it (`routing.publish_numbers`). A message that has already been here, or has crossed too many links,
+nodes that may lack it (`remote.publish_numbers`). A message that has already been here, or has crossed too many links,
 is acknowledged and not routed (`loop_detection`).
 """
 
@@ -30,10 +30,10 @@ from broker.core.principal import Principal
 from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.message import OVERHEAD, Message
 from broker.core.queues.requests import NodeRequest, Request, RequestMessage
-from broker.core.routing.bursts import Run
-from broker.core.routing.fanout import REFUSED_BY_ALL
 from broker.core.routing.in_turns.broadcasts import PLAIN_BROADCAST
-from broker.core.routing.loop_detection import has_looped, visited
+from broker.core.routing.receivers.bursts import Run
+from broker.core.routing.receivers.fanout import REFUSED_BY_ALL
+from broker.core.routing.remote.loop_detection import has_looped, visited
 from broker.core.routing.router import Router
 from broker.core.sampling.sampler import Sampler
 from broker.core.session.session import Session

@@ -16,9 +16,9 @@ from mypy_extensions import i64
 from broker.core.permissions import Permissions
 from broker.core.persistence.journal import Journal
 from broker.core.queues.message import Message
-from broker.core.routing.nodes import keeps_out
-from broker.core.routing.plans import FanoutPlan, Recipient
-from broker.core.routing.reach import Reach
+from broker.core.routing.receivers.plans import FanoutPlan, Recipient
+from broker.core.routing.receivers.reach import Reach
+from broker.core.routing.remote.nodes import keeps_out
 from broker.core.session.session import Session
 from broker.core.topics.match_cache import MatchCache, Route
 from broker.core.topics.subscription import FilterEntry, SharedGroup, Subscription

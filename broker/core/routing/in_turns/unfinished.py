@@ -13,8 +13,8 @@ from broker.core.counters import SESSION_ENDED
 from broker.core.queues.delivery import Delivery, queue_of
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.routing.deadlines import Deadlines
-from broker.core.routing.fanout import SLOW, Fanout
-from broker.core.routing.reach import Reach, share_qos
+from broker.core.routing.receivers.fanout import SLOW, Fanout
+from broker.core.routing.receivers.reach import Reach, share_qos
 from broker.core.session.session import Session
 from broker.core.topics.subscription import SharedGroup, identifiers
 

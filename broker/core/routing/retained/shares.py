@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from broker.core.queues.message import OVERHEAD, Message, MessageCopy
-from broker.core.routing.loop_detection import UPLINKS
+from broker.core.routing.remote.loop_detection import UPLINKS
 from broker.core.session.session import Session
 from broker.core.topics.filter_bytes import text_bytes
 

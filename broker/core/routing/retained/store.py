@@ -16,7 +16,7 @@ from broker.core.limits import Limits
 from broker.core.persistence.journal import Journal
 from broker.core.queues.message import Message
 from broker.core.routing.deadlines import Deadlines
-from broker.core.routing.fanout import Fanout
+from broker.core.routing.receivers.fanout import Fanout
 from broker.core.routing.retained.shares import RetainedMessage, RetainedShares, kept_bytes
 from broker.core.session.session import Session
 from broker.core.topics.topic_tree import NODE_BYTES, RetainedTree

@@ -19,7 +19,7 @@ from broker.core.persistence.journal import Journal, Saved, SessionRecord, WillR
 from broker.core.persistence.restore import restore
 from broker.core.principal import Principal
 from broker.core.queues.message import Message
-from broker.core.routing.loop_detection import LINK
+from broker.core.routing.remote.loop_detection import LINK
 from broker.store.memory import MemoryStore
 from tests.core.harness import Client, Network, bag, limits, total_ledger
 

@@ -11,14 +11,14 @@ from broker.core.codec.packets import Will
 from broker.core.persistence.journal import Journal
 from broker.core.queues.delivery import Delivery
 from broker.core.queues.message import Message
-from broker.core.routing.fanout import MOST_IN_LINE, SLOW
 from broker.core.routing.in_turns.broadcasts import BROADCAST, PLAIN_BROADCAST, Interrupted
-from broker.core.routing.plans import FanoutPlan
+from broker.core.routing.receivers.fanout import MOST_IN_LINE, SLOW
+from broker.core.routing.receivers.plans import FanoutPlan
 from broker.core.routing.router import TICK_WORK, Router
 from broker.core.session.session import Session
 from tests.core.harness import Network
-from tests.core.routing.test_permissions import Rules
-from tests.core.routing.test_plans import whole
+from tests.core.routing.receivers.test_permissions import Rules
+from tests.core.routing.receivers.test_plans import whole
 
 TOPIC = b"a/b"
 FILTERS = ("a/+", "#")

@@ -6,8 +6,8 @@ import pytest
 
 from broker.core.persistence.journal import Journal
 from broker.core.queues.message import Message
-from broker.core.routing.fanout import SLOW
 from broker.core.routing.in_turns.unfinished import AT_ONCE
+from broker.core.routing.receivers.fanout import SLOW
 from broker.core.routing.router import DUE_WORK, TICK_WORK
 from tests.core.harness import Client, Network, limits, total_ledger
 from tests.support.losses import dropped_by_cause

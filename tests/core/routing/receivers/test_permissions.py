@@ -11,7 +11,7 @@ from broker.core.counters import NOT_AUTHORIZED
 from broker.core.hooks import FORBIDDEN, UNSTEADY, AccessControl
 from broker.core.principal import Principal
 from broker.core.queues.windows.send_window import TURN
-from broker.core.routing.reach import Reach
+from broker.core.routing.receivers.reach import Reach
 from broker.store.memory import MemoryStore
 from tests.core.harness import Client, Network, limits, total_ledger
 

@@ -14,7 +14,7 @@ from broker.core.counters import Counters
 from broker.core.hooks import Origin
 from broker.core.limits import Limits
 from broker.core.queues.live.outbox import Outbox
-from broker.core.routing.bursts import QUEUE_PART, RUN_BYTES, RUN_MESSAGES, longest, same_bytes
+from broker.core.routing.receivers.bursts import QUEUE_PART, RUN_BYTES, RUN_MESSAGES, longest, same_bytes
 from broker.core.routing.router import Router
 from tests.core.recount import frames as frames_of
 from tests.e2e import wire

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from broker.core.permissions import NEVER_MADE, Permissions
 from broker.core.principal import Principal
 from broker.core.queues.message import Message
-from broker.core.routing.plans import FanoutPlan, Recipient
+from broker.core.routing.receivers.plans import FanoutPlan, Recipient
 from broker.core.session.session import Session
 from broker.core.topics.subscription import FilterEntry, Subscription
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.core.routing.nodes import take_share, with_share
-from broker.core.routing.publish_numbers import GONE, HEARD, KEPT, PublishNumbers, take_number, with_number
+from broker.core.routing.remote.nodes import take_share, with_share
+from broker.core.routing.remote.publish_numbers import GONE, HEARD, KEPT, PublishNumbers, take_number, with_number
 from broker.store.tools.rows import LARGEST_NUMBER
 from tests.e2e import wire
 

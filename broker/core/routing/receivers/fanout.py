@@ -21,7 +21,6 @@ from broker.core.queues.live.outbox import ACCEPTED, KEPT_BACK
 from broker.core.queues.message import Message
 from broker.core.queues.queue_totals import QueueTotals, Worker
 from broker.core.queues.requests import RequestMessage
-from broker.core.routing.bursts import Run
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.in_turns.broadcasts import (
     BROADCAST,
@@ -31,10 +30,11 @@ from broker.core.routing.in_turns.broadcasts import (
     Interrupted,
     listeners,
 )
-from broker.core.routing.nodes import keeps_out
-from broker.core.routing.plans import FanoutPlan
-from broker.core.routing.reach import Reach, share_qos
-from broker.core.routing.sharing import choose, member_here
+from broker.core.routing.receivers.bursts import Run
+from broker.core.routing.receivers.plans import FanoutPlan
+from broker.core.routing.receivers.reach import Reach, share_qos
+from broker.core.routing.receivers.sharing import choose, member_here
+from broker.core.routing.remote.nodes import keeps_out
 from broker.core.routing.subscription_table import SubscriptionTable
 from broker.core.session.session import Session
 from broker.core.tap import Tap

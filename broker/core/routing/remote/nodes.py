@@ -11,7 +11,7 @@ from typing import Final
 
 from broker.core.codec.primitives import text
 from broker.core.hooks import Confirmer
-from broker.core.routing.publish_numbers import PublishNumbers, take_last
+from broker.core.routing.remote.publish_numbers import PublishNumbers, take_last
 from broker.core.session.session import Session
 
 _HEAD: Final = b"\x26\x00\x0ccanopy-share"

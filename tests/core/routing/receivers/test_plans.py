@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.queues.message import Message
-from broker.core.routing.plans import FanoutPlan, Recipient
+from broker.core.routing.receivers.plans import FanoutPlan, Recipient
 from broker.core.routing.router import Router
 from tests.core.harness import Network
 from tests.core.recount import ask, user_wish

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, cast
 
 from broker.core.queues.message import Message
-from broker.core.routing.reach import Reach
+from broker.core.routing.receivers.reach import Reach
 from broker.core.session.session import Session
 from broker.core.topics.subscription import SharedGroup, Subscription
 
