@@ -55,7 +55,7 @@ from broker.watching import FileWatcher
 if TYPE_CHECKING:
     from broker.admin.server import AdminServer
     from broker.mesh.mesh import Mesh
-    from broker.net.client import Client
+    from broker.net.connections.client import Client
     from broker.record.recorder import Recorder
 
 __all__ = ["Broker", "StartupError"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from broker.configuration.changeable import taken_up
 from broker.configuration.reading import SettingsError, of_listeners
 from broker.configuration.wording import show
-from broker.net.admission import Admission
+from broker.net.connections.admission import Admission
 from broker.net.listening.listeners import Listeners, Renewal, StartupError
 from broker.net.listening.tls import TlsError
 from broker.net.sockets import too_many

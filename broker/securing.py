@@ -18,7 +18,7 @@ from broker.core.causes import NOT_AUTHORIZED
 from broker.core.codec import reasons
 from broker.core.connection.subscribing import SubscriptionReview
 from broker.core.principal import Principal
-from broker.net.client import Client
+from broker.net.connections.client import Client
 from broker.security.access import Access, Prepared
 from broker.security.authenticator import Authenticator
 from broker.security.rules.rule import PUBLISH, RECEIVE

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.core.routing.router import Router
 from broker.draining import Draining
-from broker.net.client import Client
+from broker.net.connections.client import Client
 from broker.net.log import Faults
 from broker.net.monitor import Monitor
 from broker.observe.alarms.alarms import Alarms

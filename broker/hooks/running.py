@@ -18,7 +18,7 @@ from broker.hooks.messages import HookedLosses, HookedMessages
 
 if TYPE_CHECKING:
     from broker.core.hooks import AccessControl
-    from broker.net.client import Client
+    from broker.net.connections.client import Client
     from broker.net.server import Server
     from broker.upstream.links.link import UpstreamLink
     from broker.upstream.links.links import Links

@@ -20,7 +20,7 @@ from broker.core.queues.live.send_queue import NOT_SENT
 from broker.core.queues.message import Message as Routed
 from broker.core.session.session import Session
 from broker.inprocess.properties import Properties
-from broker.net.hub import Link
+from broker.net.scheduling.hub import Link
 
 
 class Message:

@@ -33,7 +33,7 @@ from broker.mesh.retained.replicas import Replicas, ReplicaTerms
 from broker.mesh.shell import NodeShell
 from broker.mesh.streams import Streams
 from broker.mesh.wills.room import LARGEST_WILL, Wills, WillTerms
-from broker.net.connection import Connection
+from broker.net.connections.connection import Connection
 from broker.net.listening.terms import ListenerTerms
 from broker.settings import Mesh as MeshSettings
 from broker.store.groups.principals import Principals

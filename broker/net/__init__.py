@@ -1,4 +1,5 @@
 """The asyncio shell around the core: listeners, connections, writers, timers.
 
-Read `server` first, then `connection` (reading and writing) and `turns` (who continues in which round).
+Read `server` first, then `connections.connection` (reading and writing) and `scheduling.turns` (who continues in which
+round).
 """

@@ -21,7 +21,7 @@ from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.queue_totals import Losses, QueueTotals
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
-from broker.net.admission import Admission
+from broker.net.connections.admission import Admission
 from broker.settings import Settings
 
 TICK: Final = 0.25

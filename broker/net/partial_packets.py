@@ -12,7 +12,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.net.timers import Checked
+from broker.net.scheduling.timers import Checked
 
 EVICTIONS: Final = 16
 """Connections that are ended for one read, at most, when all clients together hold too much of incomplete packets."""

@@ -27,18 +27,18 @@ from broker.core.persistence.journal import SessionRecord
 from broker.core.persistence.restore import restore
 from broker.core.routing.router import Router
 from broker.net import sockets
-from broker.net.admission import admission
-from broker.net.client import Client
 from broker.net.companions import Companions
-from broker.net.connection_log import ConnectionLog
-from broker.net.connection_table import ConnectionTable
-from broker.net.hub import FlushScheduler
+from broker.net.connections.admission import admission
+from broker.net.connections.client import Client
+from broker.net.connections.connection_log import ConnectionLog
+from broker.net.connections.connection_table import ConnectionTable
 from broker.net.limits import change, limits
 from broker.net.listening.handed import HandedSockets
 from broker.net.listening.handshakes import Handshakes
 from broker.net.listening.listeners import Listeners, StartupError
 from broker.net.log import Faults, Log
 from broker.net.monitor import LagMonitor, Monitor
+from broker.net.scheduling.hub import FlushScheduler
 from broker.net.stream import LINGER
 from broker.settings import Settings
 from broker.store.base import Part, Store, StoreError

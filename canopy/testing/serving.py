@@ -15,7 +15,7 @@ from typing import Any, Final
 from broker.core import causes
 from broker.core.queues.message import Message as CoreMessage
 from broker.core.session.session import Session
-from broker.net.connection import Connection
+from broker.net.connections.connection import Connection
 from broker.store import MemoryStore
 from canopy import Broker, Settings
 from canopy.testing.clock import ClockLoop

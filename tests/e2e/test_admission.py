@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from broker.net.admission import Admission
+from broker.net.connections.admission import Admission
 from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.clients.frozen import until

@@ -18,7 +18,7 @@ import pytest
 
 from broker.app import Broker
 from broker.core.queues.message import Message
-from broker.net.connection import Connection
+from broker.net.connections.connection import Connection
 from broker.settings import Settings
 from tests.e2e import wire
 from tests.e2e.wire import Peer

@@ -15,7 +15,7 @@ import pytest
 from broker.app import Broker
 from broker.core.codec.packets import PINGRESP
 from broker.core.connection.protocol import ServerProtocol
-from broker.net.connection import Connection
+from broker.net.connections.connection import Connection
 from tests.e2e import wire
 from tests.fuzz import live_target
 from tests.fuzz.finding import Finding

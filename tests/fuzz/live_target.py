@@ -28,7 +28,7 @@ from broker.core.codec.errors import ProtocolError
 from broker.core.queues.message import Message
 from broker.core.routing.retained.shares import kept_bytes
 from broker.core.topics.topic_tree import NODE_BYTES
-from broker.net.connection import Connection
+from broker.net.connections.connection import Connection
 from broker.settings import Settings
 from tests.e2e import wire
 from tests.fuzz.finding import Finding

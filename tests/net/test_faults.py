@@ -29,8 +29,8 @@ from broker.core.hooks import (
 from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
 from broker.core.topics.subscription import Subscription
+from broker.net.connections.time_limits import GRACE
 from broker.net.log import INTERVAL, TRACES, Faults
-from broker.net.time_limits import GRACE
 from broker.settings import Shutdown, Sys
 from broker.store import MemoryStore
 from canopy import Broker, Settings

@@ -13,12 +13,12 @@ from broker.core.codec.packets import Connect
 from broker.core.connection.protocol import LARGE_READ, TURN_WORK
 from broker.core.hooks import LATER, AccessControl, Origin, Ticket
 from broker.core.queues.live.outbox import CONTROL_LIMIT
-from broker.net.admission import HALF_OPEN_ROOM
-from broker.net.hub import WAKES
+from broker.net.connections.admission import HALF_OPEN_ROOM
 from broker.net.partial_packets import PASSED_OVER, PartialPackets
+from broker.net.scheduling.hub import WAKES
+from broker.net.scheduling.timers import Checked
+from broker.net.scheduling.turns import LITTLE_BYTES
 from broker.net.stream import FULL_READ
-from broker.net.timers import Checked
-from broker.net.turns import LITTLE_BYTES
 from tests.e2e import wire
 from tests.net.transports import Client, Embed, rounds
 from tests.support.waiting import until

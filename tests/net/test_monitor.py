@@ -14,10 +14,10 @@ from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.routing.router import Router
 from broker.net import monitor as module
-from broker.net.admission import Admission
+from broker.net.connections.admission import Admission
 from broker.net.monitor import LINES, LOOK, TICK, LagMonitor, Monitor
 from broker.settings import Queue, Settings, Sys
-from tests.net.test_timers import Loop
+from tests.net.scheduling.test_timers import Loop
 
 NOW = 1_000.0
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
-from broker.net.connection import Connection
+from broker.net.connections.connection import Connection
 from canopy import Broker
 from tests.e2e import wire
 

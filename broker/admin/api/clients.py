@@ -25,7 +25,7 @@ from broker.core.codec.packets import NEVER, V5, V31
 from broker.core.counters import DROP_CAUSES
 from broker.core.queues.policies.queue_policy import POLICIES
 from broker.core.session.session import Session
-from broker.net.client import Client as Connection
+from broker.net.connections.client import Client as Connection
 
 VERSIONS: Final = {V31: "3.1", V5: "5.0"}
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from broker.net.timers import Checked
+from broker.net.scheduling.timers import Checked
 
 STEPS: Final = 4
 """Steps of handshakes in one turn of the event loop: some milliseconds with the largest keys."""

@@ -17,11 +17,10 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from broker.net import sockets
-from broker.net.admission import ListenerAdmission
-from broker.net.connection import Connection
-from broker.net.connection_log import ConnectionLog
-from broker.net.connection_table import ConnectionTable
-from broker.net.hub import FlushScheduler
+from broker.net.connections.admission import ListenerAdmission
+from broker.net.connections.connection import Connection
+from broker.net.connections.connection_log import ConnectionLog
+from broker.net.connections.connection_table import ConnectionTable
 from broker.net.listening import tls, unix_sockets
 from broker.net.listening.handed import HandedSockets
 from broker.net.listening.handshakes import Handshakes
@@ -29,6 +28,7 @@ from broker.net.listening.proxied import Proxied
 from broker.net.listening.proxy_protocol import V1, V2, TrustedProxies
 from broker.net.listening.terms import ListenerTerms
 from broker.net.listening.tls_transport import TlsTransport
+from broker.net.scheduling.hub import FlushScheduler
 from broker.net.websocket.transport import WebSocketTransport
 from broker.net.websocket.upgrade import Terms
 from broker.settings import Endpoint, Settings

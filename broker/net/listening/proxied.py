@@ -14,11 +14,11 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from broker.net.connection import Connection
+from broker.net.connections.connection import Connection
 from broker.net.listening.handshakes import Handshake, Handshakes
 from broker.net.listening.proxy_protocol import ProxyError, ProxyHeader, TrustedProxies
+from broker.net.scheduling.timers import Wheel
 from broker.net.stream import peer_name
-from broker.net.timers import Wheel
 
 
 class Proxied(Handshake):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.core.hooks import Origin
-from broker.net.admission import ListenerAdmission
+from broker.net.connections.admission import ListenerAdmission
 
 
 class ListenerTerms:

@@ -19,8 +19,8 @@ from typing import Any, Final, cast
 from mypy_extensions import i64
 
 from broker.net.listening.handshakes import Handshake, Handshakes
+from broker.net.scheduling.timers import Wheel
 from broker.net.stream import FULL_READ, LINGER
-from broker.net.timers import Wheel
 
 RECORD: Final = 16_384
 """Bytes that one record of TLS holds at most (RFC 8446, section 5.1)."""

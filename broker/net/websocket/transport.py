@@ -20,7 +20,7 @@ from mypy_extensions import i64
 from broker.core import causes
 from broker.core.codec import reasons
 from broker.core.connection.phases import CONNECTED
-from broker.net.connection import Connection
+from broker.net.connections.connection import Connection
 from broker.net.stream import FULL_READ
 from broker.net.websocket import frames
 from broker.net.websocket.frames import FrameReader
@@ -33,7 +33,7 @@ FRAMES_A_TURN: Final = 2048
 """Frames that a client has acted on in one turn, about a millisecond: a read of 256 KiB may hold 43,690 empty ones."""
 
 FRAME_WORK: Final = 3
-"""What a frame counts for in the work of a round of the event loop (`net.turns`), in bits: 8 units. Where a round has
+"""What a frame counts for in the work of a round of the event loop (`turns`), in bits: 8 units. Where a round has
 room for little only, that is 64 frames for each client."""
 
 UPGRADING: Final = 0

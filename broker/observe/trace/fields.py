@@ -30,7 +30,7 @@ from broker.core.codec.packets import (
 )
 from broker.core.codec.primitives import varint
 from broker.core.codec.properties import TABLE, Properties, decode_forward
-from broker.net.connection_log import VERSIONS
+from broker.net.connections.connection_log import VERSIONS
 from broker.observe.trace.kept import Entry
 
 MASKED: Final = "***"

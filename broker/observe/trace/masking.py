@@ -16,7 +16,7 @@ from broker.core.codec.framing import LARGEST_PACKET, frame_body
 from broker.core.codec.packets import V5
 from broker.core.codec.primitives import Reader
 from broker.core.codec.publish_layout import fields_end
-from broker.net.connection_log import TOKEN
+from broker.net.connections.connection_log import TOKEN
 
 MASK: Final = 0x2A
 """An asterisk."""

@@ -1,6 +1,6 @@
 """The traces of one broker: who may begin how many, which connections they look at, and when they end.
 
-Owns the masks by which connections know what is wanted of them (`net.packet_watch`). While nothing is traced, no
+Owns the masks by which connections know what is wanted of them (`packet_watch`). While nothing is traced, no
 connection knows of any of this, and a connect costs one comparison. A client's CONNECT is traced too: while a trace
 waits for a client, each new connection is looked at until it has said who it is.
 
@@ -23,10 +23,10 @@ from broker.core.codec.errors import ProtocolError
 from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.packets import V311, Subscribe, Unsubscribe
 from broker.core.codec.topic_names import matches, overlaps, parse_shared, validate_filter
-from broker.net.client import Client
-from broker.net.connection import Connection
-from broker.net.connection_table import Onlooker
-from broker.net.packet_watch import MARKED, PacketSink, PacketWatch
+from broker.net.connections.client import Client
+from broker.net.connections.connection import Connection
+from broker.net.connections.connection_table import Onlooker
+from broker.net.connections.packet_watch import MARKED, PacketSink, PacketWatch
 from broker.observe.trace.folder import save
 from broker.observe.trace.kept import CLOSED, OPENED, PACKET, Entry, Kind, Party, State, Trace
 from broker.observe.trace.masking import masked

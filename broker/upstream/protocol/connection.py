@@ -15,7 +15,7 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from broker.core.codec import reasons
-from broker.net.hub import FlushScheduler, Link
+from broker.net.scheduling.hub import FlushScheduler, Link
 from broker.net.stream import LINGER, STALL, STALL_LOOKS, Stream
 from broker.upstream.protocol.client import CLOSED, ClientProtocol
 from broker.upstream.protocol.uplink import Uplink

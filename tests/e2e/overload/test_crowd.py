@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from broker.core.counters import DROP_CAUSES
-from broker.net.connection import Connection
+from broker.net.connections.connection import Connection
 from tests.e2e import wire
 from tests.e2e.faults import reset
 from tests.e2e.overload.conftest import SetScene, StartDaemon

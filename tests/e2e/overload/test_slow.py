@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from broker.core.session.session import Session
-from broker.net.client import Client
+from broker.net.connections.client import Client
 from tests.e2e import wire
 from tests.e2e.faults import FaultProxy
 from tests.e2e.overload.conftest import SetScene, StartDaemon

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from broker.net import admission
+from broker.net.connections import admission
 from broker.net.listening.listeners import StartupError
 from broker.settings import Listener
 from canopy import Broker, Settings

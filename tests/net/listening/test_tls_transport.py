@@ -16,8 +16,8 @@ from benchmarks.attack.forged_tls import CIPHERS, KEYS_CIPHER, NewKeys, asked_ha
 from broker.net.listening import tls, tls_transport
 from broker.net.listening.handshakes import Handshakes
 from broker.net.listening.tls_transport import TlsTransport
+from broker.net.scheduling.timers import Wheel
 from broker.net.stream import FULL_READ, LINGER
-from broker.net.timers import Wheel
 from broker.settings import Tls
 from tests.net.transports import Transport, rounds
 from tests.support.certificates import Authority

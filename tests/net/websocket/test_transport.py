@@ -10,9 +10,9 @@ import pytest
 
 from broker.core import causes
 from broker.core.connection.protocol import TURN_WORK
-from broker.net.connection import Connection
+from broker.net.connections.connection import Connection
+from broker.net.scheduling.turns import LIGHT_WORK, ROUND_WORK
 from broker.net.stream import FULL_READ, LINGER
-from broker.net.turns import LIGHT_WORK, ROUND_WORK
 from broker.net.websocket.frames import FrameReader
 from broker.net.websocket.transport import FRAME_WORK, FRAMES_A_TURN, ROOM, WebSocketTransport
 from broker.net.websocket.upgrade import Upgrade

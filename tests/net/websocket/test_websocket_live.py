@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from broker.net.connection import Connection
+from broker.net.connections.connection import Connection
 from broker.net.websocket.transport import FRAMES_A_TURN
 from canopy import Broker, Settings
 from tests.e2e import wire

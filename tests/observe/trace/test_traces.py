@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from broker.net.connection import Connection
+from broker.net.connections.connection import Connection
 from broker.observe.trace import as_json, as_text
 from broker.observe.trace.as_json import row
 from broker.observe.trace.kept import CLOSED, OPENED, PACKET, Entry, Party, Trace

@@ -12,8 +12,8 @@ import structlog
 from structlog.testing import capture_logs
 
 from broker.core import causes
-from broker.net.client import Client
-from broker.net.connection_log import INTERVAL, MOST_ADDRESSES, ConnectionLog
+from broker.net.connections.client import Client
+from broker.net.connections.connection_log import INTERVAL, MOST_ADDRESSES, ConnectionLog
 from broker.settings import Log
 from canopy import Broker, Settings
 from tests.e2e import wire

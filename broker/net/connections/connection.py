@@ -17,13 +17,13 @@ from broker.core import causes
 from broker.core.connection.protocol import ServerProtocol
 from broker.core.queues.live.outbox import Outbox
 from broker.net import sockets
-from broker.net.client import Client
-from broker.net.connection_table import ConnectionTable
-from broker.net.hub import FlushScheduler
+from broker.net.connections.client import Client
+from broker.net.connections.connection_table import ConnectionTable
+from broker.net.connections.time_limits import TimeLimits
 from broker.net.listening.terms import ListenerTerms
+from broker.net.scheduling.hub import FlushScheduler
+from broker.net.scheduling.turns import LARGE, MUCH
 from broker.net.stream import FULL_READ, LINGER, Stream, peer_name
-from broker.net.time_limits import TimeLimits
-from broker.net.turns import LARGE, MUCH
 
 
 class Connection(Client):

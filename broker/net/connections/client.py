@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from broker.core.connection.protocol import ServerProtocol
 from broker.core.queues.live.outbox import Outbox
-from broker.net.hub import Link
 from broker.net.listening.terms import ListenerTerms
+from broker.net.scheduling.hub import Link
 from broker.net.stream import Stream
 
 

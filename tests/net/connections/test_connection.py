@@ -14,8 +14,8 @@ from broker.core.connection.protocol import ServerProtocol
 from broker.core.hooks import LATER, AccessControl, Origin
 from broker.core.queues.live.outbox import Outbox
 from broker.core.session.session import Session
-from broker.net.admission import HALF_OPEN_ROOM, Admission
-from broker.net.connection import Connection
+from broker.net.connections.admission import HALF_OPEN_ROOM, Admission
+from broker.net.connections.connection import Connection
 from broker.net.stream import LINGER
 from canopy import Broker, Settings
 from tests.e2e import wire

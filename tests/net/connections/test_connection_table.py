@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.net.client import Client as Counted
+from broker.net.connections.client import Client as Counted
 from broker.settings import Presence, Settings, Shutdown, Sys
 from canopy import Broker
 from tests.e2e import wire

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.net.packet_watch import MOST_KNOWN, PacketSink, PacketWatch, packet_size, topic_alias
+from broker.net.connections.packet_watch import MOST_KNOWN, PacketSink, PacketWatch, packet_size, topic_alias
 from tests.e2e import wire
 from tests.support.runs import examples
 

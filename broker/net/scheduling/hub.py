@@ -18,8 +18,8 @@ from broker.core.queues.live.outbox import Outbox
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.router import Router
 from broker.net.partial_packets import PartialPackets
-from broker.net.timers import Wheel
-from broker.net.turns import Turn, Turns
+from broker.net.scheduling.timers import Wheel
+from broker.net.scheduling.turns import Turn, Turns
 
 WAKES: Final = 128
 """Writers that are woken in one call, each of which may write some kilobytes: as many as a round has room for

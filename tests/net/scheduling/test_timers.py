@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from broker.net.timers import CHECKS, RESOLUTION, Checked, Wheel
+from broker.net.scheduling.timers import CHECKS, RESOLUTION, Checked, Wheel
 
 
 class Loop:

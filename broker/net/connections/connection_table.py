@@ -16,12 +16,12 @@ from mypy_extensions import mypyc_attr
 from broker.core import causes
 from broker.core.causes import CONNECTION_LOST
 from broker.core.codec import reasons
-from broker.net.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission
-from broker.net.client import Client
-from broker.net.connection_log import OF_THE_CLIENT
-from broker.net.hub import FlushScheduler
+from broker.net.connections.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission
+from broker.net.connections.client import Client
+from broker.net.connections.connection_log import OF_THE_CLIENT
 from broker.net.log import Faults
-from broker.net.timers import Checked
+from broker.net.scheduling.hub import FlushScheduler
+from broker.net.scheduling.timers import Checked
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

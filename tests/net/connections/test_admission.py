@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from broker.net.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission, ListenerAdmission, admission
+from broker.net.connections.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission, ListenerAdmission, admission
 from broker.settings import Limits
 from tests.support.runs import examples
 

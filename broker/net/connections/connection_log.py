@@ -26,7 +26,7 @@ from broker.core.causes import (
     WRITE_FAILED,
 )
 from broker.core.codec.packets import NEVER, V5, V31, V311
-from broker.net.client import Client
+from broker.net.connections.client import Client
 from broker.settings import Log
 
 INTERVAL: Final = 10.0

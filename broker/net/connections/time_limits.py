@@ -13,9 +13,9 @@ from broker.core import causes
 from broker.core.codec import reasons
 from broker.core.connection.phases import CONNECTED
 from broker.core.connection.protocol import LARGE_READ, ServerProtocol
-from broker.net.hub import FlushScheduler
+from broker.net.scheduling.hub import FlushScheduler
+from broker.net.scheduling.timers import Checked
 from broker.net.stream import STALL_LOOKS, Stream
-from broker.net.timers import Checked
 
 GRACE: Final = 1.5
 """A client may be silent for this many keep alive times, section 3.1.2.10 [MQTT-3.1.2-22]."""

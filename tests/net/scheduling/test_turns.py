@@ -13,7 +13,7 @@ from broker.core.connection.protocol import TURN_WORK
 from broker.core.hooks import LATER, AccessControl, Origin
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.routing.peers import HELD_WORK
-from broker.net.turns import LIGHT_WORK, LITTLE, MUCH, ROUND_WORK, ROUND_WRITES, SHARE, YOUNG, Turn, Turns
+from broker.net.scheduling.turns import LIGHT_WORK, LITTLE, MUCH, ROUND_WORK, ROUND_WRITES, SHARE, YOUNG, Turn, Turns
 from broker.settings import Queue
 from tests.e2e import wire
 from tests.net.transports import Client, Embed, rounds

@@ -18,8 +18,8 @@ from mypy_extensions import i64, mypyc_attr
 
 from broker.core.connection.protocol import TURN_WORK
 from broker.core.queues.queue_totals import QueueTotals
+from broker.net.scheduling.timers import Checked
 from broker.net.stream import STALL, STALL_ROUNDS
-from broker.net.timers import Checked
 
 ROUND_WORK: Final = TURN_WORK // 2
 """What all clients together may have done in a round, in units of `Router.work`, beside the first of them, who may be

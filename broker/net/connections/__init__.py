@@ -1,0 +1,1 @@
+"""The connections of clients: reading and writing, the table of all, their limits, time limits and log lines."""
