@@ -26,9 +26,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from broker.record.folder import describe
+from broker.record.files.folder import describe
+from broker.record.files.segment import write_manifest
 from broker.record.schema import SCHEMA
-from broker.record.segment import write_manifest
 
 KINDS: Final = ("temperature", "pressure", "speed", "state")
 TOPICS: Final = 10_000

@@ -65,7 +65,7 @@ def _options(wanted: Wanted) -> Options | None:
         ) from error
     if wanted.table == "delta":
         try:
-            import broker.record.delta  # noqa: F401  the recorder's thread needs it
+            import broker.record.files.delta  # noqa: F401  the recorder's thread needs it
         except ImportError as error:
             if (error.name or "").partition(".")[0] != "deltalake":
                 raise

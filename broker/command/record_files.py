@@ -74,7 +74,7 @@ CUT: Final = "not as large as its manifest says"
 
 def _here(directory: Path, since: datetime | None, until: datetime | None, lacking: list[str]) -> Found:
     """A folder of this machine. `lacking` takes a line for each segment that is missing or cut off, in the end."""
-    from broker.record import in_force
+    from broker.record.files import in_force
     from broker.record.reading import check_folder
 
     check_folder(directory)

@@ -36,7 +36,7 @@ def told(command: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(command)
     def guarded(*arguments: Any, **flags: Any) -> Any:
         try:
-            from broker.record.folder import RecorderError
+            from broker.record.files.folder import RecorderError
         except ModuleNotFoundError as error:
             if error.name != "pyarrow":
                 raise
@@ -134,7 +134,7 @@ def verify(directory: Directory) -> None:
 @told
 def recover(directory: Directory) -> None:
     """Make segments of the drafts of a killed recorder. The next start of the broker also does this."""
-    from broker.record.folder import STATE, Folder, noted
+    from broker.record.files.folder import STATE, Folder, noted
 
     before = noted(directory)
     if before is None:

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from broker.record.drafts import left_drafts
-from broker.record.folder import (
+from broker.record.files.drafts import left_drafts
+from broker.record.files.folder import (
     ENDED,
     RUNNING,
     RecorderError,
@@ -31,9 +31,9 @@ from broker.record.folder import (
     removed,
     segments,
 )
-from broker.record.in_force import in_force, replaced, unvouched
+from broker.record.files.in_force import in_force, replaced, unvouched
+from broker.record.files.segment import manifest_path
 from broker.record.schema import FORMAT
-from broker.record.segment import manifest_path
 
 BATCH: Final = 65_536
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 from broker.core.routing.router import Router
 from broker.core.tap import Sink, Tap
 from broker.record.batches import batch
-from broker.record.folder import ENDED, GAVE_UP, Folder, Left, RecorderError
+from broker.record.files.folder import ENDED, GAVE_UP, Folder, Left, RecorderError
 from broker.record.snapshots import Snapshot
 from broker.record.unpack import Rows
 from broker.record.workers.sending import Sending

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from broker.record.folder import RecorderError, check_columns, reason
-from broker.record.in_force import in_force, missing
+from broker.record.files.folder import RecorderError, check_columns, reason
+from broker.record.files.in_force import in_force, missing
 from broker.record.reading import BATCH, check_folder
 
 COUNTED: Final = 1_000_000

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker.record.bundles import bundle
-from broker.record.drafts import Draft
-from broker.record.folder import reason, why_not_written
-from broker.record.segment import Segment
+from broker.record.files.bundles import bundle
+from broker.record.files.drafts import Draft
+from broker.record.files.folder import reason, why_not_written
+from broker.record.files.segment import Segment
 
 if TYPE_CHECKING:
-    from broker.record.delta import Follower
+    from broker.record.files.delta import Follower
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Writer:
         """Begin a run."""
         self._run_id = run_id
         if self.options.table == "delta":
-            from broker.record.delta import Follower
+            from broker.record.files.delta import Follower
 
             self._table = Follower(self.options.directory)
             self._follow(None)

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import pyarrow.parquet  # noqa: F401  # the children need it, and would each import it
 
-from broker.record.delta import Follower
+from broker.record.files.delta import Follower
 from canopy_delta import table as tables
 from pipeline.compact import job as compact
 from pipeline.retention import job as retention

@@ -20,8 +20,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from broker.record.delta import Follower
-from broker.record.folder import describe
+from broker.record.files.delta import Follower
+from broker.record.files.folder import describe
 from canopy_delta import Table, TableError
 from canopy_delta import table as tables
 from pipeline.cli import app

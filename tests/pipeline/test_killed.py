@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from broker.record.delta import Follower
+from broker.record.files.delta import Follower
 from pipeline.compact import job as compact
 from pipeline.retention import job as retention
 from tests.pipeline.folder import NOW, manifests, record, seen

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from broker.command.cli import app as canopy
-from broker.record.bundles import bundle
+from broker.record.files.bundles import bundle
 from pipeline.cli import app
 from pipeline.compact import job as compact
 from pipeline.coverage import Coverage

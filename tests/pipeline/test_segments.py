@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from broker.record.files.segment import Segment
 from broker.record.schema import SCHEMA
-from broker.record.segment import Segment
 from pipeline import segments
 from pipeline.compact import job as compact
 from pipeline.errors import DamagedError, MisuseError, PipelineError

@@ -15,8 +15,8 @@ from typing import Any, Final
 import duckdb
 import pytest
 
-from broker.record.delta import Follower
-from broker.record.folder import first_seq
+from broker.record.files.delta import Follower
+from broker.record.files.folder import first_seq
 from pipeline.compact import job
 from tests.pipeline.folder import NOW, record
 

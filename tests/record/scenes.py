@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 
 from broker.record.batches import batch
-from broker.record.segment import Segment
+from broker.record.files.segment import Segment
 from broker.record.unpack import Rows
 from tests.core.taps import Listening
 

@@ -19,12 +19,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from broker.command.cli import app
-from broker.record import folder, reading
-from broker.record.folder import Folder, RecorderError
+from broker.record import reading
+from broker.record.files import folder
+from broker.record.files.folder import Folder, RecorderError
 from broker.record.reading import verify
 from tests.pipeline.recorded import Story, write_segment
+from tests.record.files.test_folder import merge
 from tests.record.scenes import STATE, manifest_of
-from tests.record.test_folder import merge
 
 
 def record(*arguments: object) -> Result:
@@ -330,7 +331,7 @@ class TestFailures:
     def test_without_pyarrow(self, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """As where it was never installed."""
         monkeypatch.setitem(sys.modules, "pyarrow", None)
-        monkeypatch.delitem(sys.modules, "broker.record.folder")
+        monkeypatch.delitem(sys.modules, "broker.record.files.folder")
         assert self.one_line(record(command, tmp_path)).startswith("canopy: `canopy record` needs pyarrow")
 
 

@@ -19,10 +19,10 @@ from pydantic import ValidationError
 
 from broker.app import StartupError
 from broker.core.queues.message import Message
-from broker.record.folder import Folder
+from broker.record.files.folder import Folder
+from broker.record.files.segment import Segment
 from broker.record.reading import Found, verify
 from broker.record.recorder import Recorder
-from broker.record.segment import Segment
 from broker.record.writer import Options
 from broker.settings import Recorder as RecorderSettings
 from broker.settings import Shutdown, Sys
@@ -388,7 +388,7 @@ class TestGivingUp:
 
         with monkeypatch.context() as patch:
             async with recording(tmp_path) as broker:
-                patch.setattr("broker.record.segment.write_manifest", broken)
+                patch.setattr("broker.record.files.segment.write_manifest", broken)
                 await join(broker)
         assert (
             (await checked(tmp_path))

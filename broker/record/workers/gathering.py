@@ -23,7 +23,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from broker.record.folder import ENDED, GAVE_UP, Folder, Left, RecorderError
+from broker.record.files.folder import ENDED, GAVE_UP, Folder, Left, RecorderError
 from broker.record.workers.numbering import Numbering, Places, Walks
 from broker.record.workers.pages import Page
 from broker.record.workers.sending import BUFFER, LAST, OVER, UNTIL

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker.core.routing.remote.loop_detection import NODES
-from broker.record.folder import Left, RecorderError, reason
+from broker.record.files.folder import Left, RecorderError, reason
 from broker.record.schema import SCHEMA
 from broker.record.workers.pages import Page
 

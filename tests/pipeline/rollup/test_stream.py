@@ -19,7 +19,7 @@ import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
-from broker.record.segment import manifest_path
+from broker.record.files.segment import manifest_path
 from pipeline.compact import job as compact
 from pipeline.errors import MisuseError, PipelineError, UnreadError
 from pipeline.outputs import Folder

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.record.segment import manifest_path
+from broker.record.files.segment import manifest_path
 from pipeline.storage import storage
 from pipeline.tables.job import Options, run
 from tests.pipeline.mortal import environment

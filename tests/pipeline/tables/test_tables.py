@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from broker.record.folder import describe
-from broker.record.segment import write_manifest
+from broker.record.files.folder import describe
+from broker.record.files.segment import write_manifest
 from pipeline.cli import app
 from pipeline.compact import job as compact
 from pipeline.errors import MisuseError, PipelineError, UnreadError

@@ -14,9 +14,9 @@ import pytest
 import structlog
 
 from broker.core.queues.message import Message
-from broker.record.folder import RUNNING, Folder, Left, noted
+from broker.record.files.folder import RUNNING, Folder, Left, noted
+from broker.record.files.segment import Segment
 from broker.record.reading import Found, verify
-from broker.record.segment import Segment
 from broker.record.workers import gathering
 from broker.record.workers.gathering import Gathering
 from broker.record.workers.sending import Sending

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from broker.core.queues.message import Message
-from broker.record.folder import ENDED, GAVE_UP, Folder, RecorderError, mend, segments
+from broker.record.files.folder import ENDED, GAVE_UP, Folder, RecorderError, mend, segments
 from broker.record.reading import verify
 from tests.record.scenes import HOUR, RUN_ID, STATE, Tape, manifest_of, messages, stored
 

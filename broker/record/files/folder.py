@@ -26,10 +26,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from broker.record.bundles import bundle
-from broker.record.drafts import Recovered, recover
+from broker.record.files.bundles import bundle
+from broker.record.files.drafts import Recovered, recover
+from broker.record.files.segment import MANIFESTS, UNFINISHED, manifest, manifest_path, write_manifest
 from broker.record.schema import SCHEMA
-from broker.record.segment import MANIFESTS, UNFINISHED, manifest, manifest_path, write_manifest
 from broker.record.workers.pages import discard_pages, owed
 
 STATE: Final = ".recorder"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from broker.record.bundles import bundle
-from broker.record.folder import Folder
+from broker.record.files.bundles import bundle
+from broker.record.files.folder import Folder
 from tests.pipeline.folder import record
 
 

@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from broker.command.cli import app
-from broker.record import in_force
-from broker.record.folder import RecorderError, segments
-from broker.record.segment import manifest_path
+from broker.record.files import in_force
+from broker.record.files.folder import RecorderError, segments
+from broker.record.files.segment import manifest_path
 from pipeline.compact import job as compact
 from pipeline.retention import job as retention
 from tests.pipeline.folder import NOW, Broken, down_after, record

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from broker.record.folder import read_manifest, removed
-from broker.record.in_force import in_force, replaced
+from broker.record.files.folder import read_manifest, removed
+from broker.record.files.in_force import in_force, replaced
+from broker.record.files.segment import MANIFESTS, manifest_path
 from broker.record.schema import SCHEMA
-from broker.record.segment import MANIFESTS, manifest_path
 from canopy_delta import Table
 
 LOCK: Final = f"{MANIFESTS}/.lock"

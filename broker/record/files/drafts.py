@@ -18,8 +18,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from broker.record.files.segment import Segment
 from broker.record.schema import SCHEMA
-from broker.record.segment import Segment
 
 SUFFIX: Final = ".arrows"
 _OPTIONS: Final[Any] = pa.ipc.IpcWriteOptions(compression="lz4")

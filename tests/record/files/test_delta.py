@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from broker.app import StartupError
-from broker.record.delta import LOCK, Follower
+from broker.record.files.delta import LOCK, Follower
 from canopy import Broker
 from canopy_delta import Table, TableError
 from canopy_delta import table as tables
@@ -96,7 +96,7 @@ class TestBroker:
     ) -> None:
         """Or with one that is too old."""
         monkeypatch.setitem(sys.modules, lacking, None)
-        for name in ("broker.record.delta", "canopy_delta", "canopy_delta.table"):
+        for name in ("broker.record.files.delta", "canopy_delta", "canopy_delta.table"):
             monkeypatch.delitem(sys.modules, name)
         with pytest.raises(StartupError, match=r"needs deltalake 1.6 .* pip install '\.\[record,delta\]'"):
             await Broker(settings(tmp_path, table="delta")).start()
@@ -126,7 +126,7 @@ class TestFollower:
         assert _held(tmp_path) == seen(tmp_path)
 
     def _written(self, root: Path, story: Story) -> dict[str, Any]:
-        from broker.record.folder import describe
+        from broker.record.files.folder import describe
 
         (path,) = story.write(root)
         return describe(root, path.relative_to(root).as_posix())

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from broker.record.folder import RecorderError, manifests, read_manifest, reason, removed, segments
-from broker.record.segment import MANIFESTS, manifest_path
+from broker.record.files.folder import RecorderError, manifests, read_manifest, reason, removed, segments
+from broker.record.files.segment import MANIFESTS, manifest_path
 
 LOOKS: Final = 20
 """Times that a folder is looked at which changes all the while; a change takes a merge of a whole hour."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from broker.record.segment import MANIFESTS, UNFINISHED
+from broker.record.files.segment import MANIFESTS, UNFINISHED
 
 SUFFIX: Final = ".jsonl"
 

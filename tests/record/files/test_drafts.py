@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from broker.record.cli import app
-from broker.record.drafts import Draft, recover
-from broker.record.folder import ENDED, RUNNING, Folder, noted
+from broker.record.files.drafts import Draft, recover
+from broker.record.files.folder import ENDED, RUNNING, Folder, noted
+from broker.record.files.segment import Segment
 from broker.record.reading import verify
-from broker.record.segment import Segment
+from tests.record.files.test_folder import running
 from tests.record.scenes import Tape, messages, stored
-from tests.record.test_folder import running
 from tests.record.test_recorder import join, recording
 from tests.support import waiting
 
