@@ -10,7 +10,7 @@ import pytest
 from broker.configuration.reading import load_settings
 from broker.net.listening.tls import files as tls_files
 from broker.settings import PasswordFileTable, Security, Settings, flatten
-from broker.settings.authenticators import TYPES
+from broker.settings.access.authenticators import TYPES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs/security.md").read_text(encoding="utf-8")

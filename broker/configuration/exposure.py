@@ -6,8 +6,8 @@ import ipaddress
 from collections.abc import Iterator
 
 from broker.settings import HttpTable, JwtTable, Listener, Settings, called
-from broker.settings.authenticators import AnyTable
-from broker.settings.tokens import in_clear, is_url
+from broker.settings.access.authenticators import AnyTable
+from broker.settings.access.tokens import in_clear, is_url
 
 
 def exposed(settings: Settings, authenticated: bool = False) -> Iterator[str]:

@@ -26,7 +26,7 @@ from broker.configuration.toml_lines import Path as Steps
 from broker.configuration.toml_lines import lines, nearest
 from broker.configuration.wording import HIDDEN, SECRETS, TABLES, allowed, cut, inner_model, show, to_toml
 from broker.settings import Listener, Section, Settings, defaults, flatten, section_models
-from broker.settings.upstream import A_LIST, A_WORD
+from broker.settings.brokers.upstream import A_LIST, A_WORD
 
 DEFAULTS: Final = (
     Path(__file__).resolve().parents[1] / "settings" / "files" / "default.toml",

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from broker.settings import LARGEST_PACKET, Listener, QueueRuleSettings, Rule, Section, Settings, Upstream
-from broker.settings.authenticators import TYPES
+from broker.settings.access.authenticators import TYPES
 from broker.settings.listeners import FORMS
 
 LONGEST_SHOWN: Final = 80

@@ -5,26 +5,30 @@ environment and flags. A value of the wrong type is refused, and so is an unknow
 no environment variable: a program that embeds the broker gets exactly what it passes in. A limit of 0 means unlimited;
 where 0 switches something off, its text says so. Sizes are bytes, times are seconds, rates are per second.
 `values` has the kinds of values and their bounds, `sections` and `store` the sections, `listeners` where clients come
-in, `authenticators` and `security` who does, `rules` who may do what, `upstream` the other brokers, `root` the whole.
+in, `access` who does and what they may do, `brokers` the other brokers, `root` the whole.
 """
 
 from __future__ import annotations
 
-from broker.settings.alarms import Alarms
-from broker.settings.authenticator_table import AuthenticatorTable
-from broker.settings.authenticators import (
+from broker.settings.access.authenticator_table import AuthenticatorTable
+from broker.settings.access.authenticators import (
     AnonymousTable,
     CertificateTable,
     PasswordFileTable,
     called,
 )
+from broker.settings.access.rules import Access, Rule
+from broker.settings.access.security import Security
+from broker.settings.access.tokens import HttpTable, JwtTable, ScramTable
+from broker.settings.alarms import Alarms
+from broker.settings.brokers.mesh import Mesh
+from broker.settings.brokers.upstream import Federation, Presence, Remote, Upstream, parse_upstream
+from broker.settings.brokers.workers import Workers
 from broker.settings.http import Http, is_loopback, parse_http
 from broker.settings.listeners import Certificate, Endpoint, Listener, Tls, parse_endpoint
-from broker.settings.mesh import Mesh
 from broker.settings.otel import Otel
 from broker.settings.process import Runtime, Shutdown
 from broker.settings.root import Settings, defaults, flatten, section_models
-from broker.settings.rules import Access, Rule
 from broker.settings.sections import (
     EFFECTS,
     Limits,
@@ -40,10 +44,7 @@ from broker.settings.sections import (
     Top,
     Tracing,
 )
-from broker.settings.security import Security
 from broker.settings.store import DATABASES, Store
-from broker.settings.tokens import HttpTable, JwtTable, ScramTable
-from broker.settings.upstream import Federation, Presence, Remote, Upstream, parse_upstream
 from broker.settings.values import (
     DEFAULT_PORT,
     DEFAULT_TLS_PORT,
@@ -55,7 +56,6 @@ from broker.settings.values import (
     Section,
     parse_listen,
 )
-from broker.settings.workers import Workers
 
 __all__ = [
     "DATABASES",

@@ -9,14 +9,17 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
+from broker.settings.access.authenticators import AuthenticatorList
+from broker.settings.access.rules import Access, Rules
+from broker.settings.access.security import Security
 from broker.settings.alarms import Alarms
-from broker.settings.authenticators import AuthenticatorList
+from broker.settings.brokers.mesh import Mesh
+from broker.settings.brokers.upstream import Federation, Presence, Upstream
+from broker.settings.brokers.workers import Workers
 from broker.settings.http import Http
 from broker.settings.listeners import Endpoint, Listener
-from broker.settings.mesh import Mesh
 from broker.settings.otel import Otel
 from broker.settings.process import Runtime, Shutdown
-from broker.settings.rules import Access, Rules
 from broker.settings.sections import (
     Limits,
     Log,
@@ -30,11 +33,8 @@ from broker.settings.sections import (
     Top,
     Tracing,
 )
-from broker.settings.security import Security
 from broker.settings.store import Store
-from broker.settings.upstream import Federation, Presence, Upstream
 from broker.settings.values import Address, Section, parse_listen, wrong
-from broker.settings.workers import Workers
 
 PLUGIN: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 """A module, and the name of a class, a function or an object in it."""

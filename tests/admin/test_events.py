@@ -14,7 +14,7 @@ from broker.admin.errors import ApiError
 from broker.admin.events import Listener
 from broker.mesh.mesh import Mesh
 from broker.observe.figures import catalogue
-from broker.settings.mesh import Mesh as MeshSettings
+from broker.settings.brokers.mesh import Mesh as MeshSettings
 from canopy import Broker
 from tests.admin.conftest import Serve
 from tests.support.memory_bus import MemoryMesh

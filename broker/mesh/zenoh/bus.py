@@ -24,7 +24,7 @@ from broker.mesh.zenoh.inbox import Inbox, Payload
 from broker.mesh.zenoh.sender import Sender
 from broker.mesh.zenoh.session import MeshSession, same_id
 from broker.net.log import Faults
-from broker.settings.mesh import Mesh
+from broker.settings.brokers.mesh import Mesh
 
 TURN: Final = 1 << 20
 """Bytes that came from other nodes and are worked off in one turn of the event loop."""

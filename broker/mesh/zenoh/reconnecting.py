@@ -20,7 +20,7 @@ from typing import Final
 
 import zenoh
 
-from broker.settings.mesh import Mesh
+from broker.settings.brokers.mesh import Mesh
 
 FIRST_RETRY: Final = 0.5
 """Seconds after which a place that was lost is tried; then twice as many, up to `LAST_RETRY`."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 import zenoh
 
 from broker.mesh.zenoh.reconnecting import Reconnector
-from broker.settings.mesh import Mesh
+from broker.settings.brokers.mesh import Mesh
 
 ASK: Final = 2.0
 """Seconds for an answer to whether another process has our node id. Those there are answer within one round trip."""

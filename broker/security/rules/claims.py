@@ -14,7 +14,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from broker.security.rules.rule import ACTIONS, ALL, Rule
-from broker.settings.rules import Rule as RuleTable
+from broker.settings.access.rules import Rule as RuleTable
 
 MOST_FILTERS: Final = 256
 """Filters in the rules of one client: each is held against what the client does, until one speaks."""

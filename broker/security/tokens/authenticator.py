@@ -36,7 +36,7 @@ from broker.security.tokens.key_sets import (
     shared_secret,
 )
 from broker.settings import JwtTable, called
-from broker.settings.tokens import SHORTEST_SECRET, is_url
+from broker.settings.access.tokens import SHORTEST_SECRET, is_url
 
 
 class TokenAuthenticator(Authenticator):

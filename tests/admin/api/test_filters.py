@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from broker.admin.api import filters
 from broker.admin.api.filters import Levels
 from broker.mesh.mesh import Mesh
-from broker.settings.mesh import Mesh as MeshSettings
+from broker.settings.brokers.mesh import Mesh as MeshSettings
 from canopy import Broker
 from tests.admin.api.conftest import Api
 from tests.admin.conftest import Serve

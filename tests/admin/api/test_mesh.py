@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from broker.ctl.cli import app
 from broker.mesh.links.link import NodeLink
 from broker.mesh.mesh import Mesh
-from broker.settings.mesh import Mesh as MeshSettings
+from broker.settings.brokers.mesh import Mesh as MeshSettings
 from canopy import Broker
 from tests.admin.api.conftest import Api
 from tests.admin.conftest import Serve

@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import expect
 
 from broker.mesh.mesh import Mesh
-from broker.settings.mesh import Mesh as MeshSettings
+from broker.settings.brokers.mesh import Mesh as MeshSettings
 from canopy import Broker
 from tests.admin.conftest import Serve
 from tests.admin.page.conftest import Visit, picture

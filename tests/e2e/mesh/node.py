@@ -13,7 +13,7 @@ import zenoh
 
 from broker.command.cli import main
 from broker.mesh.zenoh import session
-from broker.settings.mesh import Mesh
+from broker.settings.brokers.mesh import Mesh
 
 COMMAND: Final = (sys.executable, "-P", str(Path(__file__).resolve()))
 

@@ -17,7 +17,7 @@ from broker.mesh.links import restoring
 from broker.mesh.links.link import made
 from broker.mesh.links.protocol import NodeProtocol
 from broker.mesh.links.session import NodeSession
-from broker.settings.mesh import Mesh
+from broker.settings.brokers.mesh import Mesh
 from tests.core.harness import BATCH, Client, Link, Network, bag
 from tests.e2e.wire import RECEIVE_MAXIMUM
 from tests.mesh.zenoh.nodes import Lines

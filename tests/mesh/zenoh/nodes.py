@@ -17,7 +17,7 @@ from broker.mesh.bus import INTEREST, Room
 from broker.mesh.zenoh.bus import ZenohBus
 from broker.mesh.zenoh.session import MeshError
 from broker.net.log import Faults
-from broker.settings.mesh import Mesh
+from broker.settings.brokers.mesh import Mesh
 from tests.support.waiting import until
 
 QUICK: Final = 0.6

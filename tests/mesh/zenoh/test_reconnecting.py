@@ -13,7 +13,7 @@ import pytest
 
 from broker.mesh.zenoh.reconnecting import LAST_RETRY, MOST_PLACES, REMEMBERED, Reconnector
 from broker.mesh.zenoh.session import configuration
-from broker.settings.mesh import Mesh
+from broker.settings.brokers.mesh import Mesh
 from tests.mesh.zenoh.nodes import Node, together
 from tests.support.certificates import Authority
 from tests.support.ports import free_port

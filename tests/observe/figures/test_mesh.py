@@ -11,7 +11,7 @@ import pytest
 
 from broker.mesh.mesh import Mesh
 from broker.observe.figures import catalogue
-from broker.settings.mesh import Mesh as MeshSettings
+from broker.settings.brokers.mesh import Mesh as MeshSettings
 from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.wire import Peer

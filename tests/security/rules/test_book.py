@@ -19,7 +19,7 @@ from broker.security.rules.book import RuleBook
 from broker.security.rules.claims import MOST_CHARACTERS, MOST_FILTERS, read_claims
 from broker.security.rules.rule import PUBLISH, RECEIVE
 from broker.settings import Settings
-from broker.settings.rules import MOST_FILTERS as MOST_RULE_FILTERS
+from broker.settings.access.rules import MOST_FILTERS as MOST_RULE_FILTERS
 
 
 def book(*rules: dict[str, Any], **access: str) -> RuleBook:

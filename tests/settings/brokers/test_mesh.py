@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from broker.settings.mesh import Mesh
+from broker.settings.brokers.mesh import Mesh
 
 
 @pytest.mark.parametrize(

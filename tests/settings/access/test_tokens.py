@@ -7,7 +7,7 @@ import pytest
 from broker.configuration.reading import SettingsError, load_settings, of_tables
 from broker.configuration.wording import allowed, show
 from broker.settings import HttpTable, JwtTable, Settings
-from broker.settings.tokens import in_clear
+from broker.settings.access.tokens import in_clear
 
 SECRET = "s" * 32
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from broker.settings.authenticator_table import AuthenticatorTable, FilePath
+from broker.settings.access.authenticator_table import AuthenticatorTable, FilePath
 from broker.settings.values import LONGEST_TIME, MOST_BYTES, CountOrUnlimited, SecondsOrOff, String, wrong
 
 Algorithm: TypeAlias = Literal[

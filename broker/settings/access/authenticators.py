@@ -13,8 +13,8 @@ from typing import Annotated, Final, Literal, TypeAlias, get_args
 
 from pydantic import AfterValidator, Discriminator
 
-from broker.settings.authenticator_table import AuthenticatorTable, FilePath
-from broker.settings.tokens import HttpTable, JwtTable, ScramTable
+from broker.settings.access.authenticator_table import AuthenticatorTable, FilePath
+from broker.settings.access.tokens import HttpTable, JwtTable, ScramTable
 from broker.settings.values import wrong
 
 

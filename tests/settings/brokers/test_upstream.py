@@ -15,7 +15,7 @@ from broker.configuration.wording import allowed, show
 from broker.settings import NEVER, Federation, Presence, Remote, Settings, Upstream, parse_upstream
 from tests.support.problems import unplaced
 
-CONFIG = Path(__file__).resolve().parents[2] / "config"
+CONFIG = Path(__file__).resolve().parents[3] / "config"
 
 NAMED = 'name = "a", url = "mqtt://h"'
 SECRET = "hunter2"
