@@ -135,6 +135,15 @@ def test_there_are_no_circles(package: str, least: int) -> None:
     TopologicalSorter(needs).prepare()
 
 
+def test_the_modules_to_begin_with_need_none_that_comes_later() -> None:
+    section = PAGE[PAGE.index("## Ten modules") : PAGE.index("## Four ways")]
+    paths = re.findall(r"^\| \d+\. `(.+)\.py`", section, re.MULTILINE)
+    names = [f"broker.core.{path.replace('/', '.')}" for path in paths]
+    assert len(names) == 10
+    for at, path in enumerate(paths):
+        assert imported(ROOT / f"broker/core/{path}.py", names[at + 1 :]) == set()
+
+
 PACKAGES = [
     "benchmarks",
     "broker",

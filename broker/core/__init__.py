@@ -2,5 +2,6 @@
 
 Callers pass bytes and the time (`now`, in seconds of a monotonic clock) and get packets, queued frames and events back.
 Packages, each of which imports only those before it: `codec`, `topics`, `queues`, `session`, `routing`, `connection`;
-and `persistence` beside them. mypyc compiles all of it; the same code also runs interpreted.
+and `persistence` beside them. mypyc compiles all of it; the same code also runs interpreted. docs/architecture.md
+names ten modules to begin with.
 """

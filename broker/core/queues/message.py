@@ -1,10 +1,9 @@
-"""One application message inside the broker, and one delivery of it to one session.
+"""One application message inside the broker, and its encoded forms.
 
 `Message` owns the bytes of a publish and every wire form that was made of it, so that a fanout encodes at most once
 for each layout (protocol version × QoS × retain flag): the frame of a QoS 0 publish is shared by all its receivers,
 and often is the very frame that came in; with QoS 1 and 2 only the packet identifier differs from receiver to
-receiver. A message is never changed after it was routed. `Delivery` is the message on its way to one session:
-queued, in flight, released.
+receiver. A message is never changed after it was routed. On its way to one session it is a `Delivery` (`delivery`).
 """
 
 from __future__ import annotations
