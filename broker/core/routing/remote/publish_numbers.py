@@ -17,7 +17,10 @@ from broker.core.codec.primitives import text
 from broker.core.codec.properties import properties_of
 
 HEARD: Final = 16_384
-"""Numbers of one node that are known. Each takes some 150 bytes."""
+"""Numbers of one node that are known. Each takes some 150 bytes, however long the name of a share group is."""
+
+MOST_DIGITS: Final = 19
+"""Of a number; what is longer is none."""
 
 GONE: Final = 16
 """Nodes that have been given up whose numbers are known."""
@@ -107,10 +110,11 @@ class PublishNumbers:
         if heard is None:
             return properties
         number, properties = take_number(properties)
-        if not number.isdecimal():
+        if not number.isdecimal() or len(number) > MOST_DIGITS:
             return properties
         if share:
-            number += share
+            # The group's name is a client's, and may have 64 KiB.
+            number = f"{number} {hash(share)}"
             if self._has_come(number):
                 return None
         elif self.knows(int(number)):

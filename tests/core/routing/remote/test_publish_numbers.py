@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from broker.core.routing.remote.nodes import take_share, with_share
-from broker.core.routing.remote.publish_numbers import GONE, HEARD, KEPT, PublishNumbers, take_number, with_number
+from broker.core.routing.remote.publish_numbers import (
+    GONE,
+    HEARD,
+    KEPT,
+    MOST_DIGITS,
+    PublishNumbers,
+    take_number,
+    with_number,
+)
 from broker.store.tools.rows import LARGEST_NUMBER
 from tests.e2e import wire
 
@@ -82,6 +90,16 @@ def test_the_last_ones_are_known(numbers: PublishNumbers) -> None:
     assert not came(numbers, 2)
     assert not came(numbers, HEARD + 1)
     assert came(numbers, 1)
+
+
+def test_a_number_takes_as_little_whatever_a_share_group_or_a_node_calls_itself(numbers: PublishNumbers) -> None:
+    """Else one client with a long name of a group makes every other node keep a gigabyte (`HEARD` of 64 KiB)."""
+    assert came(numbers, 7, f"$share/{'g' * 60_000}/x")
+    assert not came(numbers, 7, f"$share/{'g' * 60_000}/x")
+    assert came(numbers, 7, f"$share/{'g' * 60_001}/x")
+    assert len(str(LARGEST_NUMBER)) <= MOST_DIGITS
+    assert numbers.take("a", OWN[:-3] + wire.string("9" * 60_000), "") == b""
+    assert max(map(len, numbers._heard["a"].known)) < 64
 
 
 def test_what_a_client_has_written_stands_as_it_was(numbers: PublishNumbers) -> None:
