@@ -60,7 +60,9 @@ class Mesh(NodeListener):
         """The other nodes, by name: those that are there, and those for which something waits."""
         self.server = server
         self._loop = server.loop
+        # The timer of the next turn, and its time.
         self._due: asyncio.TimerHandle | None = None
+        self._due_at = 0.0
         self._turning = False
         # Wakes `meet`, while that waits, after each turn.
         self._meeting: asyncio.Event | None = None
@@ -369,11 +371,13 @@ class Mesh(NodeListener):
             self._meeting.set()
         due = self._next_due(now)
         if self._due is not None:
-            if due > 0.0 and self._due.when() <= due:
+            if due > 0.0 and self._due_at <= due:
                 return
             self._due.cancel()
             self._due = None
         if due > 0.0 and not self._stopped:
+            # Not asked of the timer: what uvloop gives for less than half a millisecond does not know its time.
+            self._due_at = due
             self._due = self._loop.call_at(due, self._fall_due)
 
     def _fall_due(self) -> None:

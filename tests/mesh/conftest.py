@@ -1,13 +1,15 @@
-"""Starts the brokers of a mesh."""
+"""Starts the brokers of a mesh. The tests of turns run on both event loops that a broker may be embedded in."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from broker.app import Broker
 from broker.mesh.mesh import Mesh
@@ -15,6 +17,15 @@ from broker.settings import Settings
 from tests.mesh.brokers import Nodes, Start, joining
 from tests.support.memory_bus import MemoryMesh
 from tests.support.waiting import until
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Which event loops a test runs on, one after the other."""
+    del config
+    both = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    return both if item.path.name == "test_turns.py" else {"asyncio": asyncio.new_event_loop}
 
 
 @pytest.fixture

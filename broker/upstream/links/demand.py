@@ -50,7 +50,9 @@ class Demand:
         self._declarer = state.declarer
         self._mapping = mapping
         self._changed: asyncio.Handle | None = None
+        # The timer of the next look, and its time.
         self._ticking: asyncio.TimerHandle | None = None
+        self._tick_at = 0.0
 
     @property
     def connected(self) -> bool:
@@ -133,9 +135,11 @@ class Demand:
         """Look at what is due by time in `delay` seconds at the latest."""
         when = self._loop.time() + delay
         if self._ticking is not None:
-            if self._ticking.when() <= when:
+            # Not asked of the timer: what uvloop gives for less than half a millisecond does not know its time.
+            if self._tick_at <= when:
                 return
             self._ticking.cancel()
+        self._tick_at = when
         self._ticking = self._loop.call_at(when, self._tick)
 
     def stop(self) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import uvloop
 
 from broker.core.codec import encoder
 from broker.core.codec.decoder import Decoder
@@ -424,3 +425,16 @@ async def test_a_link_that_tries_again_and_again_is_down_since_it_was_connected_
         (await upstream.call()).close()
         await upstream.call()
         assert link.down_since == down
+
+
+def test_what_is_due_at_once_may_be_asked_for_twice_on_uvloop() -> None:
+    """Its timers for less than half a millisecond do not know when they are due."""
+
+    async def twice() -> None:
+        async with Broker(settings(1)) as broker:
+            demand = link_of(broker).demand
+            demand.tick_soon(0.0)
+            demand.tick_soon(0.0)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(twice())
