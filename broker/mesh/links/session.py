@@ -12,7 +12,7 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from broker.core.codec.packets import NEVER
-from broker.core.counters import Counters
+from broker.core.counters import FULL_BYTES, Counters
 from broker.core.persistence.commits import Waiter
 from broker.core.persistence.journal import Journal
 from broker.core.queues.delivery import RELEASED, Delivery, SubscriptionQueue
@@ -59,6 +59,9 @@ class NodeSession(Session):
     ) -> int:
         """As `Session.deliver`. What a share group gives to the node names the group."""
         del identifiers
+        if group is not None and self._crowded(qos):
+            self.offered += 1
+            return self.drop(FULL_BYTES)
         properties = message.properties
         if qos == 2 and self.numbered:
             request = message.request if isinstance(message, RequestMessage) else None
@@ -69,6 +72,14 @@ class NodeSession(Session):
             chosen: Message = MessageCopy(message, properties)
             message = RequestMessage(chosen, message.request) if isinstance(message, RequestMessage) else chosen
         return super().deliver(message, qos, retain, (), group, sub_queue)
+
+    def _crowded(self, qos: int) -> bool:
+        """Whether the last quarter of the room is all that is left, which share groups do not get: one client may be in
+        very many of them, and each takes a message of its own."""
+        outbox, queue = self.outbox, self.queue
+        if outbox is not None and outbox.bytes > outbox.max_bytes - outbox.max_bytes // 4:
+            return True
+        return qos > 0 and queue.bytes > queue.max_bytes - queue.max_bytes // 4
 
     def hand(self, message: Message) -> int:
         """As `deliver`, for a message that is handed over to the node as it is (`late`)."""

@@ -58,7 +58,7 @@ class Wire(Link):
         router = node.network.router
         self.node = node
         self.cut = self.frozen = False
-        self.outbox = Outbox(router.peers.touched, router.counters, 0, 1 << 26)
+        self.outbox = Outbox(router.peers.touched, router.counters, 0, node.settings.queue_bytes)
         self.outbox.owner = self
         self.there: deque[Packet] = deque()
         self.back: deque[Packet] = deque()
@@ -81,7 +81,7 @@ class Wire(Link):
         """See `Link`: what is written is on its way."""
         del batches
         moved = False
-        while not self.cut:
+        while not (self.cut or self.frozen):
             data = self.outbox.take(BATCH, self.node.network.now)
             if data:
                 moved = True
@@ -97,13 +97,13 @@ class Wire(Link):
 class Node:
     """The node `a`, of which one process follows another."""
 
-    def __init__(self, store: bool = True) -> None:
+    def __init__(self, store: bool = True, **settings: Any) -> None:
         self.other = Other()
         self.network = Network()
         self.log = Lines()
         self.store = GroupStore(lambda: self.network.now) if store else None
         self.companions: Any = None
-        self.settings = Mesh(name="one", node="a", node_expiry=EXPIRY)
+        self.settings = Mesh(name="one", node="a", node_expiry=EXPIRY, **settings)
         self._begin()
         self.session = made(self.server, self.settings, "c")
         self.wire: Wire | None = None

@@ -168,3 +168,24 @@ def test_no_member_of_a_share_group_counts_as_connected_before_the_node_says_so(
     a.publisher.publish("y", b"7", 1)
     a.commit()
     assert a.on_disk() == [7]
+
+
+@pytest.mark.parametrize(("qos", "connected"), [(0, True), (1, True), (1, False)])
+def test_share_groups_leave_room_for_others(qos: int, connected: bool) -> None:
+    """One client in a hundred groups makes a hundred messages of one, which would fill the queue of its node."""
+    a = Node(store=False, queue_bytes=1 << 20, pipe_bytes=1 << 16)
+    a.subscribe("x")
+    for number in range(100):
+        a.subscribe(f"$share/{number}/y")
+    a.connect(window=1)
+    assert a.wire is not None
+    if connected:
+        a.publisher.publish("x", b"0", 1)
+        a.wire.frozen = True
+    else:
+        a.lose()
+    a.publisher.publish("y", bytes(20_000), qos)
+    lost = dropped_by_cause(a.session)[FULL_BYTES]
+    assert 50 < lost < 70
+    a.publisher.publish("x", bytes(200_000), qos)
+    assert dropped_by_cause(a.session)[FULL_BYTES] == lost
