@@ -106,6 +106,9 @@ def decode_messages(data: bytes) -> list[tuple[int, bytes]]:
         at += _MESSAGE.size
         if at + length > size:
             raise ProtocolFault("a frame ends within a message")
+        if size > _FRAME.size + LARGEST and at + length < size:
+            # Small messages take many times their bytes once they are read.
+            raise ProtocolFault(f"a frame of several messages has {size} bytes")
         found.append((kind, data[at : at + length]))
         at += length
     return found

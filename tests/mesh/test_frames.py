@@ -47,6 +47,17 @@ def test_a_frame_that_was_cut_off_is_refused_or_has_fewer_messages(messages: lis
     assert len(found) < len(messages)
 
 
+def test_a_frame_of_several_messages_is_no_larger_than_any_that_is_sent() -> None:
+    """A message of five bytes takes twenty times as many once it is read; a large one has a frame of its own."""
+    small = frames.message(3, b"")
+    fits = frames.encode_frame(1, 1, 1, [small] * (frames.LARGEST // len(small)))
+    assert len(frames.decode_messages(fits)) == frames.LARGEST // len(small)
+    with pytest.raises(ProtocolFault):
+        frames.decode_messages(fits + small)
+    large = frames.encode_frame(1, 1, 1, [frames.message(3, bytes(2 * frames.LARGEST))])
+    assert len(frames.decode_messages(large)) == 1
+
+
 @pytest.mark.parametrize(
     "greeting",
     [

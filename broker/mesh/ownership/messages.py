@@ -20,6 +20,9 @@ Time = Annotated[int, msgspec.Meta(ge=0, le=LATEST)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=65_535)]
 
+MOST: Final = 1_024
+"""Messages that go as one, at most."""
+
 NONE: Final = 0
 """Answer to a claim: there is no session here, or none any more."""
 LOST: Final = 1
@@ -198,17 +201,19 @@ Message = (
 )
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[Message]).decode
+_decode: Final[msgspec.msgpack.Decoder[list[Message]]] = msgspec.msgpack.Decoder(
+    Annotated[list[Message], msgspec.Meta(max_length=MOST)]
+)
 
 
 def encode(messages: Sequence[Message]) -> bytes:
-    """Some messages as one."""
+    """Some messages as one, no more than `MOST`."""
     return _encode(messages)
 
 
 def decode(data: bytes) -> list[Message]:
     """The messages in one. Raises ProtocolFault."""
     try:
-        return _decode(data)
-    except (msgspec.MsgspecError, UnicodeError) as error:
+        return _decode.decode(data)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ProtocolFault(f"a message about sessions that nobody wrote: {error}") from error

@@ -14,6 +14,7 @@ import msgspec
 
 from broker.core.codec.errors import ProtocolError
 from broker.core.codec.packets import NEVER, SubscriptionRequest, Will
+from broker.core.codec.properties import decode_forward
 from broker.core.codec.topic_names import parse_shared, validate_filter, validate_topic
 from broker.core.persistence.journal import (
     DeliveryRecord,
@@ -193,7 +194,15 @@ class SessionReader:
             if not read.last:
                 return None
             _check(record)
-        except (msgspec.MsgspecError, ProtocolError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (
+            msgspec.MsgspecError,
+            ProtocolError,
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            RecursionError,
+        ) as error:
             raise ProtocolFault(f"a session that nobody wrote: {error}") from error
         self._record = None
         return record
@@ -228,6 +237,7 @@ def _will(kept: WillRecord) -> _Will:
 
 def _read_will(read: _Will) -> WillRecord:
     validate_topic(read.topic)
+    decode_forward(read.properties)
     will = Will(read.topic, read.payload, read.qos, read.retain, read.delay, read.message_expiry, read.properties)
     return WillRecord(will, None if read.due_in is None else _finite(read.due_in))
 
@@ -280,6 +290,8 @@ def _read_delivery(read: _Delivery, number: int) -> DeliveryRecord:
     if read.message is not None:
         sent = read.message
         validate_topic(sent.topic.decode())
+        if sent.properties:
+            decode_forward(sent.properties)
         expires_in = None if sent.expires_in is None else _finite(sent.expires_in)
         message = MessageRecord(
             sent.topic, sent.payload, sent.qos, sent.retain, sent.properties, expires_in, sent.publisher

@@ -26,6 +26,7 @@ from broker.mesh.ownership.gates import SPEAKS, Gates, filters_of, name_of
 from broker.mesh.ownership.giving import Giver, Giving
 from broker.mesh.ownership.leaving import Leaving
 from broker.mesh.ownership.messages import (
+    MOST,
     NONE,
     Answer,
     Ask,
@@ -56,9 +57,6 @@ from broker.store.groups.principals import Principals
 COMPARED: Final = 1_000
 COMPARED_BYTES: Final = 65_536
 """Sessions, and characters of their client identifiers, that are compared with a node at a time."""
-
-BATCH: Final = 1_024
-"""Messages that go to a node as one, at most. A part of a session ends a batch."""
 
 MOST_READ: Final = 268_435_456
 """Bytes of messages that are read from disk to go along with one session, if nothing else is said."""
@@ -334,7 +332,7 @@ class Ownership(Room, Owner):
                 self._shell.soon(self._flush)
             waiting = self._to_say[node] = []
         waiting.append(message)
-        if isinstance(message, Part) or len(waiting) >= BATCH:
+        if isinstance(message, Part) or len(waiting) >= MOST:
             self._bus.send(node, OWNERSHIP, encode(waiting))
             waiting.clear()
 

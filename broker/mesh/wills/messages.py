@@ -12,6 +12,7 @@ import msgspec
 
 from broker.core.codec.errors import ProtocolError
 from broker.core.codec.packets import NEVER, Will
+from broker.core.codec.properties import decode_forward
 from broker.core.codec.topic_names import validate_topic
 from broker.core.principal import Principal
 from broker.mesh.bus import ProtocolFault
@@ -126,7 +127,7 @@ def decode(data: bytes) -> Message:
     """A message. Raises ProtocolFault."""
     try:
         return _decode.decode(data)
-    except (msgspec.MsgspecError, UnicodeError) as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ProtocolFault(f"a message about wills that nobody wrote: {error}") from error
 
 
@@ -141,8 +142,17 @@ def decode_will(data: bytes, client_id: str, principals: Principals) -> tuple[Wi
     try:
         read = _decode_will(data)
         validate_topic(read.topic)
+        decode_forward(read.properties)
         principal = principals.read(read.principal, client_id)
-    except (msgspec.MsgspecError, ProtocolError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (
+        msgspec.MsgspecError,
+        ProtocolError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise ProtocolFault(f"a will that nobody wrote: {error}") from error
     will = Will(read.topic, read.payload, read.qos, read.retain, 0, read.message_expiry, read.properties)
     return will, principal

@@ -29,13 +29,14 @@ from tests.support.runs import examples
 PRINCIPALS = Principals()
 
 seconds = st.none() | st.floats(-1e6, 1e9)
+forwarded = st.sampled_from((b"", b"\x01\x01", b"\x26\0\1k\0\1v", b"\x09\0\2\xff\0\x26\0\0\0\0"))
 messages = st.builds(
     MessageRecord,
     topic_names.map(str.encode),
     st.binary(max_size=300),
     qos_levels,
     st.booleans(),
-    binary,
+    forwarded,
     seconds,
     text,
 )
@@ -82,7 +83,13 @@ def sessions(draw: st.DrawFn) -> SessionRecord:
     made.numbers = {each: draw(st.integers(1, 2**62)) for each in made.received if draw(st.booleans())}
     if draw(st.booleans()):
         will = Will(
-            draw(topic_names), draw(binary), draw(qos_levels), draw(st.booleans()), draw(st.integers(0, NEVER)), -1
+            draw(topic_names),
+            draw(binary),
+            draw(qos_levels),
+            draw(st.booleans()),
+            draw(st.integers(0, NEVER)),
+            -1,
+            draw(forwarded),
         )
         made.will = WillRecord(will, draw(seconds))
     return made
@@ -208,6 +215,8 @@ MESSAGE = [b"a", b"", 1, False, b"", None, "p"]
         [HEAD, [], [], [[MESSAGE, 1, False, [], "", 5, 3, 1]], True],
         [HEAD, [], [], [[[b"\xff", b"", 1, False, b"", None, "p"], 1, False, [], "", 0, QUEUED, 0]], True],
         [HEAD, [], [], [[[b"a/+", b"", 1, False, b"", None, "p"], 1, False, [], "", 0, QUEUED, 0]], True],
+        [HEAD, [], [], [[[b"a", b"", 1, False, b"\x26", None, "p"], 1, False, [], "", 0, QUEUED, 0]], True],
+        [HEAD, [], [], [[[b"a", b"", 1, False, b"\x23\0\1", None, "p"], 1, False, [], "", 0, QUEUED, 0]], True],
     ],
 )
 def test_what_no_node_writes_is_a_fault(part: list[Any]) -> None:

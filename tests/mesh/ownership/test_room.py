@@ -9,7 +9,7 @@ import pytest
 from broker.core.codec.packets import V311, Disconnect, Publish, Will
 from broker.mesh.bus import ProtocolFault
 from broker.mesh.ownership.giving import WINDOW
-from broker.mesh.ownership.messages import Answer, Ask, Held, Hello, Message, Part, decode, encode
+from broker.mesh.ownership.messages import MOST, Answer, Ask, Held, Hello, Message, Noted, Part, decode, encode
 from broker.mesh.ownership.records import PART_BYTES
 from tests.core.harness import Client, limits, total_ledger
 from tests.mesh.ownership.world import TIMEOUT, TOPIC, World, quiet
@@ -450,7 +450,23 @@ def test_a_node_that_says_what_no_node_says_is_told_apart(nonsense: list[Message
         world["a"].room.received("b", encode(nonsense))
 
 
-@pytest.mark.parametrize("data", [b"", b"\x91\x01", b"\xc1", b"\x91\x93\x02\xa0\x00"])
+DEEP = b"\x91" * 100_000
+"""Arrays in arrays, where a decoder passes over what a later version may have added."""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x91\x01",
+        b"\xc1",
+        b"\x91\x93\x02\xa0\x00",
+        b"\xdd\xff\xff\xff\xff",
+        b"\x91\x93\x0e\xa1x" + DEEP,
+        encode([Noted("x")] * (MOST + 1)),
+    ],
+    ids=["empty", "kind", "type", "field", "length", "deep", "many"],
+)
 def test_bytes_that_are_no_messages_are_a_fault(data: bytes) -> None:
     with pytest.raises(ProtocolFault):
         decode(data)

@@ -419,6 +419,9 @@ def test_very_many_are_published_in_turns(monkeypatch: pytest.MonkeyPatch) -> No
         encode(Tell([Told("x", 1, 0, False, encode_will(Will("a/#", b""), "{}"))])),
         encode(Tell([Told("x", 1, 0, False, encode_will(Will("a", b""), "no principal"))])),
         encode(Tell([Told("x", 1, 0, False, b"no will")])),
+        encode(Tell([Told("x", 1, 0, False, encode_will(Will("a", b"", properties=b"\x26"), '{"user_name": null}'))])),
+        encode(Tell([Told("x", 1, 0, False, encode_will(Will("a", b""), "[" * 100_000))])),
+        b"\x92\x02" + b"\x91" * 100_000,
     ],
 )
 def test_what_nobody_writes_is_a_fault(world: World, data: bytes) -> None:
