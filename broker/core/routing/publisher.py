@@ -12,8 +12,8 @@ from broker.core.limits import Limits
 from broker.core.queues.message import Message
 from broker.core.queues.requests import NodeRequest, Request, RequestMessage
 from broker.core.routing.receivers.fanout import Fanout
-from broker.core.routing.remote.nodes import NodeState, take_late, take_share
-from broker.core.routing.remote.publish_numbers import take_number
+from broker.core.routing.remote.node_tags import take_late, take_number, take_share
+from broker.core.routing.remote.nodes import NodeState
 from broker.core.routing.retained.store import RetainedStore
 from broker.core.session.session import Session
 
@@ -65,20 +65,20 @@ class Publisher:
         """Route a message from another node: to a member of the share group that it was sent for (`Fanout.share_here`),
         to sessions that have moved here (`LateListener`), or to all who listen here. One of QoS 2 that has come before
         goes nowhere."""
+        if not message.properties:
+            return self.publish(message, origin)
         late = self.late
         if late is not None:
             move, message.properties = take_late(message.properties)
             if move:
-                if message.qos == 2:
-                    # Others may have had it by its number.
-                    _, message.properties = take_number(message.properties)
+                # One of QoS 2 has no number: others may have had it by that.
+                _, message.properties = take_number(message.properties)
                 return late.came(move, origin.client_id, message)
         share, message.properties = take_share(message.properties)
-        if message.qos == 2:
-            properties = self._nodes.numbers.take(origin.client_id, message.properties, share)
-            if properties is None:
-                return 1
-            message.properties = properties
+        properties = self._nodes.numbers.take(origin.client_id, message.properties, share)
+        if properties is None:
+            return 1
+        message.properties = properties
         if share:
             return self._fanout.share_here(self._cache.route(message.topic), share, message)
         return self.publish(message, origin)

@@ -13,8 +13,7 @@ from typing import Final
 from broker.core.queues.delivery import RELEASED, SENT, Delivery
 from broker.core.queues.live.outbox import ACCEPTED
 from broker.core.queues.message import Message, MessageCopy
-from broker.core.routing.remote.nodes import take_late, with_late
-from broker.core.routing.remote.publish_numbers import take_number, with_number
+from broker.core.routing.remote.node_tags import take_late, take_number, with_late, with_number
 from broker.core.topics.trie import COMPACT, create
 from broker.mesh.links.link import NodeLink
 from broker.mesh.links.session import NodeSession
@@ -38,11 +37,9 @@ def hand_over(links: Mapping[str, NodeLink], name: str, to: NodeLink, missed: Mi
         return True
     took = True
     for message in list(waiting(links, missed, filters)):
-        properties = message.properties
-        if message.qos == 2:
-            # The other node may have had it by its number, for other sessions.
-            properties = with_number(take_number(properties)[1], 0)
-        took = to.session.hand(MessageCopy(message, with_late(properties, name))) == ACCEPTED and took
+        # Without its number: the other node may have had it by that, for other sessions.
+        properties = with_late(with_number(message.properties, 0), name)
+        took = to.session.hand(MessageCopy(message, properties)) == ACCEPTED and took
     mark = Message(TOPIC, b"", 1, False, with_late(b"", name + MARK), 0.0, "")
     if to.session.hand(mark) != ACCEPTED:
         return False
@@ -53,7 +50,7 @@ def hand_over(links: Mapping[str, NodeLink], name: str, to: NodeLink, missed: Mi
 
 
 def waiting(links: Mapping[str, NodeLink], missed: Missed, filters: list[str]) -> Iterator[Message]:
-    """What waits for a session in the queue of the last of its nodes that it was to come to."""
+    """What waits for a session in the queue of the last of its nodes that it was to come to, as it was published."""
     for source in missed.sources:
         link, move = links.get(source.node), source.move
         if link is None:
@@ -80,7 +77,7 @@ def _of(deliveries: list[Delivery], move: str, received: set[int], filters: list
         late = _move_of(delivery)
         if late:
             if late == move:
-                yield MessageCopy(message, take_late(message.properties)[1])
+                yield _as_published(message)
             passed = passed or late == move + MARK
             continue
         if passed and filters:
@@ -90,7 +87,13 @@ def _of(deliveries: list[Delivery], move: str, received: set[int], filters: list
             if not wanted[topic]:
                 continue
         if passed:
-            yield message
+            yield _as_published(message)
+
+
+def _as_published(message: Message) -> Message:
+    if not message.properties:
+        return message
+    return MessageCopy(message, take_number(take_late(message.properties)[1])[1])
 
 
 def _on_the_way(session: NodeSession) -> list[Delivery]:

@@ -20,8 +20,7 @@ from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.message import Message, MessageCopy
 from broker.core.queues.requests import NodeRequest, RequestMessage
 from broker.core.routing.remote.loop_detection import TO_NODE
-from broker.core.routing.remote.nodes import take_share, with_share
-from broker.core.routing.remote.publish_numbers import take_number, with_number
+from broker.core.routing.remote.node_tags import take_number, take_share, with_number, with_share
 from broker.core.session.session import Session
 from broker.core.topics.subscription import SharedGroup
 from broker.mesh.links.keeping import NodeJournal
@@ -32,8 +31,8 @@ class NodeSession(Session):
 
     def __init__(self, node: str, max_messages: int, max_bytes: int, counters: Counters) -> None:
         super().__init__(TO_NODE + node, max_messages, max_bytes, counters)
-        self.numbered = False
-        """Whether the node knows what the number of a publish is."""
+        self.numbered = True
+        """Whether the node knows what the number of a publish is. What waits before it has come is told it, too."""
         self.name = node
         self.node = self.own = True
         # An acknowledgement of a publisher waits for it.
@@ -63,7 +62,7 @@ class NodeSession(Session):
             self.offered += 1
             return self.drop(FULL_BYTES)
         properties = message.properties
-        if qos == 2 and self.numbered:
+        if self.numbered and (qos == 2 or properties):
             request = message.request if isinstance(message, RequestMessage) else None
             properties = with_number(properties, request.number if isinstance(request, NodeRequest) else 0)
         if group is not None:
@@ -99,8 +98,7 @@ class NodeSession(Session):
         taken = super().take_shared(groups)
         for delivery in taken:
             _, properties = take_share(delivery.message.properties)
-            if delivery.qos == 2:
-                _, properties = take_number(properties)
+            _, properties = take_number(properties)
             delivery.message = MessageCopy(delivery.message, properties)
         return taken
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import pytest
 
 from broker.core.queues.message import Message
-from broker.core.routing.remote.nodes import with_share
+from broker.core.routing.remote.node_tags import with_share
 from broker.mesh.ownership.giving import Giving
 from tests.e2e import wire
 from tests.e2e.wire import Peer, ack

@@ -34,6 +34,7 @@ from broker.core.routing.receivers.bursts import Run
 from broker.core.routing.receivers.plans import FanoutPlan
 from broker.core.routing.receivers.reach import Reach, share_qos
 from broker.core.routing.receivers.sharing import choose, member_here
+from broker.core.routing.remote.node_tags import holds_tag
 from broker.core.routing.remote.nodes import keeps_out
 from broker.core.routing.subscription_table import SubscriptionTable
 from broker.core.session.session import Session
@@ -175,7 +176,7 @@ class Fanout(Worker):
             count: i64 = 0
             answers: i64 = 0
             slow: i64 = 0
-            sharable = message.sharable()
+            sharable = message.sharable() and not (message.properties and self.nodes and holds_tag(message.properties))
             # Somebody will want to know how the queues answered.
             asked = message.qos > 0
             subscriptions = entry.subscriptions

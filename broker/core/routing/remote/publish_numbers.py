@@ -2,8 +2,8 @@
 
 A publisher sends a PUBLISH again when its node was killed before the PUBREC. If the store has the packet identifier,
 this node's clients have the message, and which nodes have it is not known: it goes to all of them again, under the
-number that the store has. Owns the numbers, what was heard of other nodes', and the user property on the way (from a
-client an ordinary one). Promises: no number is given twice; a node takes each once, of the last `HEARD` of a node.
+number that the store has. Owns the numbers, and what was heard of other nodes' (`node_tags`: the property on the way).
+Promises: no number is given twice; a node takes each once, of the last `HEARD` of a node.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from broker.core.codec.primitives import text
-from broker.core.codec.properties import properties_of
+from broker.core.routing.remote.node_tags import take_number
 
 HEARD: Final = 16_384
 """Numbers of one node that are known. Each takes some 150 bytes, however long the name of a share group is."""
@@ -31,9 +30,6 @@ KEPT: Final = 65_536
 FIRST_BITS: Final = 61
 """Of the number with which a process begins. Nobody can guess it, so that no client can have a node take a message of
 another one for a repetition; what follows has room up to the largest number of a store."""
-
-_HEAD: Final = b"\x26\x00\x0ecanopy-publish"
-"""Everything before the value, section 2.2.2.2."""
 
 
 class LastNumbers:
@@ -102,7 +98,7 @@ class PublishNumbers:
             self._heard.pop(oldest, None)
 
     def take(self, client_id: str, properties: bytes, share: str) -> bytes | None:
-        """A QoS 2 message has come from a node, perhaps for a share group: its properties without its number.
+        """A message has come from a node, perhaps for a share group: its properties without the number.
 
         None: it has come before, from whatever node. In a share group a client of this one may be chosen again.
         """
@@ -121,36 +117,3 @@ class PublishNumbers:
             return None
         heard.add(number)
         return properties
-
-
-def with_number(properties: bytes, number: int) -> bytes:
-    """The properties of a QoS 2 message that goes to a node. 0: it has no number, which is to be told where a client
-    has written one."""
-    if number == 0 and properties.find(_HEAD) < 0:
-        return properties
-    return properties + _HEAD + text(str(number) if number > 0 else "")
-
-
-def take_number(properties: bytes) -> tuple[str, bytes]:
-    """The number of a QoS 2 message from a node, and its properties without it; "" where it has none.
-
-    Its share group stands behind that, and is taken first.
-    """
-    return take_last(_HEAD, properties)
-
-
-def take_last(head: bytes, properties: bytes) -> tuple[str, bytes]:
-    """The value of the user property that a node has added, and the properties without it; "" where there is none.
-
-    `head`: all before the value. It is the last property, behind whatever a client has written.
-    """
-    if properties.find(head) < 0:
-        return "", properties
-    found = -1
-    end = 0
-    for _, start, stop in properties_of(properties):
-        if properties[start:stop].startswith(head):
-            found, end = start, stop
-    if found < 0 or end != len(properties):
-        return "", properties
-    return properties[found + len(head) + 2 : end].decode(), properties[:found]

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.core.routing.remote.nodes import take_share, with_share
-from broker.core.routing.remote.publish_numbers import (
-    GONE,
-    HEARD,
-    KEPT,
-    MOST_DIGITS,
-    PublishNumbers,
-    take_number,
-    with_number,
-)
+from broker.core.routing.remote.node_tags import with_number
+from broker.core.routing.remote.publish_numbers import GONE, HEARD, KEPT, MOST_DIGITS, PublishNumbers
 from broker.store.tools.rows import LARGEST_NUMBER
 from tests.e2e import wire
 
@@ -108,9 +100,3 @@ def test_what_a_client_has_written_stands_as_it_was(numbers: PublishNumbers) -> 
         assert numbers.take("a", with_number(OWN, number), "") == OWN
     assert numbers.take("a", with_number(OWN, 7), "") is None
     assert numbers.take("unknown", OWN, "") == OWN
-    assert with_number(b"", 0) == b""
-
-
-def test_the_share_group_stands_behind_it() -> None:
-    share, left = take_share(with_share(with_number(OWN, 7), "$share/g/x"))
-    assert (share, *take_number(left)) == ("$share/g/x", "7", OWN)
