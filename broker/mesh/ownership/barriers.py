@@ -6,9 +6,17 @@ has acknowledged all of it, has left, or has had its time; who waits for it is t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from typing import Protocol
 
 from broker.mesh.ownership.messages import Message, Pass, Passed
+
+
+class Barrier(Protocol):
+    """Calls something when all has arrived that the nodes, `but` some, had published for this one, with those of which
+    that is not sure."""
+
+    def __call__(self, call: Callable[[set[str]], None], but: Collection[str] = (), /) -> None: ...
 
 
 class _Barrier:

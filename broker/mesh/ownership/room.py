@@ -8,7 +8,7 @@ comes into it (`taking`); it ends there instead if the later one began with a cl
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from math import inf
 from typing import Any, Final
@@ -140,7 +140,7 @@ class Ownership(Room, Owner):
         self._shell = shell
         self._hall = _Hall(self)
         self.claims = Claims(bus.node, self._hall, shell.wall, timeout)
-        # Two of them have to fit into the time that a claim has.
+        # Two of them have to fit into the time that a claim has: the last one waits for no node that the first missed.
         self.barriers = Barriers(self.say, shell.now, timeout / 2)
         self.gates = Gates(
             bus.node, router, self.say_now, self._told.__contains__, bus.version, shell.now, expiry, most_missed, log
@@ -168,7 +168,6 @@ class Ownership(Room, Owner):
             self._hall.giving,
             shell.settle,
             self.barrier,
-            self._arrived,
             self._name,
             shell.now,
             log,
@@ -230,13 +229,11 @@ class Ownership(Room, Owner):
         self.gates.tick()
         self._shell.wake()
 
-    def barrier(self, call: Callable[[set[str]], None]) -> None:
-        """Call something when all has arrived that the nodes had published for this one, with those of the known ones
-        of which that is not sure."""
-        self.barriers.begin(self._told, lambda answered: call(self._shell.known() - answered))
-
-    def _arrived(self, node: str, call: Callable[[], None]) -> None:
-        self.barriers.begin([node] if node in self._told else [], lambda _: call())
+    def barrier(self, call: Callable[[set[str]], None], but: Collection[str] = ()) -> None:
+        """Call something when all has arrived that the nodes, `but` these, had published for this one, with those of
+        the known ones of which that is not sure."""
+        nodes = [each for each in self._told if each not in but]
+        self.barriers.begin(nodes, lambda answered: call(self._shell.known() - answered))
 
     # -- the bus's -----------------------------------------------------------------------------------------------------
 

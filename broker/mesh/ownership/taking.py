@@ -1,8 +1,9 @@
 """Sessions that come to this node from others.
 
-Owns each until all of it is kept here. First the subscriptions stand here; when all nodes know that, the rest comes of
-what went to the old node meanwhile, and what came here too is left out of it. A session that is here already stays as
-it is, and takes in the other: the subscriptions that it has not, and what waits, behind its own (`merging`).
+Owns each until all of it is kept here. When all has arrived here that had been published before, the subscriptions
+stand here; when all nodes know that, the rest comes of what went to the old node meanwhile, and what came here too is
+left out of it. A session that is here already stays as it is, and takes in the other: the subscriptions that it has
+not, and what waits, behind its own (`merging`).
 
 Promises: what has come is in the session when its node leaves, and is never told twice to be kept.
 """
@@ -22,6 +23,7 @@ from broker.core.routing.remote.loop_detection import FROM_NODE, NODES
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.mesh.bus import ProtocolFault
+from broker.mesh.ownership.barriers import Barrier
 from broker.mesh.ownership.claims import Claim, Claims
 from broker.mesh.ownership.gates import LATE, Gate, Gates, drop_waiting, name_of
 from broker.mesh.ownership.merging import is_of, waiting_again
@@ -40,8 +42,9 @@ class Coming:
         self.claim = claim
         self.reader = SessionReader(principals)
         self.record: SessionRecord | None = None
-        # What the node had published before it gave the session has arrived here.
+        # What had been published before it was given has arrived here, but perhaps from these nodes.
         self.arrived = False
+        self.unsure: set[str] = set()
         # The session here was made of it; else it was here before.
         self.fresh: Session | None = None
         # Its subscriptions stand here, and the rest may come.
@@ -77,16 +80,14 @@ class Taker:
         send: Callable[[str, Message], None],
         giving: Callable[[str], bool],
         settle: Callable[[Callable[[set[str]], None]], None],
-        barrier: Callable[[Callable[[set[str]], None]], None],
-        arrived: Callable[[str, Callable[[], None]], None],
+        barrier: Barrier,
         compare: Callable[[list[str]], None],
         now: Callable[[], float],
         log: Any,
     ) -> None:
         """`giving`: whether a session is on its way to another node. `settle`: calls when all nodes know what this
         one's clients have subscribed to, with those that may not. `barrier`: calls when all has arrived that the nodes
-        had published for this. `arrived`: the same for one node. `compare`: has all nodes say whether they have a
-        session of a client, too."""
+        had published for this. `compare`: has all nodes say whether they have a session of a client, too."""
         self.coming: dict[tuple[str, str], Coming] = {}
         self.moved = 0
         """Sessions that have come from other nodes."""
@@ -102,7 +103,6 @@ class Taker:
         self._giving = giving
         self._settle = settle
         self._barrier = barrier
-        self._arrived = arrived
         self._compare = compare
         self._now = now
         self._log = log
@@ -129,10 +129,10 @@ class Taker:
         if part.rest:
             # What came to the old node came here too, or does so before this is passed.
             coming.rest = record.deliveries
-            self._barrier(lambda _: self._complete(coming, True))
+            self._barrier(lambda _: self._complete(coming, True), {each.node for each in coming.missed})
         else:
             coming.record = record
-            self._arrived(node, lambda: self._came(coming))
+            self._barrier(lambda unsure: self._came(coming, unsure))
 
     def without(self, node: str, without: Without) -> None:
         """What has not come to the old node of a session either. Raises ProtocolFault."""
@@ -143,11 +143,12 @@ class Taker:
 
     # -- its subscriptions ---------------------------------------------------------------------------------------------
 
-    def _came(self, coming: Coming) -> None:
-        """What the node had published before is in the session too, and has come here before the subscriptions stand:
-        a message that waited for the node's store might come behind the session, which was told of it at once."""
+    def _came(self, coming: Coming, unsure: set[str]) -> None:
+        """What nodes had published before is in the session, or its client has had it, and it has come here before the
+        subscriptions stand: on its way here it may have been slower than to the old node, and than the session."""
         if self.coming.get((coming.node, coming.client_id)) is coming:
             coming.arrived = True
+            coming.unsure = unsure
             if coming.claim is not None:
                 self._claims.move_goes_on(coming.claim)
             self._place(coming)
@@ -176,7 +177,7 @@ class Taker:
 
     def _settled(self, coming: Coming, unsure: set[str]) -> None:
         if self.coming.get((coming.node, coming.client_id)) is coming:
-            self._send(coming.node, Ready(coming.client_id, coming.time, sorted(unsure)))
+            self._send(coming.node, Ready(coming.client_id, coming.time, sorted(unsure | coming.unsure)))
 
     def given(self, client_id: str) -> None:
         """A session goes to another node no more: one that came meanwhile has its place."""

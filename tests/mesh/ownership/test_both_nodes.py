@@ -55,6 +55,40 @@ def test_what_is_on_its_way_for_longer_than_the_session_comes_once(at: str, to: 
     assert sorted(payloads(client)) == sorted(sent)
 
 
+@pytest.mark.parametrize("answers", [True, False], ids=["", "not acknowledged"])
+def test_what_came_to_the_old_node_before_and_to_the_new_one_after_the_session_comes_once(answers: bool) -> None:
+    """[MQTT-4.3.3-10] A third node's messages take longer to the new node, whose clients want the same."""
+    world = World("a", "b", "c")
+    client = subscriber(world)
+    other = world.client("other")
+    world.connect(other, "b")
+    world.settle()
+    assert other.subscribe(TOPIC, qos=2) == [2]
+    world.settle()
+    client.answering = answers
+    sent = [world.publish("c", 2) for _ in range(3)]
+    world.flow("c", "a", 3)
+    world.run("a")
+    assert payloads(client) == sent
+    client.cut()
+    client.answering = True
+    world.connect(client, "b")
+    for _ in range(40):
+        for name in world.nodes:
+            world.run(name)
+        for source, target in world.lanes:
+            world.step(source, target)
+            if (source, target) != ("c", "b"):
+                world.flow(source, target)
+    world.settle()
+    last = world.publish("c", 2)
+    world.settle()
+    assert client.connack.session_present
+    assert payloads(client) == [last]
+    assert payloads(other) == [*sent, last]
+    quiet(world)
+
+
 def test_what_waits_in_two_copies_of_a_session_comes_once_when_they_meet() -> None:
     """The nodes lose each other, again and again, when the session is there and its old node does not know it yet."""
     world = World("a", "b")
