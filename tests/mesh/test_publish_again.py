@@ -266,6 +266,32 @@ async def test_a_session_that_moves_while_it_waits_for_the_store_gets_it_once(sc
     await once(near)
 
 
+@pytest.mark.parametrize("then", ["a", "b", "c"])
+async def test_who_has_had_it_and_moves_does_not_get_it_again(scene: Scene, then: str) -> None:
+    """[MQTT-4.3.3-10] Nobody wanted it at the new node when it was published, and its number is not known there."""
+    nodes = scene.nodes
+    hears = await nodes.join("b", "moves", ("x", 2), clean=False, props=KEPT)
+    publisher = await scene.publisher()
+    nodes.mesh.hold("b", "a")
+    await publisher.send(wire.publish("x", b"once", qos=2, packet_id=7))
+    await once(hears)
+    publisher.abort()
+    session = nodes.brokers["a"].router.sessions["says"]
+    await until(lambda: session.outbox is None)
+    nodes.mesh.release("b", "a")
+    hears.abort()
+    hears = await nodes.join("c", "moves", clean=False, props=KEPT)
+    assert hears.connack.session_present
+    near = await nodes.join("c", "at c", ("x", 2))
+    publisher = await scene.publisher(then)
+    assert publisher.connack.session_present
+    assert await again(publisher) == 0
+    assert await hears.fence() == []
+    assert await publisher.publish("x", b"once", qos=2) == 0
+    await once(hears)
+    await once(near)
+
+
 @pytest.mark.parametrize("speaks", [2, 3])
 async def test_clients_see_nothing_of_the_number(scene: Scene, speaks: int) -> None:
     """Also those of a node that does not know it; and what a client has written stands as it was [MQTT-3.3.2-17]."""

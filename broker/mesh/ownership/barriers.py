@@ -14,9 +14,11 @@ from broker.mesh.ownership.messages import Message, Pass, Passed
 
 class Barrier(Protocol):
     """Calls something when all has arrived that the nodes, `but` some, had published for this one, with those of which
-    that is not sure."""
+    that is not sure. `numbers`: and when it is known here which QoS 2 publishes of theirs may come again."""
 
-    def __call__(self, call: Callable[[set[str]], None], but: Collection[str] = (), /) -> None: ...
+    def __call__(
+        self, call: Callable[[set[str]], None], but: Collection[str] = (), *, numbers: bool = False
+    ) -> None: ...
 
 
 class _Barrier:
@@ -40,10 +42,10 @@ class Barriers:
         # In the order in which they fall due.
         self._pending: dict[int, _Barrier] = {}
 
-    def begin(self, nodes: Iterable[str], call: Callable[[set[str]], None]) -> None:
+    def begin(self, nodes: Iterable[str], call: Callable[[set[str]], None], numbers: bool = False) -> None:
         """Call something when all that these nodes have sent until now has arrived; at once where there are none.
 
-        It is called with the nodes that have answered.
+        It is called with the nodes that have answered. `numbers`: see `Pass`.
         """
         awaiting = set(nodes)
         if not awaiting:
@@ -52,7 +54,7 @@ class Barriers:
         self._number += 1
         self._pending[self._number] = _Barrier(awaiting, call, self._now() + self._timeout)
         for node in awaiting:
-            self._send(node, Pass(self._number))
+            self._send(node, Pass(self._number, numbers))
 
     def passed(self, node: str, answer: Passed) -> None:
         """A node has answered."""

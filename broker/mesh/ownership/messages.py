@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from broker.core.routing.remote.publish_numbers import HEARD
 from broker.mesh.bus import ProtocolFault
 
 LATEST: Final = 1 << 62
@@ -18,6 +19,7 @@ LATEST: Final = 1 << 62
 
 Time = Annotated[int, msgspec.Meta(ge=0, le=LATEST)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
+Number = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=65_535)]
 
 MOST: Final = 1_024
@@ -105,15 +107,20 @@ class Compared(msgspec.Struct, array_like=True, frozen=True, tag=8):
 
 
 class Pass(msgspec.Struct, array_like=True, frozen=True, tag=9):
-    """The other node is to answer with `Passed`, behind all that it has sent so far."""
+    """The other node is to answer with `Passed`, behind all that it has sent so far. `numbers`: with those."""
 
     number: Count
+    numbers: bool = False
 
 
 class Passed(msgspec.Struct, array_like=True, frozen=True, tag=10):
-    """The answer to that."""
+    """The answer to that.
+
+    `numbers`: of QoS 2 publishes that may come again (`publish_numbers`), but for those that the node was told before.
+    """
 
     number: Count
+    numbers: Annotated[list[Number], msgspec.Meta(max_length=HEARD)] = []
 
 
 class Offer(msgspec.Struct, array_like=True, frozen=True, tag=11):

@@ -135,6 +135,8 @@ class Ownership(Room, Owner):
         self._to_say: dict[str, list[Message]] = {}
         # The nodes that are there: how many sessions they were told to be here.
         self._told: dict[str, int] = {}
+        # The last number of a publish that was given when they were told those that may come again.
+        self._numbered: dict[str, int] = {}
         self._router = router
         self._bus = bus
         self._shell = shell
@@ -229,11 +231,10 @@ class Ownership(Room, Owner):
         self.gates.tick()
         self._shell.wake()
 
-    def barrier(self, call: Callable[[set[str]], None], but: Collection[str] = ()) -> None:
-        """Call something when all has arrived that the nodes, `but` these, had published for this one, with those of
-        the known ones of which that is not sure."""
+    def barrier(self, call: Callable[[set[str]], None], but: Collection[str] = (), *, numbers: bool = False) -> None:
+        """See `Barrier`. All nodes are meant that something may wait for."""
         nodes = [each for each in self._told if each not in but]
-        self.barriers.begin(nodes, lambda answered: call(self._shell.known() - answered))
+        self.barriers.begin(nodes, lambda answered: call(self._shell.known() - answered), numbers)
 
     # -- the bus's -----------------------------------------------------------------------------------------------------
 
@@ -255,6 +256,7 @@ class Ownership(Room, Owner):
     def left(self, node: str) -> None:
         """A node is gone, and all that was under way with it."""
         self._told.pop(node, None)
+        self._numbered.pop(node, None)
         self._to_say.pop(node, None)
         self._comparing.pop(node, None)
         self.gates.left(node)
@@ -297,8 +299,9 @@ class Ownership(Room, Owner):
             case Compared():
                 self._compared(node, message)
             case Pass():
-                self._shell.arrived(node, partial(self._pass, node, message.number))
+                self._shell.arrived(node, partial(self._pass, node, message))
             case Passed():
+                self._router.nodes.numbers.keep(message.numbers)
                 self.barriers.passed(node, message)
             case Offer() if self.leaving is None:
                 self.claims.fetch(message.client_id, message.user, node, message.time)
@@ -315,9 +318,15 @@ class Ownership(Room, Owner):
             case Noted():
                 self.gates.noted(node, message)
 
-    def _pass(self, node: str, number: int) -> None:
-        if node in self._told:
-            self.say(node, Passed(number))
+    def _pass(self, node: str, asked: Pass) -> None:
+        if node not in self._told:
+            return
+        given: list[int] = []
+        if asked.numbers:
+            numbers = self._router.nodes.numbers
+            given = numbers.given_since(self._numbered.get(node, 0))
+            self._numbered[node] = numbers.last
+        self.say(node, Passed(asked.number, given))
 
     # -- saying --------------------------------------------------------------------------------------------------------
 

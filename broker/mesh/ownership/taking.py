@@ -129,7 +129,9 @@ class Taker:
         if part.rest:
             # What came to the old node came here too, or does so before this is passed.
             coming.rest = record.deliveries
-            self._barrier(lambda _: self._complete(coming, True), {each.node for each in coming.missed})
+            # What its client has had of QoS 2 is not to come again to this node, where nobody may have wanted it.
+            missed = {each.node for each in coming.missed}
+            self._barrier(lambda _: self._complete(coming, True), missed, numbers=True)
         else:
             coming.record = record
             self._barrier(lambda unsure: self._came(coming, unsure))

@@ -411,8 +411,11 @@ class PublishHandler:
         asked = NodeRequest(packet_id, qos)
         if qos == 2 and session.journal is not None:
             # Before it is routed: it leaves for other nodes when the store has its number (`NodeSession`).
-            asked.number = self._router.nodes.numbers.next()
+            numbers = self._router.nodes.numbers
+            asked.number = numbers.next()
             self._acknowledger.remember(packet_id, asked.number)
+            if session.numbers is not None:
+                numbers.gave(asked.number, session.numbers, packet_id)
         return asked
 
     def _publish_again(self, publish: Publish, topic: bytes, now: float) -> None:

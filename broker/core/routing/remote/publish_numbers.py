@@ -55,7 +55,10 @@ class PublishNumbers:
 
     def __init__(self) -> None:
         self._before: int = secrets.randbits(FIRST_BITS)
-        self._last = self._before
+        self.last = self._before
+        """The last one that was given."""
+        # The last ones with `Session.numbers` and the packet identifier, which say whether the publish may come again.
+        self._given: deque[tuple[int, dict[int, int], int]] = deque(maxlen=HEARD)
         self._kept = LastNumbers(KEPT)
         # By the client identifier of the session of a node that gives numbers.
         self._heard: dict[str, LastNumbers] = {}
@@ -64,18 +67,32 @@ class PublishNumbers:
 
     def next(self) -> int:
         """The number of one more publish."""
-        self._last += 1
-        return self._last
+        self.last += 1
+        return self.last
+
+    def gave(self, number: int, numbers: dict[int, int], packet_id: int) -> None:
+        """A publish of this packet identifier has a number. `numbers`: those of its session."""
+        self._given.append((number, numbers, packet_id))
+
+    def given_since(self, number: int) -> list[int]:
+        """Numbers that were given after this one to publishes that may come again, at whatever node: the last ones."""
+        found: list[int] = []
+        for given, numbers, packet_id in reversed(self._given):
+            if given <= number:
+                break
+            if numbers.get(packet_id, 0) == given:
+                found.append(given)
+        return found
 
     def keep(self, numbers: Iterable[int]) -> None:
-        """Clients of this node have had what has these numbers, by the store that it comes from."""
+        """Clients of this node have had what has these numbers, by the store or the node that knows them."""
         for number in numbers:
             if not self.knows(number):
                 self._kept.add(str(number))
 
     def knows(self, number: int) -> bool:
         """Whether clients of this node have had what has a number: it was published here, or has come from a node."""
-        return self._before < number <= self._last or self._has_come(str(number))
+        return self._before < number <= self.last or self._has_come(str(number))
 
     def _has_come(self, number: str) -> bool:
         return number in self._kept.known or any(number in heard.known for heard in self._heard.values())

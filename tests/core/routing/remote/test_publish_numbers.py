@@ -100,3 +100,21 @@ def test_what_a_client_has_written_stands_as_it_was(numbers: PublishNumbers) -> 
         assert numbers.take("a", with_number(OWN, number), "") == OWN
     assert numbers.take("a", with_number(OWN, 7), "") is None
     assert numbers.take("unknown", OWN, "") == OWN
+
+
+def test_numbers_of_publishes_that_may_come_again_are_known_the_last_ones() -> None:
+    """Not those that were acknowledged, or that all nodes have: 0."""
+    numbers = PublishNumbers()
+    sessions: list[dict[int, int]] = [{}, {}]
+    given = []
+    for packet_id in range(1, HEARD + 1):
+        for session in sessions:
+            given.append(numbers.next())
+            session[packet_id] = given[-1]
+            numbers.gave(given[-1], session, packet_id)
+    assert numbers.given_since(0) == given[: -HEARD - 1 : -1]
+    assert numbers.given_since(given[-3]) == given[:-3:-1]
+    del sessions[0][HEARD]
+    sessions[1][HEARD] = 0
+    assert numbers.given_since(given[-5]) == given[-3:-5:-1]
+    assert numbers.given_since(numbers.last) == []
