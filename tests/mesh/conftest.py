@@ -30,11 +30,14 @@ def pytest_asyncio_loop_factories(
 
 @pytest.fixture
 async def start(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
-    """Brokers of these names, joined. `folder`: of their stores, if they have any."""
+    """Brokers of these names, joined. `folder`: of their stores, if they have any. `others`: nodes without rooms, which
+    have not joined."""
     async with AsyncExitStack() as stack:
 
-        async def begin(*names: str, folder: Path | None = None, **sections: Any) -> Nodes:
-            memory = MemoryMesh(*names)
+        async def begin(
+            *names: str, folder: Path | None = None, others: tuple[str, ...] = (), **sections: Any
+        ) -> Nodes:
+            memory = MemoryMesh(*names, *others)
             monkeypatch.setattr("broker.mesh.joining.join", joining(memory))
             brokers: dict[str, Broker] = {}
             meshes: dict[str, Mesh] = {}
@@ -52,6 +55,8 @@ async def start(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
                 assert broker.mesh is not None
                 meshes[name] = broker.mesh
             await stack.enter_async_context(memory)
+            for other in others:
+                memory.stop(other)
             await until(lambda: all(link.connected for mesh in meshes.values() for link in mesh.links.values()))
             nodes = Nodes(memory, brokers, meshes)
             stack.callback(nodes.abort)
