@@ -64,7 +64,10 @@ class Streams:
         path = self._path(self._own)
         if path is None:
             return
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError:
+            return
         try:
             await asyncio.to_thread(_bind, sock, path)
             self._server = await self.loop.create_unix_server(lambda: _Arrival(self), sock=sock, backlog=BACKLOG)
@@ -89,7 +92,10 @@ class Streams:
         path = self._path(node)
         if path is None:
             return None
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError:
+            return None  # no descriptor is left
         sock.setblocking(False)
         try:
             # Nobody is waited for: who listens has room for it, or has not.

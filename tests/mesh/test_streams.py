@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -187,3 +188,19 @@ async def test_the_socket_of_an_earlier_process_is_replaced_and_ones_own_removed
     await until(lambda: two.ends)
     await two.streams.stop()
     assert not path.exists()
+
+
+async def test_without_a_descriptor_a_stream_is_a_pipe(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the link to that node would not be tried again."""
+
+    def none_left(*_: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    two = await make("two")
+    with monkeypatch.context() as patch:
+        patch.setattr("broker.mesh.streams.socket.socket", none_left)
+        one = await make("one")
+        one.streams.joined("two")
+        one.open("two")
+    assert one.pipes.nodes == ["two"]
+    assert not two.ends
