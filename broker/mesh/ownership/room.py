@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from functools import partial
 from math import inf
 from typing import Any, Final
@@ -259,12 +260,11 @@ class Ownership(Room, Owner):
         self._numbered.pop(node, None)
         self._to_say.pop(node, None)
         self._comparing.pop(node, None)
-        self.gates.left(node)
-        self.barriers.left(node)
-        self.taker.left(node)
-        self.giver.left(node)
-        self.claims.left(node)
-        self._shell.wake()
+        with ExitStack() as stack:
+            # Where one fails, the others hear of it all the same: nothing waits for that node for ever.
+            stack.callback(self._shell.wake)
+            for part in (self.claims, self.giver, self.taker, self.barriers, self.gates):
+                stack.callback(part.left, node)
 
     def received(self, node: str, data: bytes) -> None:
         """A node has said something. Raises ProtocolFault."""

@@ -322,6 +322,32 @@ def test_a_session_stays_when_the_node_leaves_that_it_goes_to() -> None:
     assert payloads(client) == [sent]
 
 
+@pytest.mark.parametrize("part", ["gates", "barriers", "taker"])
+def test_a_fault_of_one_part_keeps_nothing_waiting_for_a_node_that_left(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the session would be on its way there for ever, and its client would wait at each CONNECT."""
+    world = World("a", "b")
+    client = subscriber(world)
+    client.cut()
+    world.connect(world.client(), "b")
+    world.run("b")
+    world.step("b", "a")
+    world.run("a")
+    room = world["a"].room
+    assert room.giver.givings
+
+    def fails(node: str) -> None:
+        raise KeyError(node)
+
+    monkeypatch.setattr(getattr(room, part), "left", fails)
+    with pytest.raises(KeyError):
+        world.cut("a", "b")
+    assert not room.giver.givings
+    move(world, client, "a")
+    assert client.connack.session_present
+
+
 def split(world: World) -> None:
     """a is on its own."""
     world.cut("a", "b")
