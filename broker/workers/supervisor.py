@@ -295,7 +295,10 @@ class Supervisor:
         """Try to start a worker; whether it serves. Too many failures in a row end all."""
         try:
             await self._begin(slot)
-        except WorkerGoneError as error:
+        except Exception as error:
+            # Whatever it was, it may pass: nobody else would try again.
+            if not isinstance(error, WorkerGoneError):
+                self.faults.broke("workers", error)
             slot.failures += 1
             slot.failed_starts += 1
             most = self.settings.workers.max_start_failures
