@@ -20,6 +20,9 @@ from broker.mesh.ownership.messages import LATER, LATEST, LOST, REFUSED, Answer,
 
 MICROSECONDS: Final = 1_000_000
 
+TOLD: Final = 100
+"""Connections that are told in one turn: each opens its session, and thousands may have waited for one node."""
+
 FORGET: Final = 4_096
 """Claims whose sessions may be over before they are looked for."""
 
@@ -206,8 +209,10 @@ class Claims:
         self._advance(claim)
 
     def tell(self) -> None:
-        """Tell connections what has become of their claims."""
-        told, self._to_tell = self._to_tell, []
+        """Tell connections what has become of their claims: some, and the others in later turns."""
+        told, self._to_tell = self._to_tell[:TOLD], self._to_tell[TOLD:]
+        if self._to_tell:
+            self._hall.tell_soon()
         for waiting, code in told:
             call = waiting.told
             waiting.told = None

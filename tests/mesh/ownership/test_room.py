@@ -8,6 +8,7 @@ import pytest
 
 from broker.core.codec.packets import V311, Disconnect, Publish, Will
 from broker.mesh.bus import ProtocolFault
+from broker.mesh.ownership.claims import TOLD
 from broker.mesh.ownership.giving import WINDOW
 from broker.mesh.ownership.messages import MOST, Answer, Ask, Held, Hello, Message, Noted, Part, decode, encode
 from broker.mesh.ownership.records import PART_BYTES
@@ -277,6 +278,20 @@ def test_a_node_that_leaves_counts_as_having_nothing() -> None:
     world.cut("a", "c")
     world.settle()
     assert client.connack.reason_code == 0
+
+
+def test_very_many_that_waited_for_a_node_open_their_sessions_in_turns() -> None:
+    """Other clients are served in between."""
+    world = World("a", "b")
+    clients = [world.client(f"c{number}") for number in range(3 * TOLD)]
+    for client in clients:
+        world.connect(client, "a")
+    world.run("a")
+    world.cut("a", "b")
+    let_in: list[int] = []
+    while world.run("a"):
+        let_in.append(sum(client.connack.reason_code == 0 for client in clients))
+    assert let_in[:3] == [TOLD, 2 * TOLD, 3 * TOLD]
 
 
 def test_a_node_that_does_not_answer_in_time_counts_as_having_nothing() -> None:
