@@ -70,12 +70,11 @@ class NodeShell(Shell):
     def waiting(self, missed: Missed, filters: list[str]) -> list[Message]:
         return list(waiting(self._links, missed, filters))
 
-    def hand_over(self, late: Late) -> None:
-        link = self._links.get(late.to)
-        if link is None:
-            return  # nothing is for it here
-        self._interest.expect(late.to, late.filters)
-        if not hand_over(self._links, late.name, link, late.missed, late.filters):
+    def hand_over(self, lates: list[Late]) -> None:
+        for late in lates:
+            if late.to in self._links:
+                self._interest.expect(late.to, late.filters)
+        for late in hand_over(self._links, lates):
             self._server.log.warning("messages of a moved session lost", node=late.to, move=late.name)
 
     def wake(self) -> None:

@@ -2,12 +2,13 @@
 
 Owns how it is found in the queue of a node's session, and what it becomes on its way to the other node. Promises: in
 the order in which it was published; nothing of QoS 2 that the first node has had; nothing that a share group chose the
-node for. What stands in the queue stays there: it is for other sessions, too. QoS 0 is not handed over.
+node for. What stands in the queue stays there: it is for other sessions, too. QoS 0 is not handed over. However many
+moves are named together, a queue is looked through once for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from broker.core.queues.delivery import RELEASED, SENT, Delivery
@@ -18,7 +19,7 @@ from broker.core.topics.trie import COMPACT, create
 from broker.mesh.links.link import NodeLink
 from broker.mesh.links.session import NodeSession
 from broker.mesh.ownership.gates import MARK
-from broker.mesh.ownership.messages import Missed
+from broker.mesh.ownership.messages import Late, Missed
 
 TOPIC: Final = b"$node/late"
 """The topic of a mark, which goes to nobody."""
@@ -28,66 +29,123 @@ MOST_MARKS: Final = 65_536
 """Marks that are remembered for a node, so that they are made once: the last ones."""
 
 
-def hand_over(links: Mapping[str, NodeLink], name: str, to: NodeLink, missed: Missed, filters: list[str]) -> bool:
-    """Put what is for the sessions of a move into the queue of their node, and the mark behind it.
+class _Wanted:
+    """What is wanted of one queue: what matches the filters, or all where there are none.
 
-    Nothing happens where that was done before. False: there was no room for all of it.
+    `move`: by it the sessions came to that node. Before its mark only what it names is for them. "": all may be.
     """
-    if name in to.marks:
-        return True
-    took = True
-    for message in list(waiting(links, missed, filters)):
-        # Without its number: the other node may have had it by that, for other sessions.
-        properties = with_late(with_number(message.properties, 0), name)
-        took = to.session.hand(MessageCopy(message, properties)) == ACCEPTED and took
+
+    def __init__(self, node: str, move: str, received: Iterable[int], filters: list[str]) -> None:
+        self.node = node
+        self.move = move
+        self.received = frozenset(received)
+        self.filters = filters
+        self.passed = not move
+
+
+def hand_over(links: Mapping[str, NodeLink], lates: Iterable[Late]) -> list[Late]:
+    """Put what is for the sessions of some moves into the queues of their nodes, and the marks behind it.
+
+    Nothing happens where that was done before, or nothing is for the node. Returns those without room for all of it.
+    """
+    lost: list[Late] = []
+    together: dict[str, Late] = {}
+    for late in lates:
+        if any(source.move in together for source in late.missed.sources):
+            # It is looked for behind the mark of that one.
+            lost += _hand_over(links, together)
+            together = {}
+        link = links.get(late.to)
+        if link is not None and late.name not in link.marks:
+            together[late.name] = late
+    return lost + _hand_over(links, together)
+
+
+def _hand_over(links: Mapping[str, NodeLink], lates: Mapping[str, Late]) -> list[Late]:
+    wanted: dict[str, dict[_Wanted, Late]] = {}
+    for late in lates.values():
+        its = _wanted(links, late.missed, late.filters)
+        if its is not None:
+            wanted.setdefault(its.node, {})[its] = late
+    lost: dict[str, Late] = {}
+    for node, of_node in wanted.items():
+        for message, by in _find(_on_the_way(links[node].session), list(of_node)):
+            # Without its number: the other node may have had it by that, for other sessions.
+            properties = with_number(message.properties, 0)
+            for each in by:
+                late = of_node[each]
+                copy = MessageCopy(message, with_late(properties, late.name))
+                if links[late.to].session.hand(copy) != ACCEPTED:
+                    lost[late.name] = late
+    for name, late in lates.items():
+        if not _mark(links[late.to], name):
+            lost[name] = late
+    return list(lost.values())
+
+
+def _mark(link: NodeLink, name: str) -> bool:
     mark = Message(TOPIC, b"", 1, False, with_late(b"", name + MARK), 0.0, "")
-    if to.session.hand(mark) != ACCEPTED:
+    if link.session.hand(mark) != ACCEPTED:
         return False
-    to.marks[name] = None
-    if len(to.marks) > MOST_MARKS:
-        del to.marks[next(iter(to.marks))]
-    return took
+    link.marks[name] = None
+    if len(link.marks) > MOST_MARKS:
+        del link.marks[next(iter(link.marks))]
+    return True
 
 
 def waiting(links: Mapping[str, NodeLink], missed: Missed, filters: list[str]) -> Iterator[Message]:
     """What waits for a session in the queue of the last of its nodes that it was to come to, as it was published."""
+    wanted = _wanted(links, missed, filters)
+    if wanted is not None:
+        for message, _ in _find(_on_the_way(links[wanted.node].session), [wanted]):
+            yield message
+
+
+def _wanted(links: Mapping[str, NodeLink], missed: Missed, filters: list[str]) -> _Wanted | None:
     for source in missed.sources:
-        link, move = links.get(source.node), source.move
-        if link is None:
-            continue
-        if move and move not in link.marks:
-            continue  # it is still where the session was before
-        received = set(missed.received) if source is missed.sources[0] else set()
-        yield from _of(_on_the_way(link.session), move, received, filters)
-        return
+        link = links.get(source.node)
+        # Where it is not marked, it is still where the session was before.
+        if link is not None and (not source.move or source.move in link.marks):
+            return _Wanted(source.node, source.move, missed.received if source is missed.sources[0] else (), filters)
+    return None
 
 
-def _of(deliveries: list[Delivery], move: str, received: set[int], filters: list[str]) -> Iterator[Message]:
+def _find(deliveries: list[Delivery], wanted: list[_Wanted]) -> Iterator[tuple[Message, list[_Wanted]]]:
+    """The messages that anybody wants, as they were published, in their order, and who wants each."""
     if not deliveries:
         return
     trie = create(COMPACT)
-    for topic_filter in filters:
-        trie.insert(topic_filter)
-    wanted: dict[bytes, bool] = {}
-    passed = not move or all(_move_of(delivery) != move + MARK for delivery in deliveries)
+    by_filter: dict[str, list[_Wanted]] = {}
+    by_move: dict[str, list[_Wanted]] = {}
+    marked = {_move_of(delivery) for delivery in deliveries}
+    for each in wanted:
+        for topic_filter in each.filters:
+            trie.insert(topic_filter)
+            by_filter.setdefault(topic_filter, []).append(each)
+        if each.move:
+            by_move.setdefault(each.move, []).append(each)
+            each.passed = each.move + MARK not in marked
+    everything = [each for each in wanted if not each.filters]
+    by_topic: dict[bytes, list[_Wanted]] = {}
     for delivery in deliveries:
-        message = delivery.message
-        if delivery.state == SENT and delivery.qos == 2 and delivery.packet_id in received:
-            continue
         late = _move_of(delivery)
-        if late:
-            if late == move:
-                yield _as_published(message)
-            passed = passed or late == move + MARK
+        if late.endswith(MARK):
+            for each in by_move.get(late.removesuffix(MARK), ()):
+                each.passed = True
             continue
-        if passed and filters:
-            topic = message.topic
-            if topic not in wanted:
-                wanted[topic] = bool(trie.match(topic.decode()))
-            if not wanted[topic]:
-                continue
-        if passed:
-            yield _as_published(message)
+        if late:
+            found = by_move.get(late, [])
+        else:
+            topic = delivery.message.topic
+            matching = by_topic.get(topic)
+            if matching is None:
+                matches = (each for entry in trie.match(topic.decode()) for each in by_filter[entry.topic_filter])
+                matching = by_topic[topic] = [*dict.fromkeys(matches), *everything]
+            found = [each for each in matching if each.passed]
+        if delivery.state == SENT and delivery.qos == 2:
+            found = [each for each in found if delivery.packet_id not in each.received]
+        if found:
+            yield _as_published(delivery.message), found
 
 
 def _as_published(message: Message) -> Message:

@@ -23,7 +23,6 @@ from broker.core.routing.remote.loop_detection import FROM_NODE, NODES
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.mesh.ownership.messages import Late, Missed, Noted, Source
-from broker.mesh.ownership.messages import Message as Said
 
 ITEM: Final = 128
 """Bytes that a session or a topic filter counts for besides its text."""
@@ -36,6 +35,9 @@ TOGETHER: Final = 10.0
 
 SPEAKS: Final = 3
 """The version of the mesh from which on nodes know of all this."""
+
+TOLD: Final = 1_048_576
+"""Bytes of moves that a node is told of together: it looks through its queue once for them."""
 
 MARK: Final = "!"
 """What stands behind the name of a move in a mark."""
@@ -84,7 +86,7 @@ class Gates(LateListener):
         self,
         node: str,
         router: Router,
-        say_now: Callable[[str, Said], None],
+        tell: Callable[[str, list[Late]], None],
         there: Callable[[str], bool],
         version: Callable[[str], int],
         now: Callable[[], float],
@@ -92,12 +94,12 @@ class Gates(LateListener):
         most_bytes: int,
         log: Any,
     ) -> None:
-        """`say_now`: says something to a node before all that is sent to it after. `most_bytes`: see above, each."""
+        """`tell`: tells a node of moves before all that is sent to it after. `most_bytes`: see above, each."""
         self.opened_late = 0
         """Gates that opened because their time was over: the sessions may have missed messages of that node."""
         self.node = node
         self._router = router
-        self._say_now = say_now
+        self._tell = tell
         self._there = there
         self._version = version
         self._now = now
@@ -166,14 +168,28 @@ class Gates(LateListener):
         """Ask those nodes that are there for their marks."""
         for node in list(gate.missed):
             if self._there(node):
-                self._ask(gate, node)
+                self._ask([gate], node)
 
-    def _ask(self, gate: Gate, node: str) -> None:
+    def _ask(self, gates: list[Gate], node: str) -> None:
         if self._version(node) < SPEAKS:
-            self._open(gate, node)
+            for gate in gates:
+                self._open(gate, node)
             return
-        gate.asked.add(node)
-        self._say_now(node, Late(gate.name, self.node, gate.missed[node], gate.filters))
+        for gate in gates:
+            gate.asked.add(node)
+        self._tell_all(node, [Late(gate.name, self.node, gate.missed[node], gate.filters) for gate in gates])
+
+    def _tell_all(self, node: str, lates: list[Late]) -> None:
+        together: list[Late] = []
+        size = 0
+        for late in lates:
+            together.append(late)
+            size += _size(late.filters)
+            if size >= TOLD:
+                self._tell(node, together)
+                together, size = [], 0
+        if together:
+            self._tell(node, together)
 
     def came(self, move: str, node: str, message: Message) -> int:
         """See `LateListener.came`."""
@@ -234,7 +250,7 @@ class Gates(LateListener):
         """A session is about to go to a node: what that has for it comes here before, behind all that is on its way."""
         gate = self._of.get(session)
         if gate is not None and to in gate.missed and to not in gate.asked:
-            self._ask(gate, to)
+            self._ask([gate], to)
 
     def missed(self, session: Session, to: str, nodes: set[str]) -> list[Missed]:
         """What of a session that goes to a node now these nodes and those that it is shut to have not sent yet."""
@@ -268,15 +284,16 @@ class Gates(LateListener):
                 self._owed[each.node, name] = owed
                 self._owing += owed.size
                 if self._there(each.node):
-                    self._tell(owed)
+                    self._pay([owed], each.node)
 
-    def _tell(self, owed: Owed) -> None:
-        node = owed.late.missed.node
-        owed.told = True
+    def _pay(self, owed: list[Owed], node: str) -> None:
+        for each in owed:
+            each.told = True
         if self._version(node) < SPEAKS:
-            self._settled(node, owed.late.name)
+            for each in owed:
+                self._settled(node, each.late.name)
         else:
-            self._say_now(node, owed.late)
+            self._tell_all(node, [each.late for each in owed])
 
     def _settled(self, node: str, name: str) -> None:
         owed = self._owed.pop((node, name), None)
@@ -299,12 +316,8 @@ class Gates(LateListener):
 
     def joined(self, node: str) -> None:
         """A node is there: before anything else it hears of the moves that it has missed."""
-        for owed in list(self._owed.values()):
-            if owed.late.missed.node == node:
-                self._tell(owed)
-        for gate in list(self._gates.values()):
-            if node in gate.missed:
-                self._ask(gate, node)
+        self._pay([owed for owed in self._owed.values() if owed.late.missed.node == node], node)
+        self._ask([gate for gate in self._gates.values() if node in gate.missed], node)
 
     @property
     def due(self) -> float:

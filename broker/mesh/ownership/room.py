@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from functools import partial
+from itertools import groupby
 from math import inf
 from typing import Any, Final
 
@@ -103,8 +104,8 @@ class Shell(ABC):
         """What waits here for sessions with these topic filters in the queue of a node that had them."""
 
     @abstractmethod
-    def hand_over(self, late: Late) -> None:
-        """Put what waits for sessions that have moved into the queue of their node, and the mark behind it."""
+    def hand_over(self, lates: list[Late]) -> None:
+        """Put what waits for sessions that have moved into the queues of their nodes, and the marks behind it."""
 
     @abstractmethod
     def wake(self) -> None:
@@ -146,7 +147,7 @@ class Ownership(Room, Owner):
         # Two of them have to fit into the time that a claim has: the last one waits for no node that the first missed.
         self.barriers = Barriers(self.say, shell.now, timeout / 2)
         self.gates = Gates(
-            bus.node, router, self.say_now, self._told.__contains__, bus.version, shell.now, expiry, most_missed, log
+            bus.node, router, self._tell_late, self._told.__contains__, bus.version, shell.now, expiry, most_missed, log
         )
         router.publisher.late = self.gates
         self.giver = Giver(
@@ -271,8 +272,14 @@ class Ownership(Room, Owner):
         router = self._router
         router.peers.drain(router, self._shell.now())
         try:
-            for message in decode(data):
-                self._hear(node, message)
+            for _, messages in groupby(decode(data), type):
+                together = list(messages)
+                lates = [message for message in together if isinstance(message, Late)]
+                if lates:
+                    self._hear_late(node, lates)
+                else:
+                    for message in together:
+                        self._hear(node, message)
         finally:
             self._shell.wake()
 
@@ -309,14 +316,16 @@ class Ownership(Room, Owner):
                 pass  # this node is about to go, too
             case Without():
                 self.taker.without(node, message)
-            case Late():
-                self._shell.hand_over(message)
-                if message.to != node:
-                    self.say(node, Noted(message.name))
             case Knows():
                 self.gates.knows(node, message.nodes)
             case Noted():
                 self.gates.noted(node, message)
+
+    def _hear_late(self, node: str, lates: list[Late]) -> None:
+        self._shell.hand_over(lates)
+        for late in lates:
+            if late.to != node:
+                self.say(node, Noted(late.name))
 
     def _pass(self, node: str, asked: Pass) -> None:
         if node not in self._told:
@@ -342,9 +351,12 @@ class Ownership(Room, Owner):
             self._bus.send(node, OWNERSHIP, encode(waiting))
             waiting.clear()
 
-    def say_now(self, node: str, message: Message) -> None:
+    def say_now(self, node: str, *messages: Message) -> None:
         """Say something to a node, before all else that it is sent after this."""
-        self._bus.send(node, OWNERSHIP, encode([*self._to_say.pop(node, ()), message]))
+        self._bus.send(node, OWNERSHIP, encode([*self._to_say.pop(node, ()), *messages]))
+
+    def _tell_late(self, node: str, lates: list[Late]) -> None:
+        self.say_now(node, *lates)
 
     def _flush(self) -> None:
         to_say, self._to_say = self._to_say, {}

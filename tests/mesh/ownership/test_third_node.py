@@ -15,6 +15,7 @@ import pytest
 from broker.core.queues.message import Message
 from broker.core.routing.remote.node_tags import with_share
 from broker.mesh.ownership.giving import Giving
+from broker.mesh.ownership.messages import Late
 from tests.e2e import wire
 from tests.e2e.wire import Peer, ack
 from tests.mesh.brokers import Nodes, Start
@@ -256,6 +257,37 @@ async def test_more_than_have_room_move_as_before(start: Start) -> None:
     await join(nodes, "ac")
     await join(nodes, "bc")
     await over(nodes)
+
+
+async def test_a_node_that_comes_back_is_told_of_all_moves_together(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By each of the nodes between which the sessions have moved."""
+    nodes = await start("a", "b", "c", mesh=SETTINGS)
+    clients = [f"hears {number}" for number in range(12)]
+    for client in clients:
+        (await nodes.join("b", client, (f"x/{client}", 2), clean=False, props=KEPT)).abort()
+    await nodes.mesh.settle()
+    await cut(nodes, ["ac", "bc"])
+    says = await nodes.join("c", "says")
+    for client in clients:
+        await said(says, (1,), 2, f"x/{client}")
+    hears = [await nodes.join("a", client, clean=False, props=KEPT) for client in clients]
+    told: list[int] = []
+    shell = nodes.meshes["c"].ownership._shell
+    hand_over = shell.hand_over
+
+    def hands_over(lates: list[Late]) -> None:
+        told.append(len(lates))
+        hand_over(lates)
+
+    monkeypatch.setattr(shell, "hand_over", hands_over)
+    for pair in ("bc", "ac"):
+        await join(nodes, pair)
+    for peer in hears:
+        assert await numbers(peer, 1) == [1]
+    await over(nodes)
+    assert told == [len(clients)] * 2
 
 
 async def test_what_does_not_wait_for_a_node_is_not_kept_back(start: Start) -> None:

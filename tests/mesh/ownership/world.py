@@ -100,9 +100,9 @@ class Node(Shell):
         del missed, filters
         return []
 
-    def hand_over(self, late: Late) -> None:
+    def hand_over(self, lates: list[Late]) -> None:
         """The bus speaks no version that has it."""
-        raise AssertionError(late)
+        raise AssertionError(lates)
 
     def settle(self, call: Callable[[set[str]], None]) -> None:
         """When all that are there have confirmed what is wanted here."""

@@ -119,9 +119,9 @@ class Node(Shell):
         del missed, filters
         return []
 
-    def hand_over(self, late: Late) -> None:
+    def hand_over(self, lates: list[Late]) -> None:
         """The bus speaks no version that has it."""
-        raise AssertionError(late)
+        raise AssertionError(lates)
 
     def run(self) -> bool:
         """What was put off. Whether there was anything."""
