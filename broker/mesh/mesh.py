@@ -75,7 +75,7 @@ class Mesh(NodeListener):
         )
         self.groups = LocalGroups(server.router.table.trie, self.interest)
         pipes = Pipes(bus, settings.pipe_bytes, self._accept, server.loop)
-        self.streams = Streams(pipes, bus.node, self._accept, self._socket, server.loop)
+        self.streams = Streams(pipes, bus.node, self._accept, self._socket, server.loop, server.log)
         terms = ReplicaTerms(
             settings.max_clock_ahead, settings.tombstone_time, settings.tombstone_bytes, settings.digest_interval
         )

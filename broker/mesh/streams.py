@@ -2,7 +2,8 @@
 
 Owns the socket on which this node takes streams, and those that it has taken or opened. A message through a socket
 costs two system calls; through the bus it wakes several threads. Promises: bytes arrive once and in order, or the
-stream ends; the streams of a node that leaves end; where a socket cannot be used, the stream is a pipe.
+stream ends; the streams of a node that leaves end; where a socket cannot be used, the stream is a pipe, and the log has
+it once for each node and reason, until a socket can be used again.
 
 Whoever connects says in a first line which node it is. Only this user may enter the folder with the sockets.
 """
@@ -15,7 +16,7 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from broker.mesh.pipes import Pipes
 
@@ -44,9 +45,13 @@ class Streams:
         accept: Accept,
         path: Callable[[str], Path | None],
         loop: asyncio.AbstractEventLoop,
+        log: Any,
     ) -> None:
         """`own`: this node. `path`: of the socket of a node on this machine; None: it is on another one."""
         self.loop = loop
+        self._log = log
+        # Why there is no socket to a node, as the log has it.
+        self._without: dict[str, str] = {}
         self._pipes = pipes
         self._own = own
         self._accept = accept
@@ -71,8 +76,15 @@ class Streams:
         try:
             await asyncio.to_thread(_bind, sock, path)
             self._server = await self.loop.create_unix_server(lambda: _Arrival(self), sock=sock, backlog=BACKLOG)
-        except OSError:
+        except OSError as error:
             sock.close()
+            self._no_socket(self._own, error)
+
+    def _no_socket(self, node: str, error: OSError) -> None:
+        why = f"{type(error).__name__}: {error.strerror or error}"
+        if self._without.get(node) != why:
+            self._without[node] = why
+            self._log.warning("no socket between workers", node=node, why=why)
 
     def open(self, node: str, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> None:
         """A new stream to a node. Its protocol hears `connection_made` in a later turn of the event loop.
@@ -101,9 +113,11 @@ class Streams:
             # Nobody is waited for: who listens has room for it, or has not.
             sock.connect(os.fspath(path))
             sock.send(f"{self._own}\n".encode())
-        except OSError:
+        except OSError as error:
             sock.close()
+            self._no_socket(node, error)
             return None
+        self._without.pop(node, None)
         return sock
 
     async def _begin(self, node: str, sock: socket.socket, protocol: asyncio.BaseProtocol) -> None:

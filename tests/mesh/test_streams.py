@@ -14,6 +14,7 @@ import pytest
 
 from broker.mesh.pipes import Pipes
 from broker.mesh.streams import LONGEST_NAME, Streams
+from tests.mesh.zenoh.nodes import Lines
 from tests.support.waiting import until
 
 
@@ -53,11 +54,12 @@ class Node:
     def __init__(self, name: str, folder: Path, refuses: bool = False) -> None:
         self.pipes = FakePipes()
         self.ends: list[tuple[str, End]] = []
+        self.log = Lines()
         self._refuses = refuses
         loop = asyncio.get_running_loop()
         path = None if folder.name == "none" else folder
         self.streams = Streams(
-            cast(Pipes, self.pipes), name, self._accept, lambda node: path and path / f"{node}.link", loop
+            cast(Pipes, self.pipes), name, self._accept, lambda node: path and path / f"{node}.link", loop, self.log
         )
 
     def _accept(self, node: str, transport: asyncio.Transport) -> End | None:
@@ -175,6 +177,37 @@ async def test_without_a_socket_it_is_a_pipe(make: Make, tmp_path: Path) -> None
     deep.streams.joined("two")
     deep.open("two")
     assert deep.pipes.nodes == ["two"], "a path that is too long"
+
+
+async def test_the_log_has_why_there_is_no_socket_once_for_each_node_and_reason(make: Make, tmp_path: Path) -> None:
+    one = await make("one")
+    one.streams.joined("two")
+
+    def logged() -> list[tuple[str, str]]:
+        return [(fields["node"], fields["why"]) for fields in one.log.named("no socket between workers")]
+
+    missing = ("two", "FileNotFoundError: No such file or directory")
+    for _ in range(3):
+        one.open("two")
+    assert logged() == [missing]
+    listening = await make("two")
+    one.open("two")
+    await listening.streams.stop()
+    one.open("two")
+    assert logged() == [missing, missing], "it could be used meanwhile"
+    (tmp_path / "two.link").write_text("no socket")
+    for _ in range(2):
+        one.open("two")
+    assert logged() == [missing, missing, ("two", "ConnectionRefusedError: Connection refused")]
+    elsewhere = await make("three", tmp_path / "none")
+    elsewhere.streams.joined("one")
+    elsewhere.open("one")
+    assert elsewhere.log.lines == [], "another machine"
+
+
+async def test_the_log_has_why_nobody_can_open_streams_to_this_worker(make: Make, tmp_path: Path) -> None:
+    deep = await make("one", tmp_path / ("x" * 200))
+    assert [fields["node"] for fields in deep.log.named("no socket between workers")] == ["one"]
 
 
 async def test_the_socket_of_an_earlier_process_is_replaced_and_ones_own_removed(make: Make, tmp_path: Path) -> None:
