@@ -54,6 +54,9 @@ class MeshStatus:
     sessions_in: int
     """Sessions that have come here from other nodes since the start, and those that have gone there."""
     sessions_out: int
+    sessions_incomplete: int
+    """Sessions that have moved here while a node could not be reached that did not come back within
+    `mesh.node_expiry`, counted once for each such node: they may miss messages of it."""
     messages_left_behind: int
     """Messages of sessions that went: lost, since more waited on disk than goes along."""
     sessions_adopted: int
@@ -108,6 +111,7 @@ def status(mesh: Mesh) -> MeshStatus:
         answers_late=interest.waiting.late,
         sessions_in=ownership.taker.moved,
         sessions_out=ownership.giver.moved,
+        sessions_incomplete=ownership.gates.opened_late,
         messages_left_behind=ownership.giver.left_behind,
         sessions_adopted=ownership.adopter.adopted,
         messages_not_adopted=ownership.adopter.dropped,

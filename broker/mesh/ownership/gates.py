@@ -96,7 +96,7 @@ class Gates(LateListener):
     ) -> None:
         """`tell`: tells a node of moves before all that is sent to it after. `most_bytes`: see above, each."""
         self.opened_late = 0
-        """Gates that opened because their time was over: the sessions may have missed messages of that node."""
+        """Sessions that no longer wait for a node, because its time is over: they may have missed messages of it."""
         self.node = node
         self._router = router
         self._tell = tell
@@ -332,7 +332,7 @@ class Gates(LateListener):
         opened: dict[str, int] = {}
         for gate in list(takewhile(lambda gate: gate.due <= now, self._gates.values())):
             for node in list(gate.missed):
-                self.opened_late += 1
+                self.opened_late += len(gate.sessions)
                 opened[node] = opened.get(node, 0) + len(gate.sessions)
                 self._open(gate, node)
             self._end(gate)

@@ -92,6 +92,13 @@ MESH: Final = (
     _mesh("sessions_in", COUNTER, "sessions/in", "Sessions moved here from other nodes", lambda mesh: mesh.sessions_in),
     _mesh("sessions_out", COUNTER, "sessions/out", "Sessions moved to other nodes", lambda mesh: mesh.sessions_out),
     _mesh(
+        "sessions_incomplete",
+        COUNTER,
+        "sessions/incomplete",
+        "Sessions moved here that may miss messages of a node: it was away for longer than mesh.node_expiry",
+        lambda mesh: mesh.sessions_incomplete,
+    ),
+    _mesh(
         "messages_left_behind",
         COUNTER,
         "messages/left behind",

@@ -16,6 +16,8 @@ from broker.core.queues.message import Message
 from broker.core.routing.remote.node_tags import with_share
 from broker.mesh.ownership.giving import Giving
 from broker.mesh.ownership.messages import Late
+from broker.mesh.status import status
+from broker.observe.figures import catalogue
 from tests.e2e import wire
 from tests.e2e.wire import Peer, ack
 from tests.mesh.brokers import Nodes, Start
@@ -218,7 +220,9 @@ async def test_a_node_that_does_not_come_back_is_waited_for_as_long_as_set(start
     room = nodes.meshes["a"].ownership.gates
     assert len(room) == 1
     await over(nodes)
-    assert room.opened_late == 1
+    assert status(nodes.meshes["a"]).sessions_incomplete == 1
+    topics = dict(catalogue.topics(nodes.brokers["a"].figures.read()))
+    assert topics["mesh/sessions/incomplete"] == "1"
     nodes.mesh.join("a", "c")
     says = await nodes.join("c", "says")
     await until(lambda: nodes.meshes["c"].links["a"].session.subscriptions)
