@@ -62,8 +62,9 @@ class Mesh(Section):
     adopt_sessions: bool = False
     """Whether the sessions of a dead node, in a schema of the same database (`store.url`), are taken over by another
     one. All nodes have the same."""
-    queue_bytes: Annotated[int, Field(ge=65_536, le=MOST_BYTES)] = 67_108_864
-    """Bytes that wait for another node at most; with more it counts as gone, and begins anew."""
+    queue_bytes: Annotated[int, Field(ge=4_194_304, le=MOST_BYTES)] = 67_108_864
+    """Bytes that wait for another node at most; with more it counts as gone, and begins anew. At least twice what the
+    mesh itself has on the way to a node: sessions, retained messages, wills."""
     pipe_bytes: Annotated[int, Field(ge=65_536, le=MOST_BYTES)] = 1_048_576
     """Bytes of messages that are on the way to another node at most."""
     max_node_filters: Annotated[int, Field(ge=64, le=100_000_000)] = 1_000_000

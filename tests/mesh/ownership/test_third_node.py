@@ -249,9 +249,10 @@ async def test_with_an_older_node_sessions_move_as_before(start: Start, older: s
 
 async def test_more_than_have_room_move_as_before(start: Start) -> None:
     """An eighth of `mesh.queue_bytes`, here and at their old node."""
-    nodes = await start("a", "b", "c", mesh={**SETTINGS, "queue_bytes": 262_144, "pipe_bytes": 65_536})
+    nodes = await start("a", "b", "c", mesh={**SETTINGS, "queue_bytes": 4_194_304})
     for number in range(4):
-        await nodes.join("b", f"s{number}", ("x" * 14_000, 2), clean=False, props=KEPT)
+        filters = [(f"{first}" * 60_000, 2) for first in range(4)]
+        await nodes.join("b", f"s{number}", *filters, clean=False, props=KEPT)
     await nodes.mesh.settle()
     await cut(nodes, ["ac", "bc"])
     for number in range(4):

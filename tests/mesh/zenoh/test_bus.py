@@ -166,10 +166,10 @@ async def test_the_other_mesh_on_the_same_machine_is_not_seen(tmp_path: Path) ->
 
 
 async def test_more_than_may_wait_has_both_begin_anew(tmp_path: Path) -> None:
-    a, b = two(tmp_path, queue_bytes=262_144, pipe_bytes=65_536)
+    a, b = two(tmp_path, queue_bytes=4_194_304)
     async with together(a, b):
-        a.send("b", bytes(200_000))
-        a.send("b", bytes(200_000))
+        a.send("b", bytes(3_000_000))
+        a.send("b", bytes(3_000_000))
         assert a.bus.nodes() == ["b"]  # rooms hear it when they are not in the midst of something
         await until(lambda: a.events == ["+b", "-b", "+b"], "a begins anew")
         await until(lambda: b.events == ["+a", "-a", "+a"], "b begins anew")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from broker.mesh.ownership import giving, records
+from broker.mesh.retained import peer, replicas
+from broker.mesh.wills import telling
 from broker.settings.brokers.mesh import Mesh
 
 
@@ -15,7 +18,8 @@ from broker.settings.brokers.mesh import Mesh
         ({"node": "x" * 65}, "at most 64"),
         ({"listen": ["127.0.0.1:7447"]}, "an address like tcp/"),
         ({"connect": ["tls/other:7447"]}, "a file, because of tls/other:7447"),
-        ({"queue_bytes": 4_194_303}, r"at least 4 times mesh.pipe_bytes .1048576."),
+        ({"queue_bytes": 4_194_304, "pipe_bytes": 1_048_577}, r"at least 4 times mesh.pipe_bytes .1048577."),
+        ({"queue_bytes": 4_194_303, "pipe_bytes": 65_536}, "greater than or equal to 4194304"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_reason(values: dict[str, object], why: str) -> None:
@@ -25,3 +29,12 @@ def test_what_cannot_be_is_refused_with_its_reason(values: dict[str, object], wh
 
 def test_what_four_pipes_hold_fits_a_queue() -> None:
     assert Mesh(queue_bytes=4_194_304).pipe_bytes * 4 == 4_194_304
+
+
+def test_what_the_mesh_itself_has_on_the_way_to_a_node_fits_half_of_a_queue() -> None:
+    """The other half is for messages: two pipes, each of a quarter."""
+    least = Mesh(queue_bytes=4_194_304, pipe_bytes=65_536).queue_bytes
+    sessions = giving.WINDOW + records.PART_BYTES
+    retained = peer.WINDOW_BYTES + replicas.BATCH_BYTES
+    wills = telling.WINDOW + telling.TURN_BYTES
+    assert sessions + retained + wills <= least // 2
