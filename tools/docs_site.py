@@ -9,13 +9,17 @@ that the link holds there as in a clone.
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import typer
+from pydantic import BaseModel
 
 from broker.command.cli import app
 from broker.configuration.environment import variable
@@ -23,6 +27,7 @@ from broker.configuration.wording import show
 from broker.observe.figures.catalogue import GROUPS
 from broker.observe.figures.figure import Figure, Kind
 from broker.settings import Settings
+from broker.settings.values import Section
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 OUTSIDE: Final = re.compile(r"\[((?:`[^`]*`|[^\]`])*)\]\(\.\./([^)#\s]+)(?:#[^)\s]*)?\)")
@@ -57,6 +62,11 @@ def settings_page() -> str:
     """The page about settings: a table for each section, then one for each kind of table in a list."""
     schema = Settings.model_json_schema()
     models: dict[str, Any] = schema["$defs"]
+    every: list[type[BaseModel]] = [Settings, *subclasses(Section)]
+    for model in every:
+        fields = (schema if model is Settings else models.get(model.__name__, {})).get("properties", {})
+        for name, text in docstrings(model).items():
+            fields.get(name, {})["description"] = text
     parts = [SETTINGS_HEAD, "## At the top of the file\n\n"]
     parts += _rows("", {n: p for n, p in schema["properties"].items() if "$ref" not in p}, models, environment=True)
     lists: dict[str, list[str]] = {}
@@ -131,6 +141,34 @@ def _values(field: Mapping[str, Any], models: Mapping[str, Any]) -> str:
         case _, None:
             return f"{kind}, at least {_number(low)}"
     return f"{kind}, {_number(low)} to {_number(high)}"
+
+
+def docstrings(model: type[BaseModel]) -> dict[str, str]:
+    """What stands below the fields of a model, by their names.
+
+    Pydantic finds it too (`use_attribute_docstrings`), but it would look whenever the broker starts.
+    """
+    found: dict[str, str] = {}
+    for each in model.mro():
+        if each is BaseModel:
+            break
+        [of_class] = ast.parse(inspect.getsource(each)).body
+        assert isinstance(of_class, ast.ClassDef)
+        for field, below in pairwise(of_class.body):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(below, ast.Expr)
+                and isinstance(below.value, ast.Constant)
+            ):
+                found.setdefault(ast.unparse(field.target), inspect.cleandoc(str(below.value.value)))
+    return found
+
+
+def subclasses(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    """All models that are made from one."""
+    for each in model.__subclasses__():
+        yield each
+        yield from subclasses(each)
 
 
 def _number(value: float) -> str:

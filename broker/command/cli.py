@@ -22,11 +22,10 @@ from typing import Annotated, Any, Final, TypeVar, cast, get_args
 import typer
 
 from broker.buildinfo import build_info
-from broker.command.acl import app as acl
-from broker.command.commands import HELP, MISUSED, Group, fail
+from broker.command.commands import HELP, MISUSED, fail
+from broker.command.groups import Canopy
 from broker.command.health import UnhealthyError, check, context
 from broker.command.initial import USES, InitError, next_commands, settings_for, write
-from broker.command.record_files import app as record
 from broker.configuration.absent_files import to_be_made
 from broker.configuration.environment import HEALTH_PASSWORD, HEALTH_TARGET, HEALTH_USER
 from broker.configuration.exposure import exposed
@@ -35,7 +34,6 @@ from broker.configuration.reading import SettingsError, annotated_defaults, chan
 from broker.configuration.wording import show
 from broker.convert import mosquitto
 from broker.convert.source import ConvertError
-from broker.ctl.cli import app as ctl
 from broker.hooks.loading import unusable as hooks_unusable
 from broker.net.listening.tls import check as certificates
 from broker.net.listening.unix_sockets import check as socket_files
@@ -46,14 +44,11 @@ from broker.security.errors import SecurityError
 from broker.security.passwords.hashes import Kind
 from broker.security.passwords.passwd import delete_user, set_password
 from broker.settings import DATABASES, Settings, parse_endpoint
-from broker.store.cli import app as store
 from broker.storing import unusable as store_unusable
 from broker.storing import unwritable
 from broker.upstream.filters.suspicious import warnings
 from broker.upstream.links.choices import unreadable
 from broker.workers import plan
-from loadtest.load.cli.app import app as load
-from pipeline.cli import app as pipeline
 
 UNGUARDED: Final = 3
 """What `convert` ends with when a guard of the source is missing in what it has printed."""
@@ -66,21 +61,12 @@ Result = TypeVar("Result")
 app = typer.Typer(
     name="canopy",
     help="An MQTT 3.1.1 and 5.0 broker.",
-    cls=Group,
+    cls=Canopy,
     context_settings=HELP,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _name, _group in {
-    "load": load,
-    "acl": acl,
-    "ctl": ctl,
-    "record": record,
-    "store": store,
-    "pipeline": pipeline,
-}.items():
-    app.add_typer(_group, name=_name, cls=Group)
 
 
 def main() -> None:

@@ -95,7 +95,7 @@ class Settings(BaseModel):
     """
 
     # An error that repeats what it was given would repeat passwords.
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     listen: Annotated[Sequence[str], AfterValidator(_listeners)] = ("mqtt://127.0.0.1:1883",)
     """Where to listen, as mqtt://HOST:PORT or ws://HOST:PORT. Port 0: any free port. Always a tuple after validation.

@@ -169,4 +169,4 @@ PlainFilter: TypeAlias = Annotated[str, AfterValidator(_plain_filter)]
 class Section(BaseModel):
     """What all groups of settings have in common: strict types, no unknown names, no changes."""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")

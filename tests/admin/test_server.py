@@ -43,22 +43,6 @@ def told(broker: Broker, name: str) -> str:
     return dict(catalogue.topics(broker.figures.read()))[f"http/{name}"]
 
 
-def test_without_an_address_nothing_of_it_is_loaded() -> None:
-    import subprocess
-    import sys
-
-    program = (
-        "import asyncio, sys\n"
-        "from canopy import Broker, Settings\n"
-        "async def run():\n"
-        "    async with Broker(Settings(listen=('mqtt://127.0.0.1:0',))): pass\n"
-        "asyncio.run(run())\n"
-        "print([name for name in sys.modules if name.startswith(('broker.admin', 'aiohttp.web'))])\n"
-    )
-    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 async def test_what_there_is_not_is_said_as_json(serve: Serve, ask: aiohttp.ClientSession) -> None:
     broker = await serve()
     async with ask.get(broker.http[0] + "/api/v5/nothing") as answer:

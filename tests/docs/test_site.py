@@ -12,7 +12,7 @@ import typer
 from broker.command.cli import app
 from broker.configuration.environment import variable
 from broker.observe.figures.catalogue import FIGURES
-from broker.settings import defaults
+from broker.settings import Section, defaults
 from tests.support.tools import load
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -43,6 +43,11 @@ def test_the_page_of_settings_has_each_setting_and_its_variable() -> None:
         assert f"## `[[{table}]]`" in page
     row = next(line for line in page.splitlines() if line.startswith("| `limits.max_packet_size` |"))
     assert "| whole number, 0 to 267,386,884 | `1048576` | Bytes of the largest packet accepted" in row
+
+
+def test_every_setting_tells_what_it_is() -> None:
+    for model in tool.subclasses(Section):
+        assert tool.docstrings(model).keys() == model.model_fields.keys() - {"type"}, model
 
 
 def test_the_page_of_commands_has_each_command_with_its_options() -> None:

@@ -192,8 +192,6 @@ class TestTogether:
         keys += [f"listener[].tls.more[].{key}" for key in Certificate.model_fields]
         for key in keys:
             assert len(allowed(key).split()) >= 2, key
-        for model in (Listener, Tls, Certificate):
-            assert all(field.description for field in model.model_fields.values())
 
     def test_they_cannot_be_changed_afterwards(self) -> None:
         listener = Listener(url="mqtts://h", tls=CERTIFIED)

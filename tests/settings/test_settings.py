@@ -119,12 +119,6 @@ class TestModels:
         with pytest.raises(ValidationError):
             Queue(stall_timeout=value)
 
-    def test_every_setting_tells_what_it_is(self) -> None:
-        models: list[type[Section]] = [*section_models().values(), QueueRuleSettings, Upstream]
-        for model in models:
-            for key, field in model.model_fields.items():
-                assert field.description, f"{model.__name__}.{key}"
-
     def test_a_client_identifier_of_23_bytes_can_always_be_used(self) -> None:
         """A server has to accept identifiers of 1 to 23 bytes [MQTT-3.1.3-5], so no setting may forbid them."""
         for length in (1, 22):

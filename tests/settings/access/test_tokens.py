@@ -116,7 +116,6 @@ def test_which_services_are_spoken_to_in_clear(url: str, clear: bool) -> None:
 
 def test_every_key_can_say_what_is_allowed() -> None:
     for model in (JwtTable, HttpTable):
-        for key, field in model.model_fields.items():
+        for key in model.model_fields:
             if key != "type":
-                assert field.description, key
                 assert len(allowed(f"authenticator[].{key}").split()) >= 3, key
