@@ -32,10 +32,11 @@ TAKE: Final = (
     " WHERE lease_until < clock_timestamp() OR ($3 AND node = $1) RETURNING epoch, groups, wall, ahead"
 )
 TAKEN: Final = (
-    "SELECT node, lease_until, extract(epoch FROM lease_until - clock_timestamp())::float8,"
+    "SELECT node, lease_until,"
+    " extract(epoch FROM lease_until)::float8 - extract(epoch FROM clock_timestamp())::float8,"
     " coalesce(to_jsonb(owner)->>'adopter', '') FROM owner"
 )
-"""Tables of version 1 have no `adopter`."""
+"""Tables of version 1 have no `adopter`. A lease that was given up is over since -infinity."""
 OWN: Final = "UPDATE owner SET mesh = $2, adopter = '' WHERE epoch = $1"
 CLAIM: Final = (
     "UPDATE owner SET groups = groups + 1, lease_until = clock_timestamp() + $3 * interval '1 second'"
@@ -170,7 +171,7 @@ class Database:
                 # Its sessions are on their way to another node: what is left is free when they are there.
                 if seen is None:
                     notice(f"{self.place}: its sessions go to {adopter}; this broker starts when they are there")
-            elif seen is not None and until != seen:
+            elif seen is not None and until != seen and left > 0:
                 raise StoreError(
                     f"{self.place} is in use by {node}: stop that one, or name another schema (store.name)"
                 )

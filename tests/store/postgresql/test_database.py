@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -15,11 +15,14 @@ from broker.store import StoreError
 from broker.store.groups import committing
 from broker.store.postgresql import database as database_module
 from broker.store.postgresql import opening, reading, schema, sweeping, writing
-from broker.store.postgresql.database import Database
+from broker.store.postgresql.database import NO_ANSWER, Database
 from tests.store.postgresql.place import Proxy, ask, count, kill, make, opened
 from tests.store.sqlite.place import Listener, delivery, message, see
 from tests.support import postgresql
 from tests.support.waiting import until
+
+SOON: Final = 0.3
+"""Seconds after which no answer is none. Whoever waits for an answer that comes has `NO_ANSWER` of them."""
 
 
 class Wanted(Fetch):
@@ -89,12 +92,13 @@ async def test_connections_that_break_all_the_time(name: str, proxy: Proxy) -> N
 
 async def test_a_database_that_stands_still(name: str, proxy: Proxy) -> None:
     """Nobody answers, as behind a firewall that forgot the connection: that is told, and another one is made."""
-    store = await opened(name, url=await proxy.start(), stall_timeout=0.3)
+    store = await opened(name, url=await proxy.start())
     listener, commits = store.listener, store.journal.commits
     assert isinstance(listener, Listener)
     assert commits is not None
     store.journal.session_kept("c", Principal("u"), 300, 0.0)
     await store.flush()
+    store._database.timeout = SOON
     proxy.stand_still()
     store.journal.queued("c", delivery(b"1"))
     with pytest.raises(StoreError):
@@ -103,6 +107,7 @@ async def test_a_database_that_stands_still(name: str, proxy: Proxy) -> None:
     assert commits.refuses(True)
     assert listener.reasons
     assert all("postgresql://127.0.0.1" in reason and "canopy@" not in reason for reason in listener.reasons)
+    store._database.timeout = NO_ANSWER
     proxy.go_on()
     await until(lambda: commits.committed == commits.told)
     assert (commits.failed, await count(name, "delivery")) == (False, 1)
@@ -114,12 +119,14 @@ async def test_a_start_does_not_wait_for_ever(name: str, proxy: Proxy) -> None:
     url = await proxy.start()
     proxy.stand_still()
     with pytest.raises(StoreError, match="cannot be reached"):
-        await make(name, url=url, stall_timeout=0.3).open(lambda: 0.0)
+        await make(name, url=url, stall_timeout=SOON).open(lambda: 0.0)
     proxy.go_on()
-    store = await opened(name, url=url, stall_timeout=0.3)
+    store = await opened(name, url=url)
+    store._database.timeout = SOON
     proxy.stand_still()
     with pytest.raises(StoreError, match="cannot be reached"):
         await store.load()
+    store._database.timeout = NO_ANSWER
     proxy.go_on()
     await store.close()
 
@@ -139,7 +146,7 @@ async def test_an_outage_is_told_with_nothing_to_write(name: str, proxy: Proxy) 
 
 async def test_a_store_that_is_closed_without_a_database_is_taken_up_again(name: str, proxy: Proxy) -> None:
     """A broker object that is stopped and started again has its sessions still: what it told is written then."""
-    store = await opened(name, url=await proxy.start(), stall_timeout=0.5)
+    store = await opened(name, url=await proxy.start())
     store.journal.session_kept("c", Principal("u"), 300, 0.0)
     await store.flush()
     proxy.open = False
