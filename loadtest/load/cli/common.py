@@ -250,9 +250,8 @@ def play_and_report(job: Job, output: Output) -> None:
 
     from rich.console import Console
 
-    from loadtest.load import report
     from loadtest.load.engine.running import PlayError, own_limit, play
-    from loadtest.load.report import exports, live
+    from loadtest.load.report import exports, files, live
     from loadtest.load.scenario import thresholds
 
     job = replace(job, thresholds=output.thresholds, strict=output.strict)
@@ -264,10 +263,10 @@ def play_and_report(job: Job, output: Output) -> None:
     console = Console(stderr=False)
     folder = output.folder or Path("canopy-load") / f"{job.scenario.name}-{stamp()}"
     try:
-        report.check(folder)
+        files.check(folder)
         for file in (output.junit, output.csv, output.prometheus):
             if file is not None:
-                report.check(file.parent)
+                files.check(file.parent)
         if output.records:
             job = replace(job, records=str(folder / "records"))
         if output.calibrate:
@@ -275,7 +274,7 @@ def play_and_report(job: Job, output: Output) -> None:
         with live.audience(console, job.scenario, str(job.targets[0])) as audience:
             told = audience if output.prometheus is None else exports.Metrics(audience, job.scenario, output.prometheus)
             result = play(job, told)
-        files = report.write(result, folder)
+        written = files.write(result, folder)
         for path, form in (
             (output.junit, exports.junit),
             (output.csv, exports.csv_seconds),
@@ -285,10 +284,10 @@ def play_and_report(job: Job, output: Output) -> None:
                 exports.write(path, form(result))
     except PlayError as error:
         fail(str(error))
-    except report.ReportError as error:
+    except files.ReportError as error:
         fail(str(error))
     console.print(live.summary(result))
-    console.print(f"report: {files.page}", soft_wrap=True, highlight=False)
+    console.print(f"report: {written.page}", soft_wrap=True, highlight=False)
     raise typer.Exit(exit_code(result, output.strict))
 
 

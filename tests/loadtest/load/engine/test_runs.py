@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from loadtest.load import report
 from loadtest.load.compare.generator_limit import LimitError, OwnLimit
 from loadtest.load.engine import running
 from loadtest.load.engine import worker as worker_module
@@ -21,6 +20,7 @@ from loadtest.load.engine.job import Target
 from loadtest.load.engine.process_messages import Assignment, Connect, Finish, Interval, Outcome, Start, Stop
 from loadtest.load.engine.schedule import NEVER
 from loadtest.load.engine.worker import Worker
+from loadtest.load.report import files
 from tests.loadtest.load.playing import reader, scenario, sender, stage
 
 
@@ -137,10 +137,10 @@ def test_a_port_that_is_none_is_not_another() -> None:
 
 
 def test_a_folder_that_cannot_be_written_to_is_known_before_the_run(tmp_path: Path) -> None:
-    report.check(tmp_path / "a" / "b")
+    files.check(tmp_path / "a" / "b")
     assert list(tmp_path.iterdir()) == [], "and it leaves nothing"
     (tmp_path / "file").write_text("")
-    with pytest.raises(report.ReportError, match="cannot be written"):
-        report.check(tmp_path / "file" / "a")
-    with pytest.raises(report.ReportError, match="cannot be written"):
-        report.check(Path("/proc/nothing/a"))
+    with pytest.raises(files.ReportError, match="cannot be written"):
+        files.check(tmp_path / "file" / "a")
+    with pytest.raises(files.ReportError, match="cannot be written"):
+        files.check(Path("/proc/nothing/a"))

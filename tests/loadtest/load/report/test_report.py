@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from loadtest.load.report import Files, ReportError, columns, files, write
+from loadtest.load.report import columns, files
+from loadtest.load.report.files import Files, ReportError, write
 from loadtest.load.report.result import Result
 from tests.loadtest.load.results import ATTACK, SCENARIO, empty_result, full_result
 

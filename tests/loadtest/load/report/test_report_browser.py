@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.load.report import write
+from loadtest.load.report.files import write
 from tests.loadtest.load.report.browser import Opened, opened
 from tests.loadtest.load.results import ATTACK, empty_result, full_result
 
