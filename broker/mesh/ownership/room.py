@@ -63,7 +63,6 @@ COMPARED_BYTES: Final = 65_536
 MOST_READ: Final = 268_435_456
 """Bytes of messages that are read from disk to go along with one session, if nothing else is said."""
 
-
 MOST_MISSED: Final = 8_388_608
 """Bytes of topic filters of sessions that have moved without some node, if nothing else is said."""
 

@@ -10,7 +10,7 @@ import pytest
 from broker.core.queues.delivery import Delivery
 from broker.core.queues.message import Message
 from broker.core.queues.requests import NodeRequest, RequestMessage
-from broker.core.routing.node_tags import take_late
+from broker.core.routing.remote.node_tags import take_late
 from broker.mesh.links import late
 from broker.mesh.links.late import hand_over, waiting
 from broker.mesh.links.session import NodeSession
