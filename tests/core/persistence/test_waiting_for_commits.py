@@ -439,6 +439,34 @@ def test_what_the_send_quota_left_waiting_stays_behind_what_is_not_kept_yet(hous
     assert client.payloads() == [b"first", b"second"]
 
 
+@pytest.mark.parametrize("acknowledged", [False, True])
+def test_what_the_send_quota_left_waiting_stays_behind_what_was_sent(house: House, acknowledged: bool) -> None:
+    """The connection ends twice: before anything is committed, and after some have been sent [MQTT-4.6.0-6]."""
+    client = house.receiver()
+    other = house.client("pub")
+    for payload in (b"1", b"2", b"3", b"4"):
+        other.publish("t/1", payload, 2)
+    client.cut()
+    client.answering = False
+    client.connect(clean=False, expiry=EXPIRY, receive_maximum=2, settle=False)
+    house.network.settle()
+    house.commit()
+    assert client.payloads() == [b"1", b"2"]
+    if acknowledged:
+        for kind in (PUBREC, PUBCOMP):
+            client.send(Ack(kind, 1))
+            house.network.settle()
+            house.commit()
+        assert client.payloads() == [b"3"]
+    client.cut()
+    client.answering = True
+    client.connect(clean=False, expiry=EXPIRY, settle=False)
+    house.network.settle()
+    house.commit()
+    # That what had been sent came again before was seen by the client's judge.
+    assert client.payloads() == ([b"4"] if acknowledged else [b"3", b"4"])
+
+
 def test_our_pubrel_waits_until_it_is_kept_that_pubrec_came(house: House) -> None:
     """[MQTT-4.3.3-4]"""
     client = house.receiver()

@@ -60,6 +60,8 @@ class HeldDeliveries(Waiter):
         number: i64 = self._commits.told if waits else 0
         if not line:
             if number <= self._commits.committed:
+                if delivery.attempts == 0:
+                    self._inflight.move_behind(delivery)
                 outbox.push(delivery)
                 return
             self._outbox = outbox
@@ -100,10 +102,10 @@ class HeldDeliveries(Waiter):
         """The connection is over: none of them was sent. They stay before `unsent`, whose turn had not come."""
         self._commits.leave(self)
         self._outbox = None
-        if self._line:
-            for delivery in (*(held.delivery for held in self._line), *unsent):
-                if delivery.qos == 2 and delivery.attempts == 0 and self._is_in_flight(delivery):
-                    self._inflight.move_behind(delivery)
+        # Also where the line is empty: what has left it stands behind them.
+        for delivery in (*(held.delivery for held in self._line), *unsent):
+            if delivery.qos == 2 and delivery.attempts == 0 and self._is_in_flight(delivery):
+                self._inflight.move_behind(delivery)
         self._line.clear()
 
     def _is_in_flight(self, delivery: Delivery) -> bool:
