@@ -1,6 +1,8 @@
 """One connection to another node, without the pipe: this node is the client, and publishes.
 
 Owns what is said to the node but for messages: those are its session's. The node's ServerProtocol is at the other end.
+Promises, with a store: the PUBREL of a message that is kept leaves when the store knows that the node has the message,
+so that a process which begins from the store does not publish again what the node has released [MQTT-4.3.3-6].
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.packets import PUBREL, V5, Connack, Connect
 from broker.core.codec.properties import MAXIMUM_PACKET_SIZE, MAXIMUM_QOS, RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL
 from broker.core.queues.live.outbox import Outbox
+from broker.core.queues.windows.held_answers import HeldAnswers
 from broker.core.routing.router import Router
 from broker.mesh.links.session import NodeSession
 from broker.upstream.protocol.client import CLOSED, CONNECTED, ClientProtocol
@@ -39,6 +42,17 @@ class NodeProtocol(ClientProtocol):
         self._expiry = expiry
         self._clean_start = False
         outbox.v5 = True
+        self._held: HeldAnswers | None = None
+        if router.commits is not None:
+            self._held = outbox.held = HeldAnswers(outbox, router.commits)
+
+    def ended(self, was_connected: bool) -> None:
+        """As in `ClientProtocol`."""
+        del was_connected
+        if self._held is not None:
+            self.outbox.held = None
+            self._held.drop()
+            self._held = None
 
     def hello(self, clean_start: bool) -> bytes:
         """The CONNECT. The node knows by the pipe who it is from."""

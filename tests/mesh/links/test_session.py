@@ -86,6 +86,27 @@ def test_what_has_waited_is_kept_until_the_node_has_it_and_what_follows_is_not()
     assert a.other.got == [*range(10)]
 
 
+def test_what_is_kept_is_released_when_the_store_knows_that_the_node_has_it() -> None:
+    """A process that begins before does not publish again what the node has released [MQTT-4.3.3-6]."""
+    a = node()
+    a.lose()
+    for number in range(2):
+        a.publisher.publish("x/2", b"%d" % number, 2)
+    a.commit()
+    a.connect(window=1)  # the second waits, and is kept
+    a.commit()
+    a.act()
+    a.hear()
+    assert a.wire is not None
+    assert not a.wire.there
+    a.kill()
+    a.connect()
+    a.commit()
+    a.finish()
+    assert a.other.got == [0, 1]
+    assert a.other.known == set()
+
+
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_process_goes_on_with_packet_identifiers_only_where_the_store_had_them_all(at_once: bool) -> None:
     """The node knows one of a QoS 2 publish that the store never had: it does not take the next message for that one.
