@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import zenoh
 
+from broker.mesh.zenoh import threads
 from broker.mesh.zenoh.reconnecting import Reconnector
 from broker.settings.brokers.mesh import Mesh
 
@@ -167,6 +168,7 @@ class MeshSession:
                 self.seen.append(node)
 
     def _on_frame(self, sample: zenoh.Sample) -> None:
+        threads.CALLERS.keep()
         self._heard(str(sample.key_expr), sample.payload.to_bytes())
 
     def _on_token(self, sample: zenoh.Sample) -> None:
