@@ -164,12 +164,9 @@ def serve(
     # A log that nobody reads must not hold up the broker.
     writer = BackgroundWriter(sys.stderr)
     logs.configure(settings.log.level, settings.log.format, writer)
-    try:
-        # Nothing but the file can have changed.
-        read = None if config is None else lambda: load_settings(config, changes, addresses)
-        _run(settings, _maker(settings, read, writer), read)
-    finally:
-        writer.close()
+    # Nothing but the file can have changed.
+    read = None if config is None else lambda: load_settings(config, changes, addresses)
+    _run(settings, read, writer)
 
 
 def _maker(
@@ -449,11 +446,17 @@ def _or_fail(read: Callable[[], Result]) -> Result:
         fail(str(error), MISUSED)
 
 
-def _run(settings: Settings, make: Callable[[Settings], daemon.Service], read: Callable[[], Settings] | None) -> None:
+def _run(settings: Settings, read: Callable[[], Settings] | None, writer: BackgroundWriter) -> None:
     from broker.app import StartupError
 
+    failure: Exception | None = None
     try:
-        daemon.run(settings, make, read=read)
+        daemon.run(settings, _maker(settings, read, writer), read=read)
     except (daemon.DaemonError, StartupError) as error:
+        failure = error
+    finally:
+        writer.close()
+    # After the last line of the log, which may say more of it.
+    if failure is not None:
         # All at once: who starts a broker for the first time has several files to make.
-        fail(to_be_made(settings) or str(error))
+        fail(to_be_made(settings) or str(failure))

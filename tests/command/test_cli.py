@@ -24,6 +24,7 @@ from broker.command import cli
 from broker.configuration import reading as configuration
 from broker.configuration.reading import SettingsError, load_settings
 from broker.process import daemon, logs
+from broker.process.logwriter import BackgroundWriter
 from broker.settings import Settings
 from canopy import __version__, build_info
 from tests.support.daemon import environment
@@ -222,6 +223,26 @@ class TestServe:
     def test_without_a_file_nothing_is_read_again(self, stand_in: type[StandIn]) -> None:
         assert canopy("serve", "--set=mqtt.max_inflight=6").exit_code == 0
         assert stand_in.reads == [None]
+
+    def test_why_a_start_failed_is_told_after_the_log(
+        self, stand_in: type[StandIn], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also where the log's thread comes late."""
+
+        class Late(BackgroundWriter):
+            def _run(self) -> None:
+                with self._ready:
+                    self._ready.wait_for(lambda: self._closing)
+                super()._run()
+
+        def configure(level: object, form: object, writer: Late) -> None:
+            del level, form
+            writer.write("a line of the log\n")
+
+        monkeypatch.setattr(cli, "BackgroundWriter", Late)
+        monkeypatch.setattr(logs, "configure", configure)
+        stand_in.failure = StartupError("port 1883 is in use")
+        assert canopy("serve").stderr.splitlines() == ["a line of the log", "canopy: port 1883 is in use"]
 
     @pytest.mark.parametrize(
         "failure", [StartupError("port 1883 is in use"), daemon.DaemonError("port 1883 is in use")]
