@@ -20,6 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from broker.core.codec import packets as p
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.counters import EXPIRED, FULL_MESSAGES, GLOBAL
+from broker.core.persistence.pages import FETCHED, FETCHED_BYTES, PAGE_BYTES
+from broker.core.persistence.pages import PAGE as PAGE_OF_ALL
 from broker.core.queues.policies.queue_policy import DROP_OLDEST
 from broker.store.sqlite import SqliteStore
 from broker.store.tools.exporting import lines
@@ -524,6 +526,27 @@ def test_pages_wait_until_memory_has_room_for_them(all_: Paged) -> None:
     all_.network.router.sweep(all_.network.now)
     all_.all_comes()
     assert came(client) == list(range(20))
+
+
+def test_what_is_read_ahead_is_bounded_in_bytes_too(all_: Paged) -> None:
+    """A client that is back and takes nothing has no more of it in memory than of short messages: about a page."""
+    all_.store._pages.page, all_.store._pages.fetched = PAGE_OF_ALL, FETCHED
+    client = away(all_)
+    publish(all_, *range(IN_MEMORY))
+    talks = all_.clients["a"]
+    for number in range(IN_MEMORY, 30):
+        talks.post("t", b"%-100000d" % number, 1)
+        all_.network.settle()
+        all_.commit()
+    client.answering = False
+    client.connect(clean=False, expiry=1_000, receive_maximum=1)
+    all_.all_comes()
+    queue = all_.network.session("x").queue
+    assert (len(client.inbox), queue.messages) == (1, 29)
+    assert queue.bytes_in_memory < PAGE_BYTES + FETCHED_BYTES
+    client.cut()
+    client.answering = True
+    assert taken(all_, client) == [0, *range(30)]
 
 
 def test_a_broker_stops_while_pages_are_read_and_starts_again(all_: Paged) -> None:

@@ -21,7 +21,7 @@ from broker.core.counters import (
 )
 from broker.core.permissions import Permissions
 from broker.core.persistence.journal import Journal
-from broker.core.persistence.pages import Page, Pages
+from broker.core.persistence.pages import PAGE_BYTES, Page, Pages
 from broker.core.principal import Principal
 from broker.core.queues.delivery import DROPPED, Delivery, SubscriptionQueue
 from broker.core.queues.disk_queue import DiskQueue, PagedQueue, is_pageable
@@ -212,9 +212,11 @@ class SessionQueue(PagedQueue):
         self._begin_disk(pages).restore(page, qos0)
 
     def ask_disk(self, outbox: Outbox) -> None:
-        """Have what is on disk alone be read while there is still something before it."""
+        """Have what is on disk alone be read while there is still something before it: less than a page."""
         disk = self.disk
-        if disk is not None and self.pages is not None and self.journal is not None and self._ahead < self.pages.page:
+        if disk is None or self.pages is None or self.journal is None:
+            return
+        if self._ahead == 0 or (self._ahead < self.pages.page and self.bytes_in_memory < PAGE_BYTES):
             disk.ask(self.journal, outbox)
 
     def count(self, messages: i64, size: i64) -> None:
