@@ -89,7 +89,7 @@ class ConnectionTable:
 
         That is told by False.
         """
-        admission = self._admission
+        admission = self._limits(connection)
         if self.closed or (admission is not None and not self._admit(connection, admission)):
             self.connections.add(connection)
             return False
@@ -97,6 +97,10 @@ class ConnectionTable:
         if self.onlooker is not None:
             self.onlooker.joined(connection)
         return True
+
+    def _limits(self, connection: Client) -> Admission | None:
+        """What a connection counts against. Nodes count against nothing: clients must not keep them out."""
+        return None if connection.terms.node else self._admission
 
     def _admit(self, connection: Client, admission: Admission) -> bool:
         """Count a connection against the limits; what its CONNECT is to be told stands with its protocol."""
@@ -178,7 +182,7 @@ class ConnectionTable:
         protocol = connection.protocol
         cause = protocol.close_cause
         self.ends[cause] = self.ends.get(cause, 0) + 1
-        admission = self._admission
+        admission = self._limits(connection)
         if admission is not None:
             self._half_open.pop(connection, None)
             if protocol.refused:
@@ -201,7 +205,7 @@ class ConnectionTable:
         self.connections.discard(connection)
         if self.onlooker is not None:
             self.onlooker.left(connection)
-        admission = self._admission
+        admission = self._limits(connection)
         if admission is not None:
             self._closing.pop(connection, None)
             if connection.protocol.refused:

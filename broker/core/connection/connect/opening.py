@@ -122,9 +122,12 @@ def open_session(
     mount = principal.mount
     earlier = router.sessions.get(client_id)
     identity.check_owner(earlier, principal.user_name, router.limits, now)
-    handshake.check_session(connect, client_id, principal, router, now)
+    if not origin.node:
+        # Clients that fill all the room there is must not keep a node out.
+        handshake.check_session(connect, client_id, principal, router, now)
     if earlier is None or earlier.outbox is None:
-        handshake.check_room(router)
+        if not origin.node:
+            handshake.check_room(router)
     else:
         peer = earlier.outbox.peer
         assert peer is not None
