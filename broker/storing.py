@@ -111,12 +111,17 @@ def kept(settings: Settings) -> str:
 def unusable(settings: Settings) -> list[str]:
     """Why a broker that is started here cannot have its store, a line each. Changes nothing.
 
-    What can be seen of the folder alone; whether the file is a store, and of which version, is for the start to say,
-    and so is whether a database can be reached.
+    It looks at the folder and at the first bytes of the file. Only a start finds damage further on, and whether a
+    database can be reached.
     """
-    why = unwritable("store.path", settings.store.path) if settings.store.path else ""
     if settings.store.url:
         why = _without_driver()
+    elif settings.store.path:
+        from broker.store.sqlite.opening import fault
+
+        why = unwritable("store.path", settings.store.path) or fault(Path(settings.store.path))
+    else:
+        why = ""
     return [why] if why else []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from broker.security.rules.rule import RECEIVE, Rule
 from broker.settings import Address, Settings, Shutdown, Sys
 from broker.store import MemoryStore
 from broker.store.sqlite import SqliteStore
+from broker.store.sqlite.opening import open_store
 from broker.storing import StoreWatch
 from tests.e2e import wire
 from tests.e2e.wire import Peer
@@ -179,6 +181,24 @@ class TestSettings:
         for folder in (tmp_path, tmp_path / "new" / "er"):
             assert storing.unusable(Settings.model_validate({"store": {"path": str(folder)}})) == []
         assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(
+        ("statement", "line"),
+        [
+            ("PRAGMA user_version = 99", " is of version 99, newer than this broker's "),
+            ("PRAGMA application_id = 7", " is another program's SQLite file: name another directory"),
+        ],
+    )
+    def test_a_file_that_no_start_would_use(self, tmp_path: Path, statement: str, line: str) -> None:
+        open_store(tmp_path, "full").close()
+        settings = Settings.model_validate({"store": {"path": str(tmp_path)}})
+        assert storing.unusable(settings) == []
+        db = sqlite3.connect(tmp_path / "canopy.db")
+        db.execute(statement)
+        db.close()
+        assert line in storing.unusable(settings)[0]
+        (tmp_path / "canopy.db").write_bytes(b"garbage")
+        assert " is not an SQLite file: move it away" in storing.unusable(settings)[0]
 
     @pytest.mark.parametrize("below", ["", "s"])
     def test_a_file_is_no_folder(self, tmp_path: Path, below: str) -> None:

@@ -183,8 +183,33 @@ def _check(path: Path) -> bool:
         # It was being made when the process died.
         return True
     if head[:16] != MAGIC:
-        raise StoreError(f"{path} is no SQLite file: move it away, or restore it from a backup")
+        raise StoreError(f"{path} is not an SQLite file: move it away, or restore it from a backup")
     return False
+
+
+def fault(directory: Path) -> str:
+    """Why the file of a store cannot be used, as far as its first bytes say; empty: it can. Changes nothing."""
+    try:
+        path = _file(directory)
+        if _check(path):
+            return ""
+        with path.open("rb") as file:
+            head = file.read(100)
+    except (StoreError, OSError) as error:
+        return str(error)
+    # https://www.sqlite.org/fileformat.html: user version and application ID in the header.
+    version, application = int.from_bytes(head[60:64], "big"), int.from_bytes(head[68:72], "big")
+    if application not in (0, APPLICATION):
+        return str(_of_another_program(path))
+    return str(_newer(path, version)) if application == APPLICATION and version > VERSION else ""
+
+
+def _of_another_program(path: Path) -> StoreError:
+    return StoreError(f"{path} is another program's SQLite file: name another directory as store.path")
+
+
+def _newer(path: Path, version: int) -> StoreError:
+    return StoreError(f"{path} is of version {version}, newer than this broker's {VERSION}: run the newer broker")
 
 
 def _connect(path: Path, new: bool, synchronous: str) -> sqlite3.Connection:
@@ -204,9 +229,7 @@ def _connect(path: Path, new: bool, synchronous: str) -> sqlite3.Connection:
             _make(db, path)
         version = int(db.execute("PRAGMA user_version").fetchone()[0])
         if version > VERSION:
-            raise StoreError(
-                f"{path} is of version {version}, newer than this broker's {VERSION}: run the newer broker"
-            )
+            raise _newer(path, version)
         if version < VERSION:
             _migrate(db, path, version)
         db.execute("PRAGMA journal_mode = WAL")
@@ -253,7 +276,7 @@ def _ours(db: sqlite3.Connection, path: Path) -> bool:
     if application == APPLICATION:
         return True
     if application != 0 or db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-        raise StoreError(f"{path} is another program's SQLite file: name another directory as store.path")
+        raise _of_another_program(path)
     return False
 
 
@@ -325,7 +348,7 @@ REMEDIES: Final = {
     sqlite3.SQLITE_BUSY: "another program is writing it: end that one",
     sqlite3.SQLITE_LOCKED: "another program is writing it: end that one",
     sqlite3.SQLITE_CORRUPT: "it is damaged: restore it from a backup",
-    sqlite3.SQLITE_NOTADB: "it is no SQLite file, or its first page is damaged: restore it from a backup",
+    sqlite3.SQLITE_NOTADB: "it is not an SQLite file, or its first page is damaged: restore it from a backup",
     sqlite3.SQLITE_PERM: "no permission: let the broker's user read and write it",
 }
 """What to do, by the primary code of SQLite's error."""

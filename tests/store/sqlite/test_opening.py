@@ -67,7 +67,7 @@ async def test_a_file_where_the_directory_should_be(tmp_path: Path) -> None:
 
 async def test_a_file_that_is_no_sqlite_file(tmp_path: Path) -> None:
     (tmp_path / "canopy.db").write_bytes(b"retained messages: none\n" * 100)
-    assert "is no SQLite file" in await refusal(tmp_path)
+    assert "is not an SQLite file" in await refusal(tmp_path)
 
 
 async def test_a_file_of_another_program(tmp_path: Path) -> None:

@@ -349,7 +349,7 @@ def test_where_there_is_no_store(tmp_path: Path, command: str) -> None:
 @pytest.mark.parametrize("command", ["info", "verify", "export"])
 def test_a_file_that_is_none_of_ours(tmp_path: Path, command: str) -> None:
     (tmp_path / "canopy.db").write_bytes(b"x" * 5_000)
-    assert "is no SQLite file" in canopy(command, tmp_path, code=1)
+    assert "is not an SQLite file" in canopy(command, tmp_path, code=1)
     (tmp_path / "canopy.db").unlink()
     damage(tmp_path, "CREATE TABLE x (y)")
     assert "is no store of Canopy" in canopy(command, tmp_path, code=1)
