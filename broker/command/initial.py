@@ -44,7 +44,7 @@ class Use(NamedTuple):
 USES: Final = {
     "dev": Use(
         "dev.toml",
-        "a developer's machine: everything can be looked at, nothing is reached from outside",
+        "a developer's machine: web page, WebSocket and a detailed log, for this machine only",
         (),
         ("canopy ctl status", "mosquitto_sub -h 127.0.0.1 -t 'demo/#' -v"),
     ),
@@ -52,21 +52,21 @@ USES: Final = {
         "edge.toml",
         "a small machine in a local network, linked to a broker in the cloud",
         ("install -m 600 /dev/null {folder}/cloud.password   # and write the password of the link into it",),
-        ("canopy ctl upstream   # with [http] in the settings",),
+        ("canopy ctl upstream   # needs [http] in the settings",),
     ),
     "public": Use(
         "secure.toml",
         "a broker on the internet: TLS, users with passwords, rules",
         (
-            MADE_FOR_TRYING + "   # to try it with; then your own",
+            MADE_FOR_TRYING + "   # for a test; then use your own",
             "canopy passwd --create {folder}/passwd admin",
         ),
         ("mosquitto_sub -h localhost -p 8883 --cafile {folder}/server.pem -u admin -P PASSWORD -t '#' -v",),
     ),
     "recorder": Use(
         "recorder.toml",
-        "everything that goes through the broker is kept as Parquet, for analysis",
-        ("pip install '.[record]'   # in a clone of Canopy, where pyarrow is missing",),
+        "all traffic is recorded as Parquet files, for analysis",
+        ("pip install '.[record]'   # in a clone of Canopy, if pyarrow is missing",),
         ("canopy record stats canopy-record",),
     ),
 }
@@ -101,7 +101,7 @@ def write(use: str, output: Path) -> None:
         with output.open("x", encoding="utf-8") as opened:
             opened.write(text)
     except FileExistsError:
-        raise InitError(f"{output}: is there already, and stays as it is") from None
+        raise InitError(f"{output}: exists already, and was not changed") from None
     except OSError as error:
         raise InitError(f"{output}: cannot be written: {error.strerror or error}") from None
 

@@ -66,7 +66,7 @@ def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
     file.write_text("mine")
     result = canopy("init", "edge", "--output", str(file))
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"canopy: {file}: is there already, and stays as it is\n"
+    assert result.stderr == f"canopy: {file}: exists already, and was not changed\n"
     assert file.read_text() == "mine"
 
 
