@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 import typer
 
@@ -41,7 +41,13 @@ BANS: Final[Columns] = {
     "reason": lambda of: of["reason"],
 }
 
-Who = Annotated[str, typer.Argument(metavar="WHO", show_default=False)]
+How: TypeAlias = Annotated[Kind, typer.Argument(metavar="KIND", show_default=False)]
+Who: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="WHO", help="A client identifier, user name, IP address, or network (10.0.0.0/8).", show_default=False
+    ),
+]
 
 
 @asking
@@ -53,7 +59,7 @@ def bans(context: typer.Context, limit: Limit = 100) -> None:
 @asking
 def ban(
     context: typer.Context,
-    kind: Kind,
+    kind: How,
     who: Who,
     how_long: Annotated[
         float | None,
@@ -65,10 +71,11 @@ def ban(
     body = {"as": KINDS[kind], "who": who, "reason": reason}
     if how_long is not None:
         body["until"] = (datetime.now(UTC) + timedelta(seconds=how_long)).isoformat()
-    facts(context, options(context).api().call("POST", "/banned", body))
+    made = options(context).api().call("POST", "/banned", body)
+    facts(context, made if options(context).as_json else {name: of(made) for name, of in BANS.items()})
 
 
 @asking
-def unban(context: typer.Context, kind: Kind, who: Who) -> None:
+def unban(context: typer.Context, kind: How, who: Who) -> None:
     """Lift a ban, including one for guessed passwords."""
     options(context).api().call("DELETE", f"/banned/{KINDS[kind]}/{named(who)}")

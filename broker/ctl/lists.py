@@ -78,7 +78,7 @@ def facts(context: typer.Context, found: dict[str, Any]) -> None:
         return
     wide = max((len(name) for name in found), default=0)
     for name, value in found.items():
-        typer.echo(f"{name:<{wide}}  {_cell(name, value)}".rstrip())
+        typer.echo(f"{name:<{wide}}  {_cell(name, value) or '-'}")
 
 
 def _cell(name: str, value: object) -> str:

@@ -39,6 +39,15 @@ NODES: Final[Columns] = {
     "dropped": lambda of: of["dropped"],
 }
 
+MESH: Final = {
+    "told": "filters sent",
+    "left_out": "filters replaced by wider ones",
+    "sessions_in": "sessions from other nodes",
+    "sessions_out": "sessions to other nodes",
+    "claims_unanswered": "timed out waiting for nodes",
+}
+"""What the figures of a mesh are called in the terminal."""
+
 WORKERS: Final[Columns] = {
     "worker": lambda of: of["name"],
     "pid": lambda of: of["pid"],
@@ -68,7 +77,7 @@ class Method(StrEnum):
 def status(context: typer.Context) -> None:
     """Show the broker's version and state. The exit code is 3 if clients should not connect to it."""
     told = options(context).api().call("GET", "/status")
-    facts(context, told)
+    facts(context, told if options(context).as_json else {**told, "uptime": f"{told['uptime']:,} s"})
     if not told["ready"]:
         raise typer.Exit(SOME)
 
@@ -107,7 +116,7 @@ def mesh(context: typer.Context) -> None:
     if options(context).as_json:
         typer.echo(json.dumps(told))
     else:
-        facts(context, {name: value for name, value in told.items() if name != "nodes"})
+        facts(context, {MESH.get(name, name): value for name, value in told.items() if name != "nodes"})
         if told["nodes"]:
             table(NODES, told["nodes"])
     if any(node["state"] != "connected" for node in told["nodes"]):
@@ -128,7 +137,7 @@ def reload(context: typer.Context) -> None:
 @asking
 def log_level(
     context: typer.Context,
-    level: Level,
+    level: Annotated[Level, typer.Argument(metavar="LEVEL", show_default=False)],
     how_long: Annotated[
         float, typer.Option("--for", parser=seconds, metavar="TIME", help="For how long: 30s, 5m, 1h.")
     ] = 600.0,
@@ -189,7 +198,7 @@ def _of_workers(context: typer.Context, method: str, path: str) -> Any:
 @asking
 def api(
     context: typer.Context,
-    method: Method,
+    method: Annotated[Method, typer.Argument(metavar="METHOD", show_default=False)],
     path: Annotated[str, typer.Argument(metavar="PATH", help="Path below /api/v5, such as '/clients?limit=5'.")],
     body: Annotated[str, typer.Argument(metavar="[BODY]", help="JSON; - reads it from standard input.")] = "",
 ) -> None:

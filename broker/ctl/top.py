@@ -84,14 +84,15 @@ def tables(lists: Sequence[dict[str, Any]]) -> Group:
     return Group(*(_table(each) for each in lists))
 
 
-def _table(found: dict[str, Any]) -> Table:
+def _table(found: dict[str, Any]) -> Table | Text:
     lag = found["by"] == "lag"
     what = "lag" if lag else f"{found['by']}/s"
-    about = "now" if lag else f"{found['seconds']:.4g} s"
-    total = "longest" if lag else "of"
-    made = Table(
-        title=f"{found['of']} by {what}, {about}, {total} {number(found['total'])}", title_justify="left", expand=True
-    )
+    about = "now" if lag else f"over {found['seconds']:.4g} s"
+    total = "longest" if lag else "total"
+    title = f"{found['of']} by {what}, {about}, {total} {number(found['total'])}"
+    if not found["data"]:
+        return Text(f"{title}: none")
+    made = Table(title=title, title_justify="left", expand=True)
     made.add_column("", ratio=1, no_wrap=True, overflow="ellipsis")
     made.add_column(what, justify="right")
     made.add_column("share", justify="right")

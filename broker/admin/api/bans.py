@@ -118,7 +118,7 @@ async def ban(call: Call) -> KnownBan:
     try:
         added = broker.router.bans.add(made, now)
     except ValueError:
-        raise ApiError(400, "BAD_REQUEST", f"who: {body.as_} takes an IP address or network") from None
+        raise ApiError(400, "BAD_REQUEST", f"who: {body.who} is not an IP address or network") from None
     if not added:
         raise ApiError(409, "QUOTA_EXCEEDED", "there are as many bans as security.max_bans allows, or 1,000 networks")
     broker.log.warning("banned by an operator", kind=body.as_, who=body.who, reason=body.reason, by=call.who.name)
@@ -140,7 +140,7 @@ async def lift(call: Call) -> None:
     try:
         there = broker.router.bans.lift(kind, who)
     except ValueError:
-        raise ApiError(400, "BAD_REQUEST", f"{kind} takes an IP address or network") from None
+        raise ApiError(400, "BAD_REQUEST", f"{who} is not an IP address or network") from None
     guessing = _guessing(broker)
     if guessing is not None:
         there = guessing.lift(kind == ADDRESS, who) or there

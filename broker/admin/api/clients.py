@@ -308,7 +308,11 @@ async def kick(call: Call) -> None:
     session = find(call.broker, call.path["client_id"])
     connection = connection_of(session)
     if connection is None:
-        raise ApiError(404, "CLIENTID_NOT_FOUND", "the client is not connected; its session is at /sessions")
+        raise ApiError(
+            404,
+            "CLIENTID_NOT_FOUND",
+            "the client is not connected; it has a session, which DELETE /sessions/… (canopy ctl end) ends",
+        )
     call.broker.log.warning("client disconnected by an operator", client_id=session.client_id, by=call.who.name)
     connection.close(ADMINISTRATIVE_ACTION, reasons.ADMINISTRATIVE_ACTION, KICKED)
 

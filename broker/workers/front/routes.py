@@ -1,7 +1,7 @@
 """What the supervisor serves: the routes of a broker, each answered by the workers that know, and some of its own.
 
-Owns the table of who is asked. Promises: what a broker's own API has is there too; what cannot be told of all workers
-together yet is refused by 501, which says how to ask one of them (`?worker=w0`).
+Owns the table of who is asked. Promises: what a broker's own API has is there too; what is not available for all
+workers together yet is refused by 501, which says how to ask one of them (`?worker=w0`).
 """
 
 from __future__ import annotations
@@ -391,6 +391,6 @@ OF_LINKS: Final = (("GET", f"{BASE}/upstreams"), ("POST", f"{BASE}/upstreams/{{n
 """Of the links, which one worker has for all."""
 
 MISSING: Final = (
-    "this cannot be told of all workers together yet: name one, in the query (?worker=w0) or by canopy ctl --worker w0 "
+    "this is not available for all workers together: name one, in the query (?worker=w0) or by canopy ctl --worker w0 "
     "(canopy ctl workers lists them)"
 )
