@@ -1,4 +1,4 @@
-"""The files that settings name and that nobody has made yet: what `canopy serve` says of them, in one line."""
+"""The files that settings name and that do not exist yet: what `canopy serve` says about them, in one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from broker.net.listening.tls import files as tls_files
 from broker.settings import Http, JwtTable, PasswordFileTable, ScramTable, Settings, called
 
-PEM: Final = "PEM files of TLS: docs/listeners.md makes some to try it with"
+PEM: Final = "PEM files of TLS: docs/listeners.md shows how to make some for a test"
 
 
 def to_be_made(settings: Settings) -> str:
@@ -23,7 +23,7 @@ def to_be_made(settings: Settings) -> str:
         seen.add(file)
     if not by_way:
         return ""
-    return "to be made first: " + "; ".join(f"{' and '.join(files)} ({way})" for way, files in by_way.items())
+    return "missing: " + "; ".join(f"{' and '.join(files)} ({way})" for way, files in by_way.items())
 
 
 def _needed(settings: Settings) -> Iterator[tuple[str, str]]:

@@ -373,6 +373,10 @@ def _about_section(fault: ErrorDetails, section: str, chosen: Mapping[str, Entry
     return f"{entry.where(*steps)}: {section}{at}: found {show(fault['ctx']['found'])}; allowed: {fault['msg']}"
 
 
+def _found(value: Any) -> str:
+    return "missing" if value is None else f"found {show(value)}"
+
+
 def _steps(part: str) -> Steps:
     """The way to a part as it is written: `listener[0].tls` → ("listener", 0, "tls")."""
     return tuple(int(number) if number else name for number, name in re.findall(r"\[(\d+)\]|([^.\[\]]+)", part))
@@ -380,7 +384,9 @@ def _steps(part: str) -> Steps:
 
 def _show_whole(entry: Entry) -> str:
     """The value of a setting. Text in place of tables, or of a URL, may hold a password anywhere."""
-    return "text" if entry.name in MAY_HIDE and isinstance(entry.value, str) else show(entry.value)
+    if entry.name in MAY_HIDE and isinstance(entry.value, str):
+        return "text (not shown: it may hold a password)"
+    return show(entry.value)
 
 
 def _keys(model: type[BaseModel], steps: Sequence[int | str]) -> Mapping[str, Any]:
@@ -410,7 +416,7 @@ def _about_part(fault: ErrorDetails, name: str, steps: Sequence[int | str], tabl
         return f"{part}: missing; allowed: {allowed(kind)}"
     rule = fault["type"] == "rule"
     if rule and fault["ctx"]["at"]:
-        return f"{part}{fault['ctx']['at']}: found {show(fault['ctx']['found'])}; allowed: {fault['msg']}"
+        return f"{part}{fault['ctx']['at']}: {_found(fault['ctx']['found'])}; allowed: {fault['msg']}"
     found = show(fault["input"]) if len(steps) > 1 else cut(to_toml(fault["input"]))
     if any(step in SECRETS for step in steps):
         found = HIDDEN

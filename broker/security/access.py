@@ -81,10 +81,8 @@ class Access(AccessControl):
         try:
             for table in settings.authenticator:
                 before = self._built.get(table)
-                if before is not None:
-                    built[table] = await before.renewed()
-                else:
-                    built[table] = await build(table, self._shared)
+                built[table] = await build(table, self._shared, before)
+                if before is None:
                     new.append(built[table])
             self._by_listener(settings, built)
         except BaseException:

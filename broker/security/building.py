@@ -69,8 +69,19 @@ LIBRARIES: Final[Mapping[type[object], str]] = {
 """Each of these brings in libraries of its own, 30 MB in all: only those that are asked for are loaded."""
 
 
-async def build(table: AuthenticatorTable, shared: Shared) -> Authenticator:
-    """The authenticator of a table. It reads the files that the table names, in a thread. Raises SecurityError."""
+async def build(table: AuthenticatorTable, shared: Shared, before: Authenticator | None = None) -> Authenticator:
+    """The authenticator of a table, or the one `before` with its files read again. Files are read in a thread.
+
+    Raises:
+        SecurityError: it cannot be used; the line names it.
+    """
+    try:
+        return await (_made(table, shared) if before is None else before.renewed())
+    except SecurityError as error:
+        raise SecurityError(f'authenticator "{called(table)}": {error}') from None
+
+
+async def _made(table: AuthenticatorTable, shared: Shared) -> Authenticator:
     name = called(table)
     if type(table) in LIBRARIES:
         # Loading reads files.

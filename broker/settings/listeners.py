@@ -321,7 +321,7 @@ class Listener(Section):
     @model_validator(mode="after")
     def _has_certificates(self) -> Listener:
         if self.tls is None and self.endpoint.tls:
-            raise wrong("a table [listener.tls] with certificate and key", ".tls", "none")
+            raise wrong("a table [listener.tls] with certificate and key", ".tls", None)
         if self.proxy_protocol != "none" and not self.proxy_from and not self.endpoint.path:
             raise wrong('the networks of the proxies, like ["127.0.0.1/32"], with proxy_protocol', ".proxy_from", [])
         if "{listener}" in self.mount and (not self.name or set(self.name) & set("/+#") or self.name.startswith("$")):

@@ -85,10 +85,11 @@ def parse_listen(url: str) -> Address:
     return Address(parts.hostname, PLAIN_PORTS[parts.scheme] if port is None else port, parts.scheme)
 
 
-def wrong(wanted: str, at: str = "", found: str | float | Sequence[str] = "") -> PydanticCustomError:
+def wrong(wanted: str, at: str = "", found: str | float | Sequence[str] | None = "") -> PydanticCustomError:
     """A value that is not allowed, and what is, in words.
 
-    `at` and `found`: where the value stands below what is validated (`[1].name`), and what it is, if that is not all.
+    `at` and `found`: where the value stands below what is validated (`[1].name`), and what it is, if that is not all
+    (None: it is missing).
     """
     return PydanticCustomError("rule", "{wanted}", {"wanted": wanted, "at": at, "found": found})
 

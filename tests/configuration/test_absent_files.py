@@ -1,4 +1,4 @@
-"""Files that settings name and nobody has made yet: `canopy serve` tells of all of them in one line."""
+"""Files that settings name and that do not exist yet: `canopy serve` names all of them in one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broker.configuration.absent_files import PEM, to_be_made
 from broker.configuration.reading import load_settings
 from tests.conftest import ROOT
 
-FIRST = "to be made first: "
+FIRST = "missing: "
 
 
 def test_the_secure_example_says_what_is_to_be_made_first(tmp_path: Path) -> None:
@@ -21,9 +21,9 @@ def test_the_secure_example_says_what_is_to_be_made_first(tmp_path: Path) -> Non
     result = CliRunner().invoke(app, ["serve", f"--config={config}"])
     assert result.exit_code == 1
     assert result.stderr == (
-        f"canopy: to be made first: {tmp_path}/server.pem and {tmp_path}/server.key (PEM files of TLS: "
-        f"docs/listeners.md makes some to try it with); {tmp_path}/passwd (canopy passwd --create {tmp_path}/passwd "
-        "USER)\n"
+        f"canopy: missing: {tmp_path}/server.pem and {tmp_path}/server.key (PEM files of TLS: "
+        f"docs/listeners.md shows how to make some for a test); {tmp_path}/passwd (canopy passwd --create "
+        f"{tmp_path}/passwd USER)\n"
     )
 
 

@@ -97,7 +97,7 @@ class TestTogether:
             ),
             (
                 '[{url = "mqtts://h"}]',
-                'listener[0].tls: found "none"; allowed: a table [listener.tls] with certificate and key',
+                "listener[0].tls: missing; allowed: a table [listener.tls] with certificate and key",
             ),
             (
                 '[{url = "mqtt://h", tls = {certificate = "c", key = "k"}}]',

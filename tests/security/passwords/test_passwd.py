@@ -105,7 +105,7 @@ class TestCheckConfig:
         toml.write_text(f'[[authenticator]]\ntype = "password-file"\npath = "{file}"\n')
         result = CliRunner().invoke(cli.app, ["check-config", str(toml)])
         assert result.exit_code == 2
-        assert f"cannot be used: {file}: line 1: not USER:HASH" in result.output
+        assert f'cannot be used: authenticator "password-file": {file}: line 1: not USER:HASH' in result.output
 
     def test_one_that_can(self, file: Path, tmp_path: Path) -> None:
         canopy(file, "alice", "-c", "-b", "hunter2")
