@@ -1,7 +1,6 @@
-"""A whole broker: the server and what stands beside it. What an embedding program and the daemon run.
+"""A whole broker: the server and the parts around it. Embedding programs and the daemon run it.
 
-Owns the composition, and nothing else: each room is built, started and stopped here, in the order in which they need
-each other.
+Owns the composition only: it builds, starts and stops each part, in the order of their dependencies.
 
     async with Broker(Settings(listen=("mqtt://127.0.0.1:0",))) as broker:
         port = broker.ports[0]
@@ -65,37 +64,37 @@ class Broker(Server):
     """An MQTT broker inside an asyncio program. Constructible without a running loop."""
 
     recorder: Recorder | None = None
-    """Who records what goes through it, where the settings name a folder; from `start` on."""
+    """Records the traffic, if the settings name a folder; from `start` on."""
     gathered: Gathered | None = None  # where its events go, where it is one of several workers
     links: Links | None = None
     """The links to upstream brokers; from `start` on."""
     securing: Securing | None = None
-    """Who may come in, and what, by the settings; None beside an access control of the program's own."""
+    """Authentication and access rules of the settings; None if the program has its own access control."""
     presence: Presence | None = None
-    """Who tells which clients are connected, where the settings name a topic; from `start` on."""
+    """Publishes which clients are connected, if the settings name a topic; from `start` on."""
     admin: AdminServer | None = None
-    """Who answers over HTTP, where the settings name an address; from `start` on."""
+    """The HTTP server, if the settings name an address; from `start` on."""
     traces: Traces
     watches: Watches
-    """Who looks at the packets of clients when somebody asks for it; from `start` on."""
+    """Traces of the packets of clients, and what `explain` watches; from `start` on."""
     alarms: Alarms | None = None
-    """Who tells operators what is wrong; from `start` on."""
+    """The alarms; from `start` on."""
     top: Top
-    """Who knows what costs most; from `start` on."""
+    """The most expensive topics and clients; from `start` on."""
     figures: Sources
-    """Where its figures are read (`broker.observe.figures`); from `start` on."""
+    """The sources of its figures (`broker.observe.figures`); from `start` on."""
     store_watch: StoreWatch | None = None
-    """Who is told what happens to the store, where there is one."""
+    """Reports the state of the store, if there is one."""
     draining: Draining
-    """Who moves its clients to others, when somebody asks for it."""
+    """Moves its clients to other brokers on request."""
     process: Process
-    """What may be asked of the process that it runs in."""
+    """The process in which it runs: log level, reload, end."""
     hooks: RunningHooks
     """The plug-ins."""
     program: InProcessClient
-    """What the program that it runs in publishes and subscribes to."""
+    """Publishes and subscribes for the program in which it runs."""
     mesh: Mesh | None = None
-    """Its part in a mesh of brokers, where the settings name one; while it runs."""
+    """The mesh that it is a node of, if the settings name one; while it runs."""
     _watcher: FileWatcher | None = None
     _reloading: Reloading | None = None
     _serving_since = 0.0
@@ -113,15 +112,15 @@ class Broker(Server):
         store: Store | None = None,
         hooks: Sequence[object] = (),
     ) -> None:
-        """`authenticators` say who clients are, before those of the settings (`broker.security`); `access_control`
-        decides everything about clients in place of both, and of the rules of the settings. `store` keeps what outlives
-        this object, in place of the one that the settings name. `hooks` are plug-ins (`canopy.hooks`); those of the
-        settings come before them. The others are those of `Server`.
+        """`authenticators` identify clients, before those of the settings (`broker.security`). `access_control` decides
+        everything about clients, in place of both and of the rules of the settings. `store` replaces the store of the
+        settings. `hooks` are plug-ins (`canopy.hooks`), called after those of the settings. The other parameters are
+        those of `Server`.
 
         Raises:
             ValueError: authenticators and an access control are given.
-            PluginError: a plug-in has no hook, or one that there is not.
-            StartupError: the store that the settings name needs a package that is not installed.
+            PluginError: a plug-in defines no hook, or one that does not exist.
+            StartupError: the store of the settings needs a package that is not installed.
         """
         if authenticators and access_control is not None:
             raise ValueError("authenticators or access_control, not both: the access control admits clients itself")
@@ -383,17 +382,17 @@ class Broker(Server):
         retain: bool = False,
         properties: Properties | None = None,
     ) -> int:
-        """Publish a message, by no access rule. To be called on the broker's event loop.
+        """Publish a message, on the broker's event loop. Access rules do not apply.
 
-        It returns when the message is routed, and with a store, where it is retained or of QoS 1 or 2, when it is kept.
-        A subscriber that reads and is behind holds the program back as it does clients (`queue.hold_publishers`).
+        It returns when the message is routed; with a store, if it is retained or of QoS 1 or 2, when it is stored.
+        A subscriber that reads and falls behind holds the program back, as it does clients (`queue.hold_publishers`).
 
         Returns:
-            How many sessions and shared subscriptions it was for.
+            The number of sessions and shared subscriptions that it matched.
 
         Raises:
-            ValueError: no client could publish that.
-            RefusedError: the store cannot be written, and the settings say to refuse (`store.on_failure`).
+            ValueError: the topic, payload or properties are invalid.
+            RefusedError: the store cannot be written (`store.on_failure = "refuse"`).
             RuntimeError: the broker does not run.
         """
         return await self.program.publish(topic, payload, qos, retain, properties)
@@ -408,28 +407,28 @@ class Broker(Server):
         max_age: float = 0.0,
         retained: bool = True,
     ) -> Subscription:
-        """Subscribe while a block runs: ``async with broker.subscribe("a/#") as messages``. By no access rule.
+        """Subscribe within a block: ``async with broker.subscribe("a/#") as messages``. Access rules do not apply.
 
-        The messages wait in a queue of their own with these bounds (0: unlimited) and one of the policies of
-        `queue.policy`; `max_age` is in seconds (0: any). `retained`: begin with the retained messages. A filter
-        ``$share/name/filter`` takes its part of a shared subscription's messages.
+        The messages wait in their own queue with these limits (0: unlimited) and one of the policies of
+        `queue.policy`; `max_age` is in seconds (0: unlimited). `retained`: begin with the retained messages. A filter
+        ``$share/name/filter`` gets its share of the messages of a shared subscription.
 
         Raises:
-            ValueError: no topic filter, no policy, or no bound.
+            ValueError: the topic filter, the policy or a limit is invalid.
         """
         return self.program.subscribe(topic_filter, policy, max_messages, max_bytes, max_age, retained)
 
     # -- settings ------------------------------------------------------------------------------------------------------
 
     async def reload(self, new: Settings) -> list[str]:
-        """Apply those of these settings that can change while the broker runs, and read again the files that they name.
+        """Apply the settings that can change while the broker runs, and read the files that they name again.
 
-        Its links, its log, its limits (`changeable` lists them), who may come in and do what, listeners that
-        come and go, and the certificates of those that stay.
+        These are links, log, limits (`changeable` lists them), authentication, access rules, added and removed
+        listeners, and certificates.
 
         Returns:
-            One line for each other setting that differs and takes a restart; they are logged as warnings as well.
-            `settings` has what is in force.
+            One line for each changed setting that needs a restart; the log has them as warnings, too. `settings` has
+            what is in force.
 
         Raises:
             RuntimeError: the broker does not run.

@@ -24,6 +24,10 @@ AS_IT_IS: Final = "/?&=%+,:;@!$'()*-._~"
 LINKS: Final[Columns] = {
     "link": lambda of: of["name"],
     "state": lambda of: of["state"],
+    "demanded": lambda of: int(of["figures"]["filters/demanded"]),
+    "declared": lambda of: int(of["figures"]["filters/declared"]),
+    "queued": lambda of: int(of["figures"]["messages/queued"]),
+    "dropped": lambda of: int(of["figures"]["messages/dropped"]),
     "trouble": lambda of: of["trouble"],
 }
 
@@ -88,7 +92,10 @@ upstreams = typer.Typer(name="upstream", rich_markup_mode=None)
 @upstreams.callback(invoke_without_command=True)
 @asking
 def upstream(context: typer.Context) -> None:
-    """Show the links to upstream brokers. The exit code is 3 if one of them is not connected."""
+    """Show the links to upstream brokers. The exit code is 3 if one of them is not connected.
+
+    demanded: distinct filters of local clients; declared: filters that the link subscribes to instead.
+    """
     if context.invoked_subcommand is not None:
         return
     told = options(context).api().call("GET", "/upstreams")

@@ -1,7 +1,7 @@
-"""Publishing and subscribing by the program itself, on the event loop of its broker.
+"""Publishing and subscribing by the embedding program, on the event loop of its broker.
 
-Owns the subscriptions' life, and the fairness of whoever publishes in a loop: others have their turns, and a
-subscription that reads gets all. Nothing here is for other threads.
+Owns the subscriptions, and fairness for a program that publishes in a loop: other tasks get their turns, and a
+subscription that reads gets every message. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ BATCH: Final = 256
 
 
 class QueueFullError(Exception):
-    """A subscription with the policy `disconnect` did not keep up; what waited is lost, and it has ended."""
+    """A subscription with the policy `disconnect` did not keep up. It has ended, and its queue is lost."""
 
 
 class RefusedError(Exception):
-    """A message of QoS 1 or 2 was not accepted: the store cannot write, and the settings say to refuse."""
+    """A message of QoS 1 or 2 was not accepted: the store cannot be written, and `store.on_failure` is `refuse`."""
 
 
 class InProcessClient:
-    """What `Broker.publish` and `Broker.subscribe` do."""
+    """Implements `Broker.publish` and `Broker.subscribe`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self.running = False
-        """Whether the broker runs; whoever starts and stops it says so."""
+        """Whether the broker runs; set by the broker."""
         self._flushing = False
         self._made = 0
         self._hold: Hold | None = None
         self.subscriptions: set[Subscription] = set()
-        """Those that are open."""
+        """The open subscriptions."""
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
@@ -213,7 +213,8 @@ class Terms:
 class Subscription:
     """Messages of one topic filter: ``async with broker.subscribe("a/#") as messages: async for message in messages``.
 
-    Subscribed from the beginning of the block to its end. The iteration ends when the broker stops, after what waited.
+    It is subscribed from the beginning to the end of the block. When the broker stops, the iteration ends after the
+    messages that were waiting.
     """
 
     def __init__(
@@ -253,7 +254,7 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Message:
-        """The next message. Raises QueueFullError (policy `disconnect`), and RuntimeError outside of its block."""
+        """The next message. Raises QueueFullError (policy `disconnect`), and RuntimeError outside the block."""
         at = self._at
         if at < len(self._batch):
             self._at = at + 1
@@ -262,7 +263,7 @@ class Subscription:
 
     async def _next(self) -> Message:
         if not self._open and not self._ended:
-            raise RuntimeError("messages come within `async with` alone")
+            raise RuntimeError("messages can be read only within `async with`")
         if self._at > 0:
             # Whoever reads without an end lets others have their turns.
             self._at = 0
@@ -292,7 +293,7 @@ class Subscription:
             waiting.set_result(None)
 
     def end(self) -> None:
-        """Subscribed no more. What was taken already is still there to be read."""
+        """Unsubscribe. Messages that were already taken can still be read."""
         if self._open:
             self._open = False
             self._ended = True
@@ -304,12 +305,12 @@ class Subscription:
 
     @property
     def waiting(self) -> int:
-        """Messages that wait here."""
+        """The number of messages in its queue."""
         return int(self._inbox.outbox.messages) + len(self._batch) - self._at
 
     @property
     def dropped(self) -> dict[str, int]:
-        """Messages that were dropped here, by cause (docs/overload.md)."""
+        """The number of dropped messages, by cause (docs/overload.md)."""
         lost = self._inbox.session.ledger.dropped
         return {} if lost is None else {DROP_CAUSES[cause]: count for cause, count in enumerate(lost) if count}
 

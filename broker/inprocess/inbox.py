@@ -29,7 +29,7 @@ class Message:
     def __init__(self, message: Routed, retained: bool, expiry: int) -> None:
         self._message: Final = message
         self.retained: Final = retained
-        """Whether it was retained, and is sent since the subscription is new."""
+        """Whether it is a retained message, sent because the subscription is new."""
         self._expiry: Final = expiry
 
     @property
@@ -49,12 +49,12 @@ class Message:
 
     @property
     def publisher(self) -> str:
-        """The client identifier of whoever published it; empty: the program, or the broker itself."""
+        """The client identifier of its publisher; empty: the program, or the broker itself."""
         return self._message.publisher
 
     @property
     def properties(self) -> Properties:
-        """The properties that its publisher gave it, of MQTT 5.0: content type, response topic, user properties, …"""
+        """Its MQTT 5.0 properties: content type, response topic, user properties, …"""
         return Properties.decoded(self._message.properties, self._expiry)
 
     def __repr__(self) -> str:

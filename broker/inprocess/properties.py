@@ -1,4 +1,4 @@
-"""The properties of a message, as a program gives and gets them."""
+"""The properties of a message, as a program sets and reads them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Properties:
     response_topic: str | None = None
     correlation_data: bytes | None = None
     user_properties: Mapping[str, str] | Sequence[tuple[str, str]] = ()
-    """In order. Of a message that was received: always pairs, since a name may come more than once."""
+    """In order. A received message always has pairs, because a name may occur more than once."""
     message_expiry_interval: int | None = None
-    """Seconds after which nobody is to get it any more. Of a message that was received: what is left of them."""
+    """Seconds until it expires. A received message has the seconds that remain."""
 
     def encoded(self) -> bytes:
         """As a PUBLISH carries them on, without the message expiry interval. Raises ValueError."""

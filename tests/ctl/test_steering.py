@@ -172,6 +172,26 @@ async def test_a_link_that_is_down_is_an_exit_code() -> None:
     assert (result.exit_code, result.stdout.splitlines()[1].split()[0]) == (3, "cloud")
 
 
+async def test_a_link_shows_how_it_folds_filters() -> None:
+    plain = {"listen": ("mqtt://127.0.0.1:0",), "sys": {"interval": 0.0}}
+    async with Broker(Settings.model_validate(plain)) as there:
+        link = {"name": "cloud", "url": f"mqtt://127.0.0.1:{there.ports[0]}", "aggregate": ["a/#"]}
+        settings = plain | {"http": {"listen": ("http://127.0.0.1:0",)}, "upstream": [link]}
+        async with (
+            Broker(Settings.model_validate(settings)) as broker,
+            broker.subscribe("a/1"),
+            broker.subscribe("a/2"),
+        ):
+            assert broker.links is not None
+            made = broker.links.links["cloud"]
+            await until(lambda: made.connected)
+            result = await asyncio.to_thread(CliRunner().invoke, app, ["--url", broker.http[0], "upstream"])
+    heading, row = (line.split() for line in result.stdout.splitlines())
+    assert dict(zip(heading, row, strict=False)) == {
+        "link": "cloud", "state": "connected", "demanded": "2", "declared": "1", "queued": "0", "dropped": "0",
+    }  # fmt: skip
+
+
 async def test_a_link_is_reset() -> None:
     """It connects again at once, and not when its turn comes."""
     plain = {"listen": ("mqtt://127.0.0.1:0",), "sys": {"interval": 0.0}}
