@@ -210,3 +210,27 @@ def test_share_groups_leave_room_for_others(qos: int, connected: bool) -> None:
     assert 50 < lost < 70
     a.publisher.publish("x", bytes(200_000), qos)
     assert dropped_by_cause(a.session)[FULL_BYTES] == lost
+
+
+def test_qos_2_keeps_its_order_when_two_connections_end_between_commits() -> None:
+    """What was committed and sent stays before what the window of that connection left waiting [MQTT-4.6.0-6]."""
+    a = Node()
+    a.subscribe("x/#")
+    a.commit()
+    store = a.store
+    assert store is not None
+    for number in range(2):
+        a.publisher.post("x/2", b"%d" % number, 2)
+    a.network.settle()
+    a.connect(window=100)
+    a.lose()
+    a.connect(window=1)
+    for _ in range(2):
+        if not store.commit():
+            store.close_group()
+        a.network.settle()
+    a.lose()
+    a.connect(window=100)
+    a.commit()
+    a.finish()
+    assert a.other.got == [0, 1]

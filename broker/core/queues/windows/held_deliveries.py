@@ -99,10 +99,12 @@ class HeldDeliveries(Waiter):
             self.committed(self._commits.committed)
 
     def drop(self, unsent: Iterable[Delivery]) -> None:
-        """The connection is over: none of them was sent. They stay before `unsent`, whose turn had not come."""
+        """The connection is over: none of them was sent. They stay before `unsent`, whose turn had not come.
+
+        Both stay behind those that were committed, and so moved behind the others when they were sent.
+        """
         self._commits.leave(self)
         self._outbox = None
-        # Also where the line is empty: what has left it stands behind them.
         for delivery in (*(held.delivery for held in self._line), *unsent):
             if delivery.qos == 2 and delivery.attempts == 0 and self._is_in_flight(delivery):
                 self._inflight.move_behind(delivery)
