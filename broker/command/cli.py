@@ -35,6 +35,7 @@ from broker.configuration.wording import show
 from broker.convert import mosquitto
 from broker.convert.source import ConvertError
 from broker.hooks.loading import unusable as hooks_unusable
+from broker.mesh.joining import unusable as mesh_unusable
 from broker.net.listening.tls import check as certificates
 from broker.net.listening.unix_sockets import check as socket_files
 from broker.process import daemon, logs
@@ -255,6 +256,7 @@ def check_config(
         *socket_files(settings),
         *unusable,
         *store_unusable(settings),
+        *mesh_unusable(settings.mesh),
         *_http(settings),
         *hooks_unusable(settings.hooks),
         *(plan.unusable(settings) if plan.count(settings) > 1 else ()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
-from broker.settings import HttpTable, JwtTable, Listener, Settings, called
+from broker.settings import HttpTable, JwtTable, Listener, Mesh, Settings, called
 from broker.settings.access.authenticators import AnyTable
 from broker.settings.access.tokens import in_clear, is_url
 
@@ -33,6 +33,7 @@ def exposed(settings: Settings, authenticated: bool = False) -> Iterator[str]:
     if not checked:
         yield from _unproven(settings)
     yield from _unbound(settings)
+    yield from _mesh(settings.mesh)
     for listener in settings.listeners:
         if not _others_reach(listener):
             continue
@@ -96,6 +97,17 @@ def _unbound(settings: Settings) -> Iterator[str]:
             )
 
 
+def _mesh(mesh: Mesh) -> Iterator[str]:
+    """Addresses at which any program can act as a node."""
+    for at, place in enumerate(mesh.listen if mesh.name else ()):
+        protocol, _, address = place.partition("/")
+        if protocol == "tcp" and not _is_loopback(address.rpartition(":")[0].strip("[]")):
+            yield (
+                f"mesh.listen[{at}] {place}: other machines may reach it without TLS, and every program that connects "
+                "can publish and receive everything. Use tls/, or a network that only the nodes can reach"
+            )
+
+
 def _may_do_anything_unnamed(listener: Listener, settings: Settings) -> bool:
     ruled = settings.rule or settings.access.acl_file or settings.access.default == "deny"
     return not ruled and admits_anonymous(listener, settings)
@@ -143,9 +155,11 @@ def _sends_passwords(listener: Listener, settings: Settings) -> bool:
 
 def _others_reach(listener: Listener) -> bool:
     host = listener.endpoint.host
-    if not host:
-        return False
+    return bool(host) and not _is_loopback(host)
+
+
+def _is_loopback(host: str) -> bool:
     try:
-        return not ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host != "localhost"
+        return host == "localhost"

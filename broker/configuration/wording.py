@@ -62,6 +62,7 @@ ABOVE_0: Final = "a number above 0, to 86400.0"
 # Where the bounds alone do not tell what is allowed. `[]` is any item of a list.
 ALLOWED: Final = {
     "listen": 'a list of URLs, like ["mqtt://127.0.0.1:1883"]',
+    "hooks": 'a list of plug-ins, like ["my_company.mqtt:Hooks"]',
     "limits.max_client_id_length": "0, or an integer from 23 to 65535",
     "limits.max_packet_size": f"0, or an integer from 2 to {LARGEST_PACKET}",
     "queue.rules": f"[[queue.rules]] tables, or a list of them, like [{A_RULE}]",

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
 
-from broker.mesh.mesh import Mesh
+from broker.mesh.zenoh.files import fault
 from broker.net.listening.listeners import StartupError
 from broker.settings import Mesh as MeshSettings
 
 if TYPE_CHECKING:
+    from broker.mesh.mesh import Mesh
     from broker.net.server import Server
     from broker.store.groups.principals import RuleTexts
+
+
+MISSING: Final = 'mesh.name needs the extra `mesh`: in a clone of Canopy, pip install ".[mesh]"'
+
+
+def unusable(settings: MeshSettings) -> list[str]:
+    """Why a broker could not join a mesh with these settings, a line each. It reads files."""
+    if not settings.name:
+        return []
+    if find_spec("zenoh") is None:
+        return [MISSING]
+    why = fault(settings)
+    return [why] if why else []
 
 
 async def join(server: Server, settings: MeshSettings, rules: RuleTexts, failed: Callable[[str], None]) -> Mesh:
@@ -25,8 +40,9 @@ async def join(server: Server, settings: MeshSettings, rules: RuleTexts, failed:
         from broker.mesh.zenoh.bus import ZenohBus
         from broker.mesh.zenoh.session import MeshError
     except ImportError as error:
-        why = f'mesh.name needs the extra `mesh`: in a clone of Canopy, pip install ".[mesh]" ({error})'
-        raise StartupError(why) from None
+        raise StartupError(f"{MISSING} ({error})") from None
+    from broker.mesh.mesh import Mesh
+
     bus = ZenohBus(settings, server.log, server.faults, failed)
     mesh = Mesh(server, settings, bus, rules)
     mesh.close = bus.stop

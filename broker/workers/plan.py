@@ -26,6 +26,9 @@ LONGEST_PATH: Final = 107
 """Bytes of a Unix socket's path (sun_path of Linux, less its end)."""
 
 
+TOO_LONG: Final = f"workers.directory: {{}}: too long for Unix sockets in it ({LONGEST_PATH} bytes); name a shorter one"
+
+
 def count(settings: Settings) -> int:
     """How many processes the settings ask for."""
     wanted = settings.workers.count
@@ -37,6 +40,9 @@ def unusable(settings: Settings) -> list[str]:
     lines: list[str] = []
     if find_spec("zenoh") is None:
         lines.append("workers.count: several workers need the extra mesh: in a clone of Canopy, pip install '.[mesh]'")
+    directory = settings.workers.directory
+    if directory and _too_long(Path(directory, "canopy-01234567"), count(settings) - 1):
+        lines.append(TOO_LONG.format(directory))
     if settings.mesh.name:
         lines.append("mesh.name: workers are a mesh of their own, which cannot be part of another one; leave one out")
     if settings.store.url and len(schema_of(settings.store.name, count(settings) - 1)) > LONGEST_SCHEMA:
@@ -69,17 +75,15 @@ class Plan:
         self._joined = joined
         self._numbers = (*range(workers), *leavers)
         self._name = secrets.token_hex(8)
-        if len(os.fsencode(self._mesh(max(self._numbers)))) > LONGEST_PATH:
-            raise SettingsError(
-                [f"workers.directory: {folder} has too long a name for Unix sockets ({LONGEST_PATH} bytes with theirs)"]
-            )
+        if _too_long(folder, max(self._numbers)):
+            raise SettingsError([TOO_LONG.format(folder)])
 
     def http(self, worker: int) -> str:
         """The path of the socket on which a worker answers over HTTP."""
         return str(self.folder / f"w{worker}.http")
 
     def _mesh(self, worker: int) -> str:
-        return str(self.folder / f"w{worker}.mesh")
+        return str(_socket(self.folder, worker))
 
     def settings(self, settings: Settings, worker: int, generation: int) -> Settings:
         """A worker's settings. `generation`: how often it has been started before."""
@@ -138,6 +142,14 @@ class Plan:
             listen=(f"unixsock-stream/{self._mesh(worker)}",),
             connect=tuple(f"unixsock-stream/{self._mesh(other)}" for other in others),
         )
+
+
+def _socket(folder: Path, worker: int) -> Path:
+    return folder / f"w{worker}.mesh"
+
+
+def _too_long(folder: Path, worker: int) -> bool:
+    return len(os.fsencode(_socket(folder, worker))) > LONGEST_PATH
 
 
 def _log(log: Log, people: bool) -> Log:

@@ -156,3 +156,10 @@ def test_adoption_takes_a_mesh_and_a_database(missing: str) -> None:
         del values["store"]
     (line,) = told(**values)
     assert line.startswith("mesh.adopt_sessions has no effect")
+
+
+def test_a_node_without_a_mesh() -> None:
+    (line,) = told(mesh={"node": "a", "listen": ["tcp/127.0.0.1:7447"], "dead_after": 5.0})
+    assert line.startswith("mesh.node, mesh.listen: no effect without mesh.name")
+    # Workers are a mesh.
+    assert told(mesh={"dead_after": 5.0}, workers={"count": 2}) == []

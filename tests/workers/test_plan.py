@@ -130,6 +130,12 @@ def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert line.startswith("workers.count: several workers need the extra mesh: in a clone of Canopy, pip install")
 
 
+def test_a_directory_whose_name_leaves_no_room_for_sockets() -> None:
+    (line,) = unusable(Settings.model_validate({"workers": {"count": 2, "directory": "/" + "x" * 90}}))
+    assert line.startswith("workers.directory: /xxx")
+    assert unusable(Settings.model_validate({"workers": {"count": 2, "directory": "/run/canopy"}})) == []
+
+
 def test_nothing_else_is_refused() -> None:
     assert unusable(Settings()) == []
     assert unusable(Settings.model_validate({"recorder": {"directory": "/var/lib/canopy"}})) == []
@@ -143,5 +149,5 @@ def test_as_many_as_there_are_processors(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_folder_whose_name_leaves_no_room_for_sockets() -> None:
-    with pytest.raises(SettingsError, match=r"^workers\.directory: /x+ has too long a name"):
+    with pytest.raises(SettingsError, match=r"^workers\.directory: /x+: too long for Unix sockets"):
         Plan(Path("/" + "x" * 100), 2, people=False)

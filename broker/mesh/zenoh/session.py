@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 import zenoh
 
 from broker.mesh.zenoh import threads
+from broker.mesh.zenoh.files import fault
 from broker.mesh.zenoh.reconnecting import Reconnector
 from broker.settings.brokers.mesh import Mesh
 
@@ -103,7 +103,8 @@ class MeshSession:
         Raises:
             MeshError: a file or an address cannot be used, or another process has this node's id.
         """
-        self._look_at_files()
+        if why := fault(self._settings):
+            raise MeshError(why)
         try:
             self._session = session = zenoh.open(configuration(self._settings))
         except Exception as error:
@@ -144,20 +145,6 @@ class MeshSession:
         if self._session is not None:
             with contextlib.suppress(zenoh.ZError):
                 self._session.close()  # type: ignore[no-untyped-call]
-
-    def _look_at_files(self) -> None:
-        """Zenoh's own words about files are not for operators."""
-        settings = self._settings
-        for name in ("ca_file", "cert_file", "key_file"):
-            file = getattr(settings, name)
-            if not file:
-                continue
-            try:
-                text = Path(file).read_text(encoding="ascii", errors="replace")
-            except OSError as error:
-                raise MeshError(f"mesh.{name} {file}: {error.strerror or error}") from None
-            if "-----BEGIN" not in text:
-                raise MeshError(f"mesh.{name} {file}: it is not a PEM file")
 
     def _look_who_is_there(self, session: zenoh.Session) -> None:
         for reply in session.liveliness().get(f"canopy/{self._settings.name}/alive/*/*", timeout=ASK):
