@@ -283,15 +283,15 @@ def place(url: str) -> str:
 def remedy(error: BaseException) -> str:
     """What an operator is to do."""
     if isinstance(error, asyncpg.InvalidPasswordError | asyncpg.InvalidAuthorizationSpecificationError):
-        return "it does not let this user in: look at user and password of store.url, and at its pg_hba.conf"
+        return "the login failed: check user and password of store.url, and pg_hba.conf of the database"
     if isinstance(error, asyncpg.InvalidCatalogNameError):
-        return "there is no such database: make it (createdb)"
+        return "there is no such database: create it (createdb)"
     if isinstance(error, asyncpg.InsufficientPrivilegeError):
-        return "the user of store.url may not do that: grant it CREATE on the database, or make the schema its own"
+        return "the user of store.url lacks a privilege: grant it CREATE on the database, or let it own the schema"
     if isinstance(error, asyncpg.DiskFullError):
-        return "its disk is full: make room"
+        return "its disk is full: free some space"
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
         return "it cannot be written: name the primary in store.url, or all hosts"
     if isinstance(error, asyncpg.PostgresError) and not isinstance(error, asyncpg.PostgresConnectionError):
-        return "it refuses: look at its log"
-    return "it cannot be reached: look whether PostgreSQL runs, and at store.url"
+        return "it refuses the request: check the options of store.url, and its log"
+    return "it cannot be reached: check that PostgreSQL runs, and store.url"

@@ -138,7 +138,7 @@ async def test_an_outage_is_told_with_nothing_to_write(name: str, proxy: Proxy) 
     proxy.open = False
     proxy.cut()
     await until(lambda: listener.reasons)
-    assert "it cannot be reached: look whether PostgreSQL runs, and at store.url" in listener.reasons[0]
+    assert "it cannot be reached: check that PostgreSQL runs, and store.url" in listener.reasons[0]
     proxy.open = True
     await until(lambda: listener.recoveries)
     await store.close()
@@ -334,13 +334,13 @@ class TestOpening:
 
     async def test_a_database_that_is_not_there(self, name: str) -> None:
         url = postgresql.shared().url.replace("/postgres", f"/{name}")
-        with pytest.raises(StoreError, match=r"there is no such database: make it \(createdb\)"):
+        with pytest.raises(StoreError, match=r"there is no such database: create it \(createdb\)"):
             await make(name, url=url).open(lambda: 0.0)
 
     async def test_a_role_that_may_not(self, name: str) -> None:
         await ask("public", f"CREATE ROLE {name} LOGIN")
         url = postgresql.shared().url.replace("canopy@", f"{name}:secret@")
-        with pytest.raises(StoreError, match="may not do that: grant it CREATE on the database") as error:
+        with pytest.raises(StoreError, match="lacks a privilege: grant it CREATE on the database") as error:
             await make(name, url=url).open(lambda: 0.0)
         assert "secret" not in str(error.value)
 
