@@ -1,4 +1,4 @@
-"""Moves the clients of a broker to others before it goes: for upgrades of one broker after the other.
+"""Moves the clients of a broker to others before it stops: for upgrades of one broker after the other.
 
 Owns who may come meanwhile (nobody) and the pace at which clients are told to go: evenly over the time that is given,
 so that the others are not overrun. 5.0 clients get 0x9C (use another server) or 0x9D (server moved), with a Server
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from broker.net.server import Server
 
 PAUSE: Final = 0.1
-"""Seconds between two groups of clients that are told."""
+"""Seconds between two groups of clients that are asked to leave."""
 
 TURN: Final = 128
-"""Clients that are told in one turn: some milliseconds."""
+"""Clients that are asked in one turn: some milliseconds."""
 
 GRACE: Final = 2.0
 """Seconds in which the last clients can come elsewhere and have their sessions fetched, before these go as well."""
@@ -41,11 +41,11 @@ class Draining:
         self._server = server
         self._task: asyncio.Task[None] | None = None
         self.active = False
-        """Whether nobody may come."""
+        """Whether new clients are refused."""
         self.moved = 0
-        """Clients that were told to go since it began."""
+        """Clients that were asked to leave since it began."""
         self.by = ""
-        """Who began it."""
+        """Who or what began it."""
         self.done = asyncio.Event()
         """Whether all that can go has gone, since it began."""
 
@@ -55,10 +55,10 @@ class Draining:
         return sum(1 for connection in self._server.connections if not connection.terms.node)
 
     def start(self, seconds: float, for_good: bool, reference: str, by: str) -> None:
-        """Let nobody in, and move those who are here within `seconds`. One that runs already begins anew.
+        """Refuse new clients, and move the others within `seconds`. If it runs already, it begins again.
 
-        `for_good`: clients shall come back no more (0x9D), as far as they know that. `reference`: the server that they
-        are to use, as section 4.11 has it; empty: they know others.
+        `for_good`: clients should not come back (0x9D, in 5.0). `reference`: the server that they
+        should use, in the format of section 4.11; empty: they know others.
         """
         self.stop()
         self.active = self._server.connection_table.closed = True

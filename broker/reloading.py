@@ -47,10 +47,10 @@ class Host(Protocol):
         """URLs that are listened on."""
 
     def suspicious(self, settings: Settings) -> list[str]:
-        """What in settings is hardly meant. It may take a while: it is for a thread."""
+        """Settings that are probably mistakes. May block: call it in a thread."""
 
     def warn(self, settings: Settings) -> None:
-        """Tell of links that are hardly meant so."""
+        """Warn of links that are probably mistakes."""
 
     async def apply(self, settings: Settings, asked: bool) -> None:
         """Go by these settings."""

@@ -1,4 +1,4 @@
-"""The store of a broker, seen from outside: made of the settings, and what is told of it.
+"""The store of a broker, seen from outside: how the settings make it, and what is reported of it.
 
 Owns what the start says is kept, and the log lines when the store fails and goes on: two in `LINES_APART` seconds at
 most, however often a disk comes and goes. Whoever publishes the state is told of every change. It keeps nothing itself.
@@ -28,7 +28,7 @@ LINES_APART: Final = 10.0
 """Seconds between two lines about failures."""
 
 WRITTEN: Final = "written"
-"""The state of a store that keeps what it is told."""
+"""The state of a store that works."""
 
 
 MEMORY: Final = "memory"
@@ -86,7 +86,7 @@ def _without_driver() -> str:
 
 
 def place(settings: Settings) -> str:
-    """Where things are kept: a folder, as it stands in the settings, a database without its user, or MEMORY."""
+    """Where the data is: a folder as in the settings, a database without its user, or MEMORY."""
     wanted = settings.store
     return _database(settings) if wanted.url else wanted.path or MEMORY
 

@@ -18,7 +18,7 @@ QUIET: Final = 0.25
 """Seconds without another change after which files count as written: a certificate and its key come one by one."""
 
 MOST_WAITS: Final = 12
-"""Such waits after which they are told of though changes go on."""
+"""Such waits after which changes are reported although more follow."""
 
 STEP: Final = 50
 """Milliseconds between the looks of the thread that hears from the system, which is as long as it takes to end."""
@@ -42,7 +42,7 @@ class FileWatcher:
         changed: Callable[[list[Path]], Awaitable[None]],
         broke: Callable[[str, Exception], None],
     ) -> None:
-        """`broke`: who is told of an exception, with the name of the place; the watching goes on."""
+        """`broke`: called with an exception and the name of the place; the watching continues."""
         self._files = files
         self._changed = changed
         self._broke = broke
@@ -52,13 +52,13 @@ class FileWatcher:
         """How often it looked."""
 
     async def start(self) -> None:
-        """Watch from now on: what changes after this call is told of. Called again it does nothing."""
+        """Watch: changes after this call are reported. A second call does nothing."""
         if self._task is None:
             state = await asyncio.to_thread(_look, list(self._files()))
             self._task = asyncio.get_running_loop().create_task(self._watch(state))
 
     async def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         task, self._task = self._task, None
         if task is not None:
             self._stopping.set()
@@ -100,7 +100,7 @@ class FileWatcher:
         return state
 
     async def _tell(self, before: State) -> State:
-        """Look, and tell of what has changed. What was found."""
+        """Report changed files. Returns the state of all."""
         self.looks += 1
         now = await asyncio.to_thread(_look, list(self._files()))
         for _ in range(MOST_WAITS if now != before else 0):

@@ -102,7 +102,7 @@ def _verdict(book: RuleBook, principal: Principal, action: Action, topic: str, q
 
 
 def _place(place: str, config: Path | None) -> str:
-    """Where a rule stands, with the line of its table where the settings have tables."""
+    """The place of a rule, with the line of its table if it is a table of the settings."""
     found = NUMBERED.fullmatch(place)
     if config is None or found is None:
         return place

@@ -21,17 +21,17 @@ MISUSED: Final = 2
 
 
 LONGEST_SENTENCE: Final = 1_000
-"""Characters of what a list of commands tells of one: no sentence is longer."""
+"""Characters of a command's description in a list of commands; no sentence is longer."""
 
 HELP: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
-"""How help is asked for, and how wide it may be on a terminal that is."""
+"""The options for help, and its width on a wide terminal."""
 
 
 class Group(TyperGroup):
-    """Commands whose list tells a whole sentence of each, and whose own options come before the command."""
+    """Commands with a whole sentence each in their list, and options that come before the command."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. Where it was given an option of the group, say where that goes."""
+        """Run the command. If it got an option of the group, say where to put it."""
         try:
             return super().invoke(ctx)
         except Exception as error:

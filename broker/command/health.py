@@ -27,7 +27,7 @@ KEEP_ALIVE: Final = b"\x00\x0a"
 DISCONNECT: Final = b"\xe0\x00"
 STORE_STATE: Final = b"$SYS/broker/store/state"
 WRITTEN: Final = b"written"
-"""What stands there while all is well (`broker.storing`)."""
+"""The value while the store works (`broker.storing`)."""
 # SUBSCRIBE with the packet identifier 1 and QoS 0, and a PINGREQ behind its answer.
 SUBSCRIBE: Final = (
     b"\x82" + bytes([len(STORE_STATE) + 5]) + b"\x00\x01\x00" + bytes([len(STORE_STATE)]) + STORE_STATE + b"\x00"
@@ -46,7 +46,7 @@ ALIVE: Final = frozenset({0, 4, 5})
 ACCEPTED: Final = frozenset({0})
 
 REFUSES_STRANGERS: Final = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
-"""What OpenSSL calls the alert of a broker that lets in nobody without a certificate (RFC 8446, section 6.2)."""
+"""OpenSSL's name of the alert of a broker that requires a client certificate (RFC 8446, section 6.2)."""
 
 
 class UnhealthyError(Exception):
@@ -194,7 +194,7 @@ def _receive(connection: socket.socket) -> bytes:
 
 
 def _store_state(connection: socket.socket) -> bytes:
-    """The state of the broker's store; empty where it has none, or tells nobody, or not this client."""
+    """The state of the broker's store; empty if it has none, or does not publish it to this client."""
     connection.sendall(SUBSCRIBE)
     received = b""
     pinged = False

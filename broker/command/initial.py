@@ -91,10 +91,10 @@ def settings_for(use: str, output: Path | None = None) -> str:
 
 
 def write(use: str, output: Path) -> None:
-    """Write the settings to a file that is not there yet.
+    """Write the settings to a new file.
 
     Raises:
-        InitError: it is there, or cannot be made.
+        InitError: it exists already, or cannot be created.
     """
     text = settings_for(use, output)
     try:
@@ -107,7 +107,7 @@ def write(use: str, output: Path) -> None:
 
 
 def next_commands(use: str, output: Path) -> list[str]:
-    """What to call next, a command each."""
+    """The next commands."""
     there = USES[use]
     folder = shlex.quote(str(output.resolve().parent))
     file = shlex.quote(str(output))

@@ -14,7 +14,7 @@ PEM: Final = "PEM files of TLS: docs/listeners.md shows how to make some for a t
 
 
 def to_be_made(settings: Settings) -> str:
-    """Which files are not there without which no broker starts, and how they are made; "": all are there."""
+    """Which files are missing that the broker needs to start, and how to make them; "": none."""
     by_way: dict[str, list[str]] = {}
     seen: set[str] = set()
     for file, way in _needed(settings):
@@ -60,7 +60,7 @@ def _of_http(http: Http) -> Iterator[tuple[str, str]]:
 
 
 def _is_absent(file: str) -> bool:
-    """Whether there is nothing of this name. What cannot be looked at may be there."""
+    """Whether no file has this name. One that cannot be examined may exist."""
     try:
         os.stat(file)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""What in the settings lets in more people than it seems to: said at the start, and by `canopy check-config`."""
+"""Settings that let in more people than they seem to: reported at the start and by `canopy check-config`."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def exposed(settings: Settings, authenticated: bool = False) -> Iterator[str]:
 
 
 def asked_at(listener: Listener, settings: Settings) -> list[AnyTable]:
-    """The authenticators that are asked about the clients of a listener."""
+    """The authenticators of a listener."""
     named = listener.authenticators
     return [table for table in settings.authenticator if not named or called(table) in named]
 
 
 def admits_anonymous(listener: Listener, settings: Settings) -> bool:
-    """Whether clients without a user name come in by a listener, as far as the settings say."""
+    """Whether a listener accepts clients without a user name, as far as the settings say."""
     if listener.allow_anonymous is not None:
         return listener.allow_anonymous
     asked = asked_at(listener, settings)
@@ -71,7 +71,7 @@ def admits_anonymous(listener: Listener, settings: Settings) -> bool:
 
 
 def _unproven(settings: Settings) -> Iterator[str]:
-    """What goes by user names, where a client may give any."""
+    """What depends on user names that nothing checks."""
     for at, rule in enumerate(settings.rule):
         if rule.user or rule.group or rule.anonymous is not None or any("{user}" in each for each in rule.filters):
             where = f"rule[{at}]"
@@ -114,7 +114,7 @@ def _may_do_anything_unnamed(listener: Listener, settings: Settings) -> bool:
 
 
 def _certificates(settings: Settings) -> Iterator[str]:
-    """Certificates that nobody is asked for."""
+    """Certificates that no listener requests."""
     for table in settings.authenticator:
         if table.type == "certificate" and all(
             listener.tls is None or listener.tls.client_certificates == "none" for listener in settings.listeners
@@ -126,7 +126,7 @@ def _certificates(settings: Settings) -> Iterator[str]:
 
 
 def _services(settings: Settings) -> Iterator[str]:
-    """Services that authenticators speak to in clear."""
+    """Services to which authenticators connect without TLS."""
     for at, table in enumerate(settings.authenticator):
         if isinstance(table, HttpTable) and in_clear(table.url):
             yield (

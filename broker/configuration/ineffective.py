@@ -1,4 +1,4 @@
-"""What in the settings has no effect, though somebody has written it: said at the start, and by `canopy check-config`.
+"""Settings that have no effect: reported at the start and by `canopy check-config`.
 
 Owns rules that speak about nobody, authenticators that are never asked, and limits that a lower one makes idle. What
 lets in more people than it seems to is the business of `broker.configuration.exposure`.
@@ -32,7 +32,7 @@ WORD: Final = re.compile(r"\{[a-z_]*\}")
 """What looks as if it stood for something about a client."""
 
 MOSQUITTO: Final = re.compile(r"%[uc](?![0-9a-zA-Z])")
-"""What stands for the user name and the client identifier in the files of mosquitto, and in EMQX."""
+"""Placeholders for the user name and the client identifier in files of mosquitto and of EMQX."""
 
 
 def ineffective(
@@ -142,7 +142,7 @@ def _limits(listener: Listener, settings: Settings) -> Iterator[str]:
 
 
 def _placeholders(settings: Settings) -> Iterator[str]:
-    """What stands for a client elsewhere, and for itself here."""
+    """Placeholders of other brokers, which are plain text here."""
     for text in settings.security.client_ids:
         for word in WORD.findall(text):
             if word != "{user}":
@@ -157,7 +157,7 @@ def _placeholders(settings: Settings) -> Iterator[str]:
 
 
 def _ours(word: str) -> str:
-    """What stands here for mosquitto's %u or %c."""
+    """The placeholder here for mosquitto's %u or %c."""
     return "{user}" if word == "%u" else "{client}"
 
 

@@ -285,7 +285,7 @@ def _nested(entries: Iterable[Entry]) -> dict[str, Any]:
 
 
 def _unknown(entry: Entry, known: Mapping[str, Any]) -> str | None:
-    """What is wrong with a name. None: a variable that comes near no setting, and is somebody else's."""
+    """What is wrong with a name. None: a variable that resembles no setting, and is of another program."""
     from_environment = entry.origin.startswith(VARIABLE)
     if entry.name in section_models():
         return f"{entry.where()}: {entry.name}: a section; name a setting in it, like {_first(entry.name, known)}"

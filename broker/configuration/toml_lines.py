@@ -1,4 +1,4 @@
-"""On which line of a TOML document each key and each item of a list stands: `tomllib` tells values alone.
+"""The line of each key and each list item in a TOML document: `tomllib` returns values only.
 
 Owns one scan over the text, which `tomllib` has taken: it is known to be TOML 1.0, and so little has to be looked at.
 Its time is linear in the text, and it nests no deeper than the values do.

@@ -35,7 +35,7 @@ TABLES: Final[Mapping[str, type[Section] | Mapping[str, type[Section]]]] = {
 """The settings that are lists of tables, and what a table of each may hold; by its key `type`, where that decides."""
 
 HIDDEN: Final = "***"
-"""What stands for a password."""
+"""Replaces a password."""
 
 SECRETS: Final = frozenset({"password", "secret", "key_password", "headers"})
 """Keys of tables whose values are not repeated."""
@@ -221,7 +221,7 @@ def cut(text: str) -> str:
 
 
 def inner_model(model: type[BaseModel], key: str) -> type[BaseModel]:
-    """The model of the table, or of each of the tables, that stands under a key."""
+    """The model of the table, or of each of the tables, under a key."""
     field = model.model_fields[key]
     annotation, _ = _plain(field.annotation, field.metadata)
     if get_origin(annotation) is Sequence:

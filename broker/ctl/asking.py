@@ -24,7 +24,7 @@ PIECE: Final = 65_536
 
 
 class CtlError(Exception):
-    """The broker cannot be asked, or does not do what it was asked."""
+    """The broker cannot be reached, or refuses the request."""
 
 
 class NoSuchPath(CtlError):

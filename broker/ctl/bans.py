@@ -15,7 +15,7 @@ from broker.ctl.trace import seconds
 
 
 class Kind(StrEnum):
-    """By what somebody is banned."""
+    """What a ban applies to."""
 
     CLIENT = "client"
     USER = "user"

@@ -1,4 +1,4 @@
-"""Lists of a broker's API: as many pages as are asked for, shown as one table or as JSON.
+"""Lists of a broker's API: as many pages as needed, shown as one table or as JSON.
 
 Promises: what is shown of a name, which a client chose, is printable, and no markup of the table.
 """
@@ -20,7 +20,7 @@ from broker.ctl.options import options
 from broker.ctl.top import printable
 
 PAGE: Final = 1_000
-"""Entries that are asked for at a time."""
+"""Entries of one request."""
 
 NAMING: Final = frozenset({"pid", "port"})
 """Numbers that name something, and are not counted: they have no separators."""
@@ -31,7 +31,7 @@ WIDEST: Final = 1_000_000
 Limit: TypeAlias = Annotated[int, typer.Option(min=1, metavar="N", help="Show at most this many.")]
 
 Columns: TypeAlias = dict[str, Callable[[dict[str, Any]], object]]
-"""Headings, and what of an entry stands below each; numbers to the right."""
+"""Headings, and the value of an entry below each; numbers to the right."""
 
 
 def entries(api: Api, path: str, most: int, **query: Any) -> tuple[list[dict[str, Any]], bool]:
@@ -47,7 +47,7 @@ def entries(api: Api, path: str, most: int, **query: Any) -> tuple[list[dict[str
 
 
 def show(context: typer.Context, columns: Columns, path: str, most: int, **query: Any) -> None:
-    """A list of the API as a table, or as JSON. What is not shown is told to those who read the table."""
+    """A list of the API as a table, or as JSON. A line on standard error says if there are more entries."""
     found, more = entries(options(context).api(), path, most, **query)
     if options(context).as_json:
         typer.echo(json.dumps({"data": found, "meta": {"limit": most, "hasnext": more}}))

@@ -19,7 +19,7 @@ SOME: Final = 3
 """The exit code where a question that scripts ask is answered with no."""
 
 AS_IT_IS: Final = "/?&=%+,:;@!$'()*-._~"
-"""What is not escaped in a path that somebody wrote."""
+"""Characters that are not escaped in a given path."""
 
 LINKS: Final[Columns] = {
     "link": lambda of: of["name"],
@@ -60,7 +60,7 @@ WORKERS: Final[Columns] = {
 
 
 class Level(StrEnum):
-    """How much a log tells."""
+    """A log level."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -69,7 +69,7 @@ class Level(StrEnum):
 
 
 class Method(StrEnum):
-    """What a request does."""
+    """An HTTP method."""
 
     GET = "GET"
     POST = "POST"
@@ -179,7 +179,7 @@ def drain(
 
 @asking
 def workers(context: typer.Context) -> None:
-    """Show the processes of a broker with workers. The exit code is 3 where one of them is not there."""
+    """Show the processes of a broker with workers. The exit code is 3 if one of them is missing."""
     told = _of_workers(context, "GET", "/workers")
     if options(context).as_json:
         typer.echo(json.dumps(told))

@@ -1,4 +1,4 @@
-"""What every command of `canopy ctl` is told: which broker, as whom, and in which form its answers are shown."""
+"""The options of every command of `canopy ctl`: which broker, which user, and the form of the output."""
 
 from __future__ import annotations
 

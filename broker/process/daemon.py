@@ -1,4 +1,4 @@
-"""Runs a broker as a process of its own: file descriptors, event loop, signals, and what is told at the start.
+"""Runs a broker as a process of its own: file descriptors, event loop, signals, and the messages of the start.
 
 Owns: everything a process has one of, and therefore nothing an embedded broker may touch.
 
@@ -37,7 +37,7 @@ from broker.settings import DEFAULT_PORT, Endpoint, Settings, parse_endpoint
 from broker.storing import kept, place
 
 MANY_DESCRIPTORS: Final = 1_048_576
-"""What is asked for where the system names no upper limit."""
+"""The number to request if the system has no upper limit."""
 
 TRIED: Final = ("mqtt", "mqtt+unix", "mqtts")
 """The schemes of listeners that the banner's lines to try are for; the first that there is."""
@@ -159,7 +159,7 @@ class _Hangup:
             self._loop.call_soon_threadsafe(self._asked.set)
 
     async def serve(self, broker: Service) -> None:
-        """Reload whenever it was asked for, until cancelled."""
+        """Reload at each request, until cancelled."""
         self._loop = asyncio.get_running_loop()
         if self._came:
             self._asked.set()
@@ -300,7 +300,7 @@ def announced(build: BuildInfo, settings: Settings, broker: Service, output: Tex
 
 
 def _tell_started(build: BuildInfo, listening: list[str], store: str, http: list[str]) -> None:
-    """The same for programs: one event, whatever the level, since nobody else tells them the port of a listener."""
+    """The same for programs: one event at any level, because it is their only source for the port of a listener."""
     log = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
     log.info(
         "started",

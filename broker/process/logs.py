@@ -65,7 +65,7 @@ def _root_level(level: Level) -> int:
 
 
 class _Named:
-    """Puts the name of one of several processes into each line, and leaves out what another one tells for all."""
+    """Adds the name of one of several processes to each line, and leaves out what another one logs for all."""
 
     def __init__(self, worker: str, left_out: Collection[str]) -> None:
         self._worker = worker

@@ -25,10 +25,10 @@ WATCHDOG_SHARE: Final = 0.5
 
 
 class Supervisor:
-    """Who started the process and wants to hear of it; often nobody."""
+    """The supervisor that wants notifications, such as systemd; often there is none."""
 
     def __init__(self, address: str = "", watchdog: float = 0.0) -> None:
-        """`address`: of the datagram socket, a path or @ and an abstract name; empty: nobody listens.
+        """`address`: of the datagram socket, a path or @ and an abstract name; empty: there is none.
 
         `watchdog`: seconds after which it takes a silent process for dead. 0: it does not.
         """
@@ -60,7 +60,7 @@ class Supervisor:
         self._tell("STOPPING=1", "STATUS=stopping: the queues of its clients drain")
 
     def close(self) -> None:
-        """Nothing is told any more."""
+        """Send no more notifications."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
