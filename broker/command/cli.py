@@ -368,7 +368,7 @@ def health(
     try:
         address = parse_endpoint(target)
     except ValueError as error:
-        fail(f"--target {target}: {error}", MISUSED)
+        fail(f"--target {target}: allowed: {error}", MISUSED)
     if address.scheme in ("ws", "wss"):
         fail(f"--target {target}: a check speaks MQTT over TCP, TLS or a Unix socket, and not over WebSocket", MISUSED)
     if not address.tls and (ca or cert or key or server_name):

@@ -94,7 +94,7 @@ class Api:
         try:
             return json.loads(data) if data else None
         except ValueError:
-            raise CtlError(f"{self.url}: the answer is no JSON; is it a Canopy?") from None
+            raise CtlError(f"{self.url}: the answer is not JSON; is it Canopy?") from None
 
     def pieces(self, method: str, path: str, body: Any = None, **query: Any) -> Iterator[bytes]:
         """An answer as it comes. `path` is below the API's; what its parts are made of is to be `named`.

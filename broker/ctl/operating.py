@@ -217,7 +217,7 @@ def api(
         try:
             made = json.loads(sys.stdin.read() if body == "-" else body)
         except ValueError as error:
-            raise CtlError(f"the body is no JSON: {error}") from None
+            raise CtlError(f"the body is not JSON: {error}") from None
     last = b""
     for piece in options(context).api().pieces(method.value, quote(path, safe=AS_IT_IS), made):
         write(piece)

@@ -81,7 +81,7 @@ def _links(links: Sequence[Upstream]) -> tuple[Upstream, ...]:
 def _plugins(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if not PLUGIN.fullmatch(name):
-            raise ValueError(f"{name!r} is no module:attribute, such as my_company.mqtt:Hooks")
+            raise ValueError(f"{name!r} is not of the form module:attribute, such as my_company.mqtt:Hooks")
     return tuple(names)
 
 

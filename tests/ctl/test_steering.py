@@ -230,4 +230,4 @@ async def test_the_api_itself(ctl: Ctl) -> None:
     body = json.dumps({"topic": "t", "payload": "ä", "retain": True})
     assert json.loads(await told(ctl, "api", "POST", "/publish", body)) == {"matched": 0, "retained": True}
     assert await told(ctl, "api", "DELETE", "/clients/ä b", code=1) == ""
-    assert (await ctl("api", "POST", "/publish", "{")).stderr.startswith("canopy: the body is no JSON")
+    assert (await ctl("api", "POST", "/publish", "{")).stderr.startswith("canopy: the body is not JSON")

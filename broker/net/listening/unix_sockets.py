@@ -87,7 +87,7 @@ def _clear(path: str) -> None:
     except OSError:
         return
     if not stat.S_ISSOCK(found.st_mode):
-        raise SocketFileError("the file is there and is no socket; remove it or choose another path")
+        raise SocketFileError("the file exists and is not a socket; remove it or choose another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(PATIENCE)
         try:

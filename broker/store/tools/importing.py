@@ -217,7 +217,7 @@ def bring(directory: Path, source: BinaryIO, name: str) -> dict[str, int]:
             except FaultyRow as error:
                 raise StoreError(f"{name}: line {number}: {error}") from error
             except (ValueError, RecursionError) as error:
-                raise StoreError(f"{name}: line {number}: is no JSON ({error})") from error
+                raise StoreError(f"{name}: line {number}: not JSON ({error})") from error
         if not number:
             raise StoreError(f"{name}: is empty")
     return importer.counts

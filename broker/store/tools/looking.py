@@ -71,7 +71,7 @@ def look(directory: Path) -> Iterator[Look]:
         db.execute("PRAGMA cell_size_check = ON")
         db.execute("BEGIN")
         if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
-            raise StoreError(f"{path} is no store of Canopy: name the folder of store.path")
+            raise StoreError(f"{path} is not a store of Canopy: name the folder of store.path")
         version = int(db.execute("PRAGMA user_version").fetchone()[0])
         if version > VERSION:
             raise StoreError(f"{path} is of version {version}, newer than {VERSION}: use the newer canopy")

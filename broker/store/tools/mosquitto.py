@@ -329,7 +329,7 @@ CHUNKS: Final[dict[int, Callable[[Saved, bytes, int], None]]] = {
 def read(file: BinaryIO, size: int, now: float) -> Saved:
     """All that mosquitto has saved, at `now` (seconds since the epoch). Raises Damaged."""
     if file.read(len(MAGIC)) != MAGIC:
-        raise Damaged("it is no file of mosquitto")
+        raise Damaged("it is not a file of mosquitto")
     head = file.read(8)
     version = int.from_bytes(head[4:], "big")
     if version not in VERSIONS:

@@ -197,7 +197,7 @@ class TestUnixSockets:
         path.write_text("precious")
         with pytest.raises(StartupError) as caught:
             await start({"url": f"mqtt+unix://{path}"})
-        assert "is no socket; remove it or choose another path" in str(caught.value)
+        assert "is not a socket; remove it or choose another path" in str(caught.value)
         assert path.read_text() == "precious"
 
     async def test_a_folder_that_is_not_there(self, start: Start, tmp_path: Path) -> None:

@@ -232,7 +232,7 @@ SENT = DELIVERY | {"state": "sent", "packet_id": 3}
         ([HEAD, SESSION, SENT, SENT], "line 4: packet_id 3 of its client is in flight already"),
         ([HEAD, SESSION, POINTER], "line 3: message 7 does not stand before it"),
         ([HEAD, SESSION, MESSAGE], "message 7 belongs to no delivery"),
-        (["{"], "line 1: is no JSON"),
+        (["{"], "line 1: not JSON"),
     ],
 )
 def test_a_line_that_cannot_come_in_is_named(lines: list[Any], fault: str, tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_after_a_faulty_file_a_good_one_comes_in(tmp_path: Path) -> None:
     file = tmp_path / "in.jsonl"
     good = "".join(json.dumps(line) + "\n" for line in (HEAD, SESSION, SUBSCRIPTION, MESSAGE, POINTER, SENT))
     file.write_text(good + "{")
-    assert "line 7: is no JSON" in canopy("import", tmp_path / "s", file, code=1)
+    assert "line 7: not JSON" in canopy("import", tmp_path / "s", file, code=1)
     file.write_text(good)
     canopy("import", tmp_path / "s", file)
     assert canopy("verify", tmp_path / "s").endswith(": whole\n")
@@ -352,7 +352,7 @@ def test_a_file_that_is_none_of_ours(tmp_path: Path, command: str) -> None:
     assert "is not an SQLite file" in canopy(command, tmp_path, code=1)
     (tmp_path / "canopy.db").unlink()
     damage(tmp_path, "CREATE TABLE x (y)")
-    assert "is no store of Canopy" in canopy(command, tmp_path, code=1)
+    assert "is not a store of Canopy" in canopy(command, tmp_path, code=1)
 
 
 def test_what_is_exported_overwrites_nothing(filled: Path, tmp_path: Path) -> None:

@@ -278,7 +278,7 @@ def test_a_message_whose_deliveries_all_have_no_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        (b"SQLite format 3\x00", "it is no file of mosquitto"),
+        (b"SQLite format 3\x00", "it is not a file of mosquitto"),
         (b"\x00\xb5\x00mosquitto db" + struct.pack(">II", 0, 4), "it is of version 4, and not 5 or 6"),
         (b"\x00\xb5\x00mosquitto db" + struct.pack(">II", 0, 6) + b"\x00\x00", "it is cut short"),
         (b"\x00\xb5\x00mosquitto db" + struct.pack(">III", 0, 6, 2) + b"\xff" * 4, "it is cut short"),
