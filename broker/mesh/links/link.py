@@ -145,6 +145,7 @@ class NodeLink(Owner):
         if self._over is not None:
             self._over.cancel()
             self._over = None
+        self.session.keep_at_once()
         if self.session.keeper is None:
             self._end_session()
 

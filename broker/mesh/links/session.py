@@ -3,8 +3,9 @@
 Owns what a message becomes on its way to a node (the name of its share group, its number), and when a store keeps it.
 Promises, with a store: a publisher's acknowledgement leaves when the node has the message, or the store. While the node
 confirms messages in time, none is written. When its connection ends, or a publisher has waited in vain, all that is on
-its way is written at once, and so is what follows, until the queue is empty. A message with a number leaves when the
-store has that. It is a subclass of `Session`: whoever delivers calls any session alike.
+its way is written, and so is what follows, until the queue is empty: in turns, where the connection has ended. A
+message with a number leaves when the store has that. It is a subclass of `Session`: whoever delivers calls any session
+alike.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from mypy_extensions import i64
 
 from broker.core.codec.packets import NEVER
 from broker.core.counters import FULL_BYTES, Counters
-from broker.core.persistence.commits import Waiter
+from broker.core.persistence.commits import RELEASE_TURN, Waiter
 from broker.core.persistence.journal import Journal
 from broker.core.queues.delivery import RELEASED, Delivery, SubscriptionQueue
 from broker.core.queues.live.outbox import Outbox
@@ -23,7 +24,7 @@ from broker.core.routing.remote.loop_detection import TO_NODE
 from broker.core.routing.remote.node_tags import take_number, take_share, with_number, with_share
 from broker.core.session.session import Session
 from broker.core.topics.subscription import SharedGroup
-from broker.mesh.links.keeping import NodeJournal
+from broker.mesh.links.keeping import PIECE, NodeJournal
 
 
 class NodeSession(Session):
@@ -45,6 +46,10 @@ class NodeSession(Session):
         # Who has messages kept; None: there is no store.
         self.keeper: NodeJournal | None = None
         self._unkept = Unkept(self)
+        self._keeping = Keeping(self)
+        self._keeps_since = 0.0
+        # Whether there will be further turns: this node does not stop.
+        self._in_turns = True
         self.window.silenced = self._silenced
 
     def deliver(
@@ -114,6 +119,8 @@ class NodeSession(Session):
 
     def attach(self, version: int, window: int, plain: bool) -> None:
         """As `Session.attach`."""
+        if self.keeper is not None and self.keeper.due:
+            self._keep_rest()
         super().attach(version, window, plain)
         self.known = True
 
@@ -141,8 +148,14 @@ class NodeSession(Session):
 
     def _ask(self, delivery: Delivery) -> None:
         """What is kept is acknowledged when the store has it: nobody waits for the node."""
-        if self.keeper is None or not self.keeper.keeps:
+        keeper = self.keeper
+        if keeper is None or not keeper.keeps:
             super()._ask(delivery)
+        elif delivery in keeper.due:
+            # Until the store is told of it, whoever is connected.
+            message = delivery.message
+            if isinstance(message, RequestMessage) and self.window.link().takes(message.request, False):
+                delivery.asked = message.request
 
     def _silenced(self) -> None:
         self._keep(False)
@@ -152,13 +165,45 @@ class NodeSession(Session):
         keeper = self.keeper
         if keeper is None:
             return
-        if self._unkept.waits_for != 0 and keeper.commits is not None:
-            keeper.commits.leave(self._unkept)
-        # With this the store has all packet identifiers that the node may know.
-        keeper.session_kept(self.client_id, self.principal, self.expiry_interval, self.totals.now)
+        commits = keeper.commits
+        if self._unkept.waits_for != 0 and commits is not None:
+            commits.leave(self._unkept)
+        self._keeps_since = self.totals.now
         if not keeper.keeps:
-            keeper.begin(self.client_id, self.inflight.values(), self.queue.waiting(), unsent)
+            keeper.begin(self.inflight.values(), self.queue.waiting(), unsent)
             self.window.journal = self.queue.journal = keeper
+        if unsent and self._in_turns and commits is not None and len(keeper.due) > PIECE:
+            commits.hand(self._keeping)
+        else:
+            self._keep_rest()
+
+    def keep_piece(self) -> None:
+        """A turn, while much is to be kept."""
+        keeper = self.keeper
+        if keeper is not None and not self.ended:
+            keeper.go_on(self.client_id, PIECE)
+            if keeper.due and keeper.commits is not None:
+                keeper.commits.hand(self._keeping)
+            else:
+                self._all_kept(keeper)
+
+    def keep_at_once(self) -> None:
+        """This node stops: the store is told now of what it is to be told, also when the connection ends later."""
+        self._in_turns = False
+        if self.keeper is not None and self.keeper.due:
+            self._keep_rest()
+
+    def _keep_rest(self) -> None:
+        keeper = self.keeper
+        if keeper is not None:
+            if keeper.commits is not None:
+                keeper.commits.leave(self._keeping)
+            keeper.go_on(self.client_id, len(keeper.due))
+            self._all_kept(keeper)
+
+    def _all_kept(self, keeper: NodeJournal) -> None:
+        # With this the store has all packet identifiers that the node may know.
+        keeper.session_kept(self.client_id, self.principal, self.expiry_interval, self._keeps_since)
         self.inflight.settle()
         self.queue.settle(True)
 
@@ -201,3 +246,17 @@ class Unkept(Waiter):
         del number
         self._session.keep_no_more()
         return 1
+
+
+class Keeping(Waiter):
+    """Has a turn while much of a session is to be kept."""
+
+    def __init__(self, session: NodeSession) -> None:
+        super().__init__()
+        self._session = session
+
+    def committed(self, number: i64) -> i64:
+        """See `Waiter.committed`: a whole turn."""
+        del number
+        self._session.keep_piece()
+        return RELEASE_TURN

@@ -97,8 +97,10 @@ class Wire(Link):
 class Node:
     """The node `a`, of which one process follows another."""
 
-    def __init__(self, store: bool = True, **settings: Any) -> None:
+    def __init__(self, store: bool = True, in_turns: bool = False, **settings: Any) -> None:
+        """`in_turns`: what goes on by itself in a broker goes on with `turn` and `commit`."""
         self.other = Other()
+        self.in_turns = in_turns
         self.network = Network()
         self.log = Lines()
         self.store = GroupStore(lambda: self.network.now) if store else None
@@ -125,6 +127,8 @@ class Node:
         if self.store is not None:
             at_once(self.store.open(lambda: self.network.now))
             router.journal = self.store.journal
+            if self.in_turns:
+                self.store.gate.wake = lambda: None
         router.nodes.count = 1
         router.nodes.patience = PATIENCE
 
@@ -154,7 +158,15 @@ class Node:
         """All that was told is on disk."""
         assert self.store is not None
         self.store.commit_all()
+        while self.turn():
+            pass
+
+    def turn(self) -> bool:
+        """A turn of those who wait for the store. Whether there is more."""
+        assert self.store is not None
+        more = self.in_turns and self.store.gate.release()
         self.network.settle()
+        return more
 
     def subscribe(self, name: str) -> None:
         """The other node wants a topic filter."""

@@ -8,6 +8,7 @@ import pytest
 
 from broker.core.codec.packets import PUBACK
 from broker.core.counters import FULL_BYTES
+from broker.mesh.links import session
 from tests.mesh.links.link import EXPIRY, PATIENCE, Node
 from tests.support.losses import dropped_by_cause
 
@@ -50,6 +51,78 @@ def test_what_is_on_its_way_when_the_connection_ends_is_acknowledged_when_the_st
     a.commit()
     assert acknowledged(a) == 2
     assert a.on_disk() == [0, 1]
+
+
+def test_very_much_is_kept_in_turns_and_acknowledged_when_the_store_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is published meanwhile stays behind it."""
+    monkeypatch.setattr(session, "PIECE", 2)
+    a = Node(in_turns=True)
+    a.subscribe("x/#")
+    a.connect()
+    a.commit()
+    assert a.store is not None
+    for number in range(6):
+        a.publisher.publish("x/1", b"%d" % number, 1)
+    a.lose()
+    a.publisher.publish("x/1", b"6", 1)
+    assert acknowledged(a) == 0
+    for told in (2, 4, 6, 7):
+        a.turn()
+        # Those that were acknowledged were published one after the other, with the packet identifiers from 1 on.
+        assert {ack.packet_id - 1 for ack in a.publisher.acks(PUBACK)} <= {*a.on_disk()}
+        a.store.close_group()
+        a.store.commit()
+        assert a.on_disk() == [*range(told)]
+    a.commit()
+    assert acknowledged(a) == 7
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_a_process_that_is_killed_while_much_is_kept_does_not_go_on_with_its_packet_identifiers(
+    monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    """The node may know one of which the store was not told [MQTT-4.3.3-10]."""
+    monkeypatch.setattr(session, "PIECE", 2)
+    a = Node(in_turns=True)
+    a.subscribe("x/#")
+    a.connect()
+    a.commit()
+    assert a.store is not None
+    for number in range(6):
+        a.publisher.publish("x/2", b"%d" % number, 2)
+    a.act()
+    a.lose()
+    for _ in range(turns):
+        a.turn()
+    a.store.close_group()
+    a.store.commit()
+    a.kill()
+    assert a.session.known is (turns == 3)
+
+
+def test_what_is_due_is_kept_at_once_when_the_node_comes_back_or_this_one_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session, "PIECE", 2)
+    for stops in (False, True):
+        a = Node(in_turns=True)
+        a.subscribe("x/#")
+        a.connect()
+        a.commit()
+        for number in range(6):
+            a.publisher.publish("x/1", b"%d" % number, 1)
+        a.lose()
+        assert a.session.keeper is not None
+        assert a.session.keeper.due
+        if stops:
+            a.session.keep_at_once()
+        else:
+            a.connect()
+        assert not a.session.keeper.due
+        assert a.store is not None
+        a.store.close_group()
+        a.store.commit()
+        assert a.on_disk() == [*range(6)]
 
 
 def test_without_a_store_it_is_acknowledged_when_the_publisher_has_waited_in_vain() -> None:

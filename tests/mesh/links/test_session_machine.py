@@ -7,6 +7,7 @@ not have all packet identifiers in use, or where the other node has forgotten th
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -22,9 +23,11 @@ windows = st.sampled_from((100, 3, 1, 0))
 class Kills(RuleBasedStateMachine):
     """See the module."""
 
+    in_turns = False
+
     def __init__(self) -> None:
         super().__init__()
-        self.node = Node()
+        self.node = Node(in_turns=self.in_turns)
         self.node.subscribe("x/#")
         self.node.commit()
         # By number: its QoS, and the packet identifier at its publisher.
@@ -55,7 +58,11 @@ class Kills(RuleBasedStateMachine):
         assert store is not None
         if not store.commit() or whole:
             store.close_group()
-        self.node.network.settle()
+        self.node.turn()
+
+    @rule()
+    def turn(self) -> None:
+        self.node.turn()
 
     @rule(what=st.sampled_from(("lose", "kill", "wait in vain", "begin anew")), window=windows)
     def trouble(self, what: str, window: int) -> None:
@@ -118,6 +125,28 @@ class Kills(RuleBasedStateMachine):
         assert node.on_disk() == []
         assert node.session.window.journal is None
 
+
+class Pieces(Kills):
+    """The store is told of what is to be kept in pieces."""
+
+    in_turns = True
+
+    def __init__(self) -> None:
+        self._patch = pytest.MonkeyPatch()
+        self._patch.setattr("broker.mesh.links.session.PIECE", 1)
+        super().__init__()
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+        finally:
+            self._patch.undo()
+
+
+TestPieces = Pieces.TestCase
+TestPieces.settings = settings(
+    max_examples=examples(2_000), stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 TestKills = Kills.TestCase
 TestKills.settings = settings(
