@@ -16,7 +16,7 @@ from benchmarks.mesh import nodes
 from benchmarks.mesh.crossing import ROWS, Place, Result, Row, put
 from benchmarks.mesh.nodes import Together
 from benchmarks.network.links import LoadError
-from loadtest.brokers.process import HOST, BrokerFailed, BrokerProcess, free_port
+from loadtest.brokers.process import HOST, START_TIMEOUT, BrokerFailed, BrokerProcess, free_port
 from loadtest.brokers.registry import PEERS, Order
 from loadtest.brokers.stats import ratio
 
@@ -44,7 +44,8 @@ def begin(stack: ExitStack, name: str, threads: int) -> Place:
     workers = name == "canopy" and threads > 1
     if workers:
         command += ["--set", f'http.listen=["http://{HOST}:{http}"]', "--set", "top.enabled=false"]
-    process = stack.enter_context(BrokerProcess(command, port, None))
+    # Workers start beside each other, and after the process that starts them.
+    process = stack.enter_context(BrokerProcess(command, port, None, START_TIMEOUT * (threads + 1)))
     if workers:
         nodes.await_that("all workers are one", lambda: _one(http, threads))
     return Place(Together([process]), port, port)
