@@ -146,13 +146,17 @@ def _no_blocking_calls(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+# What tests share there is dear: Spark; a daemon, or the runs of a load generator, that a module's tests look at.
+FOLDERS_TOGETHER: Final = ("tests/pipeline/", "tests/e2e/clients/")
+MODULES_TOGETHER: Final = ("tests/benchmarks/test_attack.py", "tests/loadtest/", "tests/test_architecture.py")
+
+
 def _together(nodeid: str) -> str:
     """What is dealt to one process as a whole: what shares something dear, and otherwise each test."""
-    if nodeid.startswith("tests/pipeline/"):
-        return "tests/pipeline"  # one Spark
-    if nodeid.startswith("tests/loadtest/"):
-        return nodeid.split("::", 1)[0]  # runs of the load generator that a module's tests look at
-    return nodeid
+    for folder in FOLDERS_TOGETHER:
+        if nodeid.startswith(folder):
+            return folder
+    return nodeid.split("::", 1)[0] if nodeid.startswith(MODULES_TOGETHER) else nodeid
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
