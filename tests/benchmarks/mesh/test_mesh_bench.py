@@ -50,6 +50,7 @@ def test_unknown_loads_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no load 'none'" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_nodes_become_one() -> None:
     """One joins another that has retained messages, and has them then."""
     with scene() as stack:

@@ -107,7 +107,7 @@ def test_whole_run_on_mosquitto(tmp_path: Path) -> None:
         assert (result["lost"], result["doubled"]) == (0, 0)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_an_interruption_ends_the_broker_and_prints_what_there_is(number: signal.Signals) -> None:
     arguments = ["--brokers", "relay", "--rows", "one-to-one", "--quick", "--seconds", "60", "--no-limit"]
     with subprocess.Popen(

@@ -16,6 +16,7 @@ from benchmarks.store.disk import bytes_on_disk, sync_times
 from benchmarks.store.entrants import ENTRANTS, Entrant
 from loadtest.brokers import process
 
+LONG = pytest.mark.long
 PUBACK = b"\x40\x02\x00\x01"
 
 
@@ -109,7 +110,9 @@ def test_who_keeps_is_told_to(entrant: Entrant, tmp_path: Path) -> None:
     assert ("persistence true" in told or "store.path=" in told) is ("memory" not in entrant.name)
 
 
-@pytest.mark.parametrize("row", ["pairs", "offline", "latency", "retained"])
+@pytest.mark.parametrize(
+    "row", ["pairs", *(pytest.param(row, marks=LONG) for row in ("offline", "latency", "retained"))]
+)
 def test_a_small_run(row: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every figure is there."""
     assert main([row, "--quick", "--broker", "canopy, full", "--directory", str(tmp_path)]) == 0
@@ -121,6 +124,7 @@ def test_a_small_run(row: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert list(tmp_path.iterdir()) == []
 
 
+@LONG
 def test_a_broker_starts_on_a_store_that_was_filled(tmp_path: Path) -> None:
     lines = filling.table(0.001, tmp_path, None).splitlines()
     assert [line.split()[:4] for line in lines[2:]] == [
