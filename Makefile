@@ -50,11 +50,11 @@ setup-run:
 run: setup-run
 	@exec $(PY) -m broker serve $(ARGS)
 
-# Three processes, since tests wait for something a third of the time (how tests are dealt to them: tests/conftest.py).
+# Four processes, since tests wait for something nearly half the time (how tests are dealt to them: tests/conftest.py).
 # PYTHONSAFEPATH is -P for them too.
 # RERUNS: continuous integration tries a test that failed once more, and names it.
 # What pytest makes of the tests' files is kept for the next run, whatever the environment says of bytecode.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest --numprocesses=3 $(RERUNS)
+PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest --numprocesses=4 $(RERUNS)
 INTERPRETED := PYTHONPATH=. PYTHONSAFEPATH=1 CANOPY_EXPECT=interpreted
 
 quick:
