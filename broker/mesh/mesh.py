@@ -199,13 +199,11 @@ class Mesh(NodeListener):
     async def meet(self, seen: Iterable[str]) -> None:
         """Until nothing that is published here misses a node: those that were seen, and those that a store knows from
         before. One that does not come within `node_timeout` counts as gone."""
-        if self.server.companions is None:
-            sessions = self.server.router.sessions
-            known = [each.removeprefix(FROM_NODE) for each in sessions if each.startswith(FROM_NODE)]
-            known += self.links
-        else:
+        sessions, companions = self.server.router.sessions, self.server.companions
+        known = {each.removeprefix(FROM_NODE) for each in sessions if each.startswith(FROM_NODE)} | self.links.keys()
+        if companions is not None:
             # There may have been more of them before, whose sessions the others have.
-            known = list(self.server.companions.nodes)
+            known = {*filter(companions.may_come, known), *companions.nodes}
         expected = {*seen, *known}
         self._meeting = turned = asyncio.Event()
         with suppress(TimeoutError):

@@ -77,6 +77,10 @@ class NodeShell(Shell):
         for late in hand_over(self._links, lates):
             self._server.log.warning("messages of a moved session lost", node=late.to, move=late.name)
 
+    def takers(self, nodes: list[str]) -> list[str]:
+        companions = self._server.companions
+        return nodes if companions is None else companions.takers(nodes)
+
     def wake(self) -> None:
         self._turn_soon()
 

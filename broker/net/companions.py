@@ -19,6 +19,14 @@ class Companions(ABC):
         """The path of the Unix socket on which a node takes streams of others; None: it is on another machine."""
 
     @abstractmethod
+    def may_come(self, node: str) -> bool:
+        """Whether a node of which a store knows can be there: it is no worker that there was before."""
+
+    @abstractmethod
+    def takers(self, nodes: list[str]) -> list[str]:
+        """Those of these nodes that take the sessions of this one, which is about to go."""
+
+    @abstractmethod
     def meets(self) -> None:
         """The store is open and the mesh is joined: from here on this one waits for the others."""
 

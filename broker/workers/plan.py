@@ -1,6 +1,7 @@
 """What each worker's settings are, made of those of all.
 
-Owns what workers cannot share yet, and says so in a line each; the names of the workers' places in the run folder.
+Owns what workers cannot share yet, and says so in a line each; the names of the workers' places in the run folder; and
+which settings stay as they were when the supervisor started.
 """
 
 from __future__ import annotations
@@ -18,12 +19,18 @@ from broker.configuration.reading import SettingsError
 from broker.net.listening.listeners import StartupError
 from broker.settings import Http, Log, Mesh, Recorder, Settings, Workers
 from broker.store.parts import LONGEST_SCHEMA, folder_of, schema_of
+from broker.workers import addresses
 
 LINKS: Final = 0
 """The worker that has the links to upstream brokers, for all of them."""
 
 LONGEST_PATH: Final = 107
 """Bytes of a Unix socket's path (sun_path of Linux, less its end)."""
+
+STAYS: Final = frozenset(
+    {"store.path", "store.url", "store.name", "mesh.name", "mesh.node", "mesh.listen", "mesh.connect"}
+)
+"""Settings that workers have from their supervisor's start on: they would not find each other, or their stores."""
 
 
 TOO_LONG: Final = f"workers.directory: {{}}: too long for Unix sockets in it ({LONGEST_PATH} bytes); name a shorter one"
@@ -43,8 +50,7 @@ def unusable(settings: Settings) -> list[str]:
     directory = settings.workers.directory
     if directory and _too_long(Path(directory, "canopy-01234567"), count(settings) - 1):
         lines.append(TOO_LONG.format(directory))
-    if settings.mesh.name:
-        lines.append("mesh.name: workers are a mesh of their own, which cannot be part of another one; leave one out")
+    lines += addresses.unusable(settings, count(settings))
     if settings.store.url and len(schema_of(settings.store.name, count(settings) - 1)) > LONGEST_SCHEMA:
         lines.append(
             f"store.name: workers have schemas beside {settings.store.name}, whose names are too long; shorten it"
@@ -61,10 +67,17 @@ class Plan:
     """The workers of one supervisor. `folder`: private, and made already."""
 
     def __init__(
-        self, folder: Path, workers: int, people: bool, joined: bool = True, leavers: Sequence[int] = ()
+        self,
+        folder: Path,
+        workers: int,
+        people: bool,
+        joined: bool = True,
+        leavers: Sequence[int] = (),
+        mesh: Mesh | None = None,
     ) -> None:
         """`people`: they read the log. `joined`: the workers are one broker, and not each by itself. `leavers`: the
-        numbers of those that are there for what is left in their stores.
+        numbers of those that are there for what is left in their stores. `mesh`: as of the settings; with a name, it is
+        the mesh of several machines that the workers are nodes of.
 
         Raises:
             SettingsError: sockets in this folder would have too long a path.
@@ -75,6 +88,9 @@ class Plan:
         self._joined = joined
         self._numbers = (*range(workers), *leavers)
         self._name = secrets.token_hex(8)
+        self._machines = mesh if mesh is not None and mesh.name else None
+        self.machine = "" if self._machines is None else self._machines.node or self._name
+        """The node of the machines' mesh that the first worker is; empty: there is no mesh but that of the workers."""
         if _too_long(folder, max(self._numbers)):
             raise SettingsError([TOO_LONG.format(folder)])
 
@@ -111,11 +127,8 @@ class Plan:
         if worker >= self.workers:
             update |= {"http": Http(), "recorder": Recorder()}
         if self._joined:
-            update["mesh"] = settings.mesh.model_copy(
-                update=self._node(worker, generation, settings.store.kept).model_dump(
-                    include={"name", "node", "listen", "connect"}
-                )
-            )
+            place = self._place(worker, generation, settings.store.kept)
+            update["mesh"] = settings.mesh.model_copy(update=place)
         made = settings.model_copy(update=update)
         if "listen" not in settings.model_fields_set:
             # Beside tables the default does not count.
@@ -125,23 +138,39 @@ class Plan:
     def node(self, worker: int, generation: int, kept: bool) -> str:
         """What a worker is called in the mesh. `kept`: it has a store.
 
-        A node that comes back without one is another one: what the others knew of it has ended with it. But what they
-        have for its links waits until it is back.
+        In a mesh of their own one that comes back without a store is another node: what the others knew of it has ended
+        with it. But what they have for its links waits until it is back.
         """
+        if self.machine:
+            return addresses.node_of(self.machine, worker)
         return f"w{worker}" if kept or worker == LINKS else f"w{worker}-{generation}"
 
     def owner(self, worker: int) -> str:
         """Whose a worker's store is, where that is noted: the same however often the worker is started."""
         return f"{socket.gethostname()} worker w{worker} of {self._name}"
 
-    def _node(self, worker: int, generation: int, kept: bool) -> Mesh:
-        others = [other for other in self._numbers if other != worker]
-        return Mesh(
-            name=self._name,
-            node=self.node(worker, generation, kept),
-            listen=(f"unixsock-stream/{self._mesh(worker)}",),
-            connect=tuple(f"unixsock-stream/{self._mesh(other)}" for other in others),
-        )
+    def _place(self, worker: int, generation: int, kept: bool) -> dict[str, object]:
+        """Where a worker is in its mesh: settings of `[mesh]`."""
+        machines = Mesh() if self._machines is None else self._machines
+        others = [f"unixsock-stream/{self._mesh(other)}" for other in self._numbers if other != worker]
+        listen = [addresses.of_worker(place, worker) for place in machines.listen]
+        return {
+            "name": machines.name or self._name,
+            "node": self.node(worker, generation, kept),
+            "listen": (f"unixsock-stream/{self._mesh(worker)}", *listen),
+            # Those of this machine first, before others tell of them: two nodes have one link.
+            "connect": (*others, *machines.connect),
+        }
+
+
+def as_they_are(has: Settings, new: Settings) -> Settings:
+    """Other settings, but for what the supervisor and all workers keep from the start on (`STAYS`)."""
+    update: dict[str, object] = {"workers": has.workers}
+    for section in ("store", "mesh"):
+        names = [name.partition(".")[2] for name in STAYS if name.startswith(f"{section}.")]
+        kept = {name: getattr(getattr(has, section), name) for name in names}
+        update[section] = getattr(new, section).model_copy(update=kept)
+    return new.model_copy(update=update)
 
 
 def _socket(folder: Path, worker: int) -> Path:

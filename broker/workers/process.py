@@ -94,14 +94,16 @@ class WorkerProcess:
         worker: int,
         folder: Path,
         nodes: Sequence[str],
+        machine: str,
         owner: str,
         meets: Callable[[], None],
         gathered: tuple[socket.socket, str] | None = None,
     ) -> None:
         """Have it serve with these settings; returns when it does.
 
-        `nodes`: those that it is to have met before; `owner`: whose its store is; `meets` is called when it waits for
-        the nodes. `gathered`: where its events go, and the page of their numbers; the socket is closed here.
+        `nodes`: those that it is to have met before; `machine`: as in `Plan`; `owner`: whose its store is; `meets` is
+        called when it waits for the nodes. `gathered`: where its events go, and the page of their numbers; the socket
+        is closed here.
 
         Raises:
             WorkerGoneError: it has ended in place of that.
@@ -111,6 +113,7 @@ class WorkerProcess:
             "first": worker == 0,
             "folder": str(folder),
             "nodes": list(nodes),
+            "machine": machine,
             "owner": owner,
             "page": gathered[1] if gathered is not None else "",
             "settings": settings.model_dump_json(exclude_unset=True),
@@ -132,14 +135,14 @@ class WorkerProcess:
         """Returns when its event loop has gone round. Raises WorkerGoneError."""
         await self._ask({"do": "ping"})
 
-    async def join(self, others: int, seconds: float) -> None:
-        """Returns when it is one broker with so many others.
+    async def join(self, others: Sequence[str], seconds: float) -> None:
+        """Returns when it is one broker with these other nodes.
 
         Raises:
             WorkerGoneError: it is not, after so many seconds; or it has ended.
         """
-        answer = await self._ask({"do": "join", "others": others, "seconds": seconds})
-        if answer.get("missing", others):
+        answer = await self._ask({"do": "join", "others": list(others), "seconds": seconds})
+        if answer.get("missing", True):
             raise WorkerGoneError(f"does not reach the other workers within {seconds:g} s")
 
     async def leave(self, seconds: float) -> Message:

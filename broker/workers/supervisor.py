@@ -31,7 +31,7 @@ from broker.storing import make
 from broker.workers.emptying import empty
 from broker.workers.ending import end_together
 from broker.workers.listening import SharedListener, SharedListeners
-from broker.workers.plan import Plan, run_folder, unusable
+from broker.workers.plan import STAYS, Plan, as_they_are, run_folder, unusable
 from broker.workers.process import WorkerGoneError, WorkerProcess, how_it_ended
 from broker.workers.slots import Slot
 
@@ -125,13 +125,13 @@ class Supervisor:
         folder = await asyncio.to_thread(run_folder, self.settings.workers.directory)
         try:
             leavers = [slot.number for slot in self.leavers]
-            self._plan = Plan(folder, self.workers, self._people, self._joined, leavers)
+            self._plan = Plan(folder, self.workers, self._people, self._joined, leavers, self.settings.mesh)
             self._listeners.adopt(await self._listeners.prepare(self.settings))
             self._recording = await start_recording(self.settings.recorder, self.workers, self.log, self._break)
             await self._start_all()
             for slot in self._all:
                 if slot.process is not None:
-                    await self._join(slot.process, len(self._all) - 1)
+                    await self._join(slot, slot.process)
             self._since = loop.time()
             if self.settings.http.listen:
                 await self._answer()
@@ -229,8 +229,9 @@ class Supervisor:
             met = nodes if self._meets else ()
             recording = None if slot in self.leavers else self._recording
             gathered = None if recording is None else await recording.open(slot.number)
-            await process.serve(settings, listeners, slot.number, folder, met, owner, slot.meets.set, gathered)
-            await self._join(process, sum(1 for each in self._all if each.process is not None))
+            machine = self._plan.machine
+            await process.serve(settings, listeners, slot.number, folder, met, machine, owner, slot.meets.set, gathered)
+            await self._join(slot, process)
         except BaseException:
             process.signal(signal.SIGKILL)
             await asyncio.wait((process.ended,))
@@ -238,9 +239,11 @@ class Supervisor:
         slot.process = process
         self._steer()
 
-    async def _join(self, process: WorkerProcess, others: int) -> None:
-        """Wait until a worker is one broker with so many others. Raises WorkerGoneError."""
+    async def _join(self, slot: Slot, process: WorkerProcess) -> None:
+        """Wait until a worker is one broker with the others that are there. Raises WorkerGoneError."""
         if self._joined:
+            kept, there = self.settings.store.kept, (each for each in self._all if each.process is not None)
+            others = [self._plan.node(each.number, each.generation - 1, kept) for each in there if each is not slot]
             await process.join(others, self.settings.mesh.node_timeout)
 
     def _with_listeners(self) -> Settings:
@@ -391,10 +394,8 @@ class Supervisor:
                 except (SecurityError, TlsError) as error:
                     raise SettingsError([str(error)]) from error
                 http = admitted.settings
-            # The bounds of the supervisor, how many there are, and where their stores are, stay.
-            has = self.settings.store
-            store = new.store.model_copy(update={"path": has.path, "url": has.url, "name": has.name})
-            applied = new.model_copy(update={"workers": self.settings.workers, "http": http, "store": store})
+            # The bounds of the supervisor, how many there are, and where they and their stores are, stay.
+            applied = as_they_are(self.settings, new).model_copy(update={"http": http})
             if "listen" not in new.model_fields_set:
                 applied.model_fields_set.discard("listen")
             try:
@@ -419,8 +420,8 @@ class Supervisor:
         return [
             f"{name}: {show(has[name])} stays in force; {show(wanted[name])} takes a restart"
             for name in has
-            if name.startswith(("http.", "workers.", "store.path", "store.url", "store.name", "recorder.required"))
-            and has[name] != wanted[name]
+            if has[name] != wanted[name]
+            and (name.startswith(("http.", "workers.")) or name in STAYS or name == "recorder.required")
         ]
 
     async def _reload_all(self, applied: Settings, added: list[SharedListener]) -> list[str]:

@@ -29,6 +29,7 @@ from broker.process.process import Process
 from broker.recording import Gathered
 from broker.settings import Settings
 from broker.store import StoreError
+from broker.workers.addresses import worker_of
 from broker.workers.wire import Channel, Message, frame, receive
 
 TOLD_ONCE: Final = frozenset({"suspicious setting", "setting takes a restart", "certificate"})
@@ -47,17 +48,35 @@ ABORTED: Final = 128 + signal.SIGTERM
 class Others(Companions):
     """The other workers, by what the supervisor says of them."""
 
-    def __init__(self, nodes: tuple[str, ...], folder: Path, say: Callable[[Message], None]) -> None:
+    def __init__(self, nodes: tuple[str, ...], machine: str, folder: Path, say: Callable[[Message], None]) -> None:
+        """`machine`: as in `Plan`."""
         self.nodes = nodes
+        self._machine = machine
         self._folder = folder
+        self.alone = False
+        """This one goes, and the others stay."""
         self.together = False
         """All end at the same time, stage by stage."""
         self._say = say
         self._stages: dict[str, asyncio.Event] = {}
 
-    def socket(self, node: str) -> Path:
+    def socket(self, node: str) -> Path | None:
         """See `Companions.socket`."""
-        return self._folder / f"{node}.link"
+        if not self._machine:
+            return self._folder / f"{node}.link"
+        worker = worker_of(node, self._machine)
+        return None if worker is None else self._folder / f"w{worker}.link"
+
+    def may_come(self, node: str) -> bool:
+        """See `Companions.may_come`."""
+        return node in self.nodes or not self._is_here(node)
+
+    def takers(self, nodes: list[str]) -> list[str]:
+        """See `Companions.takers`. Where only this worker goes, those of this machine; else those of others."""
+        return [node for node in nodes if self._is_here(node) == self.alone] or nodes
+
+    def _is_here(self, node: str) -> bool:
+        return not self._machine or worker_of(node, self._machine) is not None
 
     def meets(self) -> None:
         """See `Companions.meets`."""
@@ -97,7 +116,7 @@ class Worker:
         """`start`: what the supervisor said. `gathered`: where its events go."""
         self.broker = Broker(settings)
         self.broker.handed = HandedSockets()
-        self.broker.companions = self._companions = Others(tuple(start["nodes"]), folder, self._say)
+        self.broker.companions = self._companions = Others(tuple(start["nodes"]), start["machine"], folder, self._say)
         if not start["listeners"]:
             # It is there for its store alone.
             self.broker.listeners.all = []
@@ -221,15 +240,15 @@ class Worker:
         return {}
 
     async def _join(self, message: Message, sockets: list[socket.socket]) -> Message:
-        """The other workers are there, so many of them; or the time is up, and these are not."""
+        """These other workers are there; or the time is up, and so many are not."""
         del sockets
         mesh, loop = self.broker.mesh, asyncio.get_running_loop()
         assert mesh is not None
         end = loop.time() + message["seconds"]
-        others: int = message["others"]
-        while len(mesh.bus.nodes()) < others and loop.time() < end:  # noqa: ASYNC110 (the mesh tells nobody)
+        others: set[str] = set(message["others"])
+        while others.difference(mesh.bus.nodes()) and loop.time() < end:  # noqa: ASYNC110 (the mesh tells nobody)
             await asyncio.sleep(LOOK)
-        return {"missing": max(others - len(mesh.bus.nodes()), 0)}
+        return {"missing": len(others.difference(mesh.bus.nodes()))}
 
     async def _catch_up(self, message: Message, sockets: list[socket.socket]) -> Message:
         """It has all that the others retain; or the time is up."""
@@ -262,6 +281,7 @@ class Worker:
         broker = self.broker
         seconds: float = message["seconds"]
         await broker.listeners.close()
+        self._companions.alone = True
         broker.draining.start(seconds, for_good=False, reference="", by="rolling restart")
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(broker.draining.done.wait(), seconds + HAND_OVER)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from broker.configuration.reading import SettingsError
-from broker.settings import Federation, Settings, flatten
-from broker.workers.plan import Plan, count, unusable
+from broker.settings import Federation, Settings, Workers, flatten
+from broker.workers.plan import Plan, as_they_are, count, unusable
 
 ITS_OWN = {
     "federation.broker_id",
@@ -77,17 +76,51 @@ def test_one_worker_has_the_links_for_all_and_is_the_same_node_when_it_is_starte
     assert plan.settings(named, 2, 0).federation.broker_id == "site-7"
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"recorder": {"directory": "/var/lib/canopy", "deliveries": True}}, "recorder.deliveries"),
-        ({"mesh": {"name": "site"}}, "mesh.name"),
-    ],
-)
-def test_what_workers_cannot_share_is_named_with_a_remedy(settings: dict[str, Any], named: str) -> None:
+def test_what_workers_cannot_share_is_named_with_a_remedy() -> None:
+    settings = {"recorder": {"directory": "/var/lib/canopy", "deliveries": True}}
     (line,) = unusable(Settings.model_validate(settings))
-    assert line.startswith(f"{named}: ")
+    assert line.startswith("recorder.deliveries: ")
     assert "leave" in line
+
+
+def site(**mesh: object) -> Settings:
+    """The settings of a machine that is part of a mesh."""
+    return Settings.model_validate({"mesh": {"name": "site", **mesh}, "workers": {"count": 2}})
+
+
+def test_workers_are_nodes_of_the_mesh_of_their_settings() -> None:
+    """The first one is the node that there is without workers; the others have names and ports behind its."""
+    settings = site(node="a", listen=["tcp/0.0.0.0:7447"], connect=["tcp/b.example.org:7447"])
+    plan = Plan(Path("/run/x"), 2, people=False, leavers=[5], mesh=settings.mesh)
+    made = {worker: plan.settings(settings, worker, 0).mesh for worker in (0, 1, 5)}
+    assert {node.name for node in made.values()} == {"site"}
+    assert [node.node for node in made.values()] == ["a", "a-w1", "a-w5"]
+    assert made[1].listen == ("unixsock-stream//run/x/w1.mesh", "tcp/0.0.0.0:7448")
+    assert made[5].listen == ("unixsock-stream//run/x/w5.mesh", "tcp/0.0.0.0:7452")
+    # The workers of this machine first.
+    sockets = [f"unixsock-stream//run/x/w{worker}.mesh" for worker in (0, 5)]
+    assert made[1].connect == (*sockets, "tcp/b.example.org:7447")
+    # Whether it has a store or not, it is the same node when it is started again.
+    assert plan.settings(settings, 1, 7).mesh.node == plan.node(1, 7, kept=False) == "a-w1"
+    assert (
+        Settings.model_validate_json(plan.settings(settings, 1, 0).model_dump_json(exclude_unset=True)).mesh == made[1]
+    )
+
+
+def test_a_machine_without_a_name_has_another_one_at_each_start() -> None:
+    first, second = (Plan(Path("/run/x"), 2, people=False, mesh=site().mesh) for _ in range(2))
+    assert first.machine != second.machine
+    assert [first.node(worker, 0, kept=False) for worker in (0, 1)] == [first.machine, f"{first.machine}-w1"]
+
+
+def test_where_workers_are_stays_from_the_start_of_their_supervisor_on() -> None:
+    has, new = site(node="a", confirm_timeout=1.0), site(node="b", confirm_timeout=2.0)
+    applied = as_they_are(has, new.model_copy(update={"workers": Workers(count=3)}))
+    assert applied.workers == has.workers
+    assert flatten(applied)["mesh.node"] == "a"
+    assert flatten(applied)["mesh.confirm_timeout"] == 2.0
+    # A plan goes by what it was made of.
+    assert Plan(Path("/run/x"), 2, people=False, mesh=has.mesh).settings(new, 1, 0).mesh.node == "a-w1"
 
 
 def test_each_worker_has_a_store_of_its_own_beside_the_first_ones() -> None:
@@ -139,6 +172,7 @@ def test_a_directory_whose_name_leaves_no_room_for_sockets() -> None:
 def test_nothing_else_is_refused() -> None:
     assert unusable(Settings()) == []
     assert unusable(Settings.model_validate({"recorder": {"directory": "/var/lib/canopy"}})) == []
+    assert unusable(site(listen=["tcp/0.0.0.0:7447"])) == []
 
 
 def test_as_many_as_there_are_processors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -245,11 +245,12 @@ class TestReload:
             config.write_text("[recorder]\ndirectory = 'x'\ndeliveries = true\n")
             daemon.process.send_signal(signal.SIGHUP)
             assert daemon.until("settings not reloaded")[-1]["detail"].startswith("recorder.deliveries: ")
-            config.write_text("[store]\npath = 'x'\n")
+            config.write_text("[store]\npath = 'x'\n[mesh]\nname = 'site'\nnode = 'a'\n")
             daemon.process.send_signal(signal.SIGHUP)
-            # Told by the supervisor, which has the stores in its hands.
-            while not (line := daemon.until("setting takes a restart")[-1])["detail"].startswith("store.path: "):
-                assert "worker" in line
+            # Told by the supervisor, which has the places of stores and nodes in its hands.
+            for name in ("store.path", "mesh.name", "mesh.node"):
+                while not (line := daemon.until("setting takes a restart")[-1])["detail"].startswith(f"{name}: "):
+                    assert "worker" in line
             _, after = daemon.end()
             assert not any("settings not reloaded" in line for line in after)
 
@@ -325,10 +326,10 @@ class TestStartsThatFail:
         assert not any("w1" in line for line in lines)
 
     def test_what_workers_cannot_share(self) -> None:
-        code, lines = failing("--port", "0", "--set", "mesh.name=site")
+        code, lines = failing("--port", "0", "--set", "mesh.name=site", "--set", "mesh.listen=['unixsock-stream/x']")
         assert code == 2
         (line,) = lines
-        assert line.startswith("canopy: mesh.name: ")
+        assert line.startswith("canopy: mesh.listen[0]: ")
 
     @pytest.mark.long
     def test_a_worker_that_always_ends_at_its_start(self, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def restore(server: Server, records: Iterable[SessionRecord]) -> list[SessionRec
             if subscription.group is not None:
                 # Nobody knows yet whether members are connected there.
                 subscription.weight = 0
-        there_may_be = settings.name and (companions is None or session.name in companions.nodes)
+        there_may_be = settings.name and (companions is None or companions.may_come(session.name))
         if not there_may_be or now - session.away_since >= settings.node_expiry:
             server.log.warning("node is given up", node=session.name, messages=session.queued())
             router.end_session(session, now)

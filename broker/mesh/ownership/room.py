@@ -106,6 +106,10 @@ class Shell(ABC):
     def hand_over(self, lates: list[Late]) -> None:
         """Put what waits for sessions that have moved into the queues of their nodes, and the marks behind it."""
 
+    def takers(self, nodes: list[str]) -> list[str]:
+        """Those of these nodes that take the sessions of this one, which is about to go."""
+        return nodes
+
     @abstractmethod
     def wake(self) -> None:
         """Connections may have ended, or have something to write: look after them (`FlushScheduler.after_batch`)."""
@@ -202,7 +206,7 @@ class Ownership(Room, Owner):
         if self.leaving is None:
             self.leaving = Leaving(self._router, _moves, self._time_of, self.say, 2 * self.claims.timeout)
             self.leaving.look()
-        return self.leaving.turn(list(self._told), self._shell.now())
+        return self.leaving.turn(self._shell.takers(list(self._told)), self._shell.now())
 
     def stay(self) -> None:
         """See `Owner.stay`."""

@@ -64,7 +64,7 @@ def figures(all_figures: Iterable[Mapping[str, int | float]]) -> dict[str, int |
 
 
 def nodes(views: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The mesh that workers are, of what each sees of the others; a worker is as the worst of these views."""
+    """The mesh of the workers, of what each sees of the other nodes; a node is as the worst of these views."""
     found: dict[str, dict[str, Any]] = {}
     for node in (node for view in views for node in view["nodes"]):
         known = found.get(node["name"])

@@ -337,7 +337,7 @@ class Front:
         return secured(web.json_response({"data": data}))
 
     async def _mesh(self, call: Call, question: Question) -> Made:
-        """The mesh that the workers are: each as the others see it."""
+        """The mesh of the workers: each node as they see it."""
         del call
         answers = await self._workers.ask_all(self._there(), question)
         for answer in answers:

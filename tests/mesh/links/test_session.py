@@ -229,7 +229,7 @@ def test_what_waits_for_a_node_that_there_cannot_be_is_given_up(why: str) -> Non
     if why == "no mesh":
         a.settings = a.settings.model_copy(update={"name": ""})
     else:
-        a.companions = SimpleNamespace(nodes=("w0", "w1"))
+        a.companions = SimpleNamespace(may_come=lambda name: name != "c")
     a.kill()
     assert a.log.named("node is given up") == [{"node": "c", "messages": 1}]
     a.commit()

@@ -58,6 +58,15 @@ def test_sessions_of_clients_that_are_away_go() -> None:
     assert "here" not in world["a"].network.router.sessions
 
 
+def test_sessions_go_to_the_nodes_that_are_to_take_them() -> None:
+    world = World("a", "b", "c")
+    for number in range(20):
+        away(world, "a", f"c{number}")
+    world["a"].takers = lambda nodes: [node for node in nodes if node != "b"]  # type: ignore[method-assign]
+    assert hand_over(world, "a") == 0
+    assert {holder for number in range(20) for holder in world.holders(f"c{number}")} == {"c"}
+
+
 @pytest.mark.parametrize("comes_to", ["b", "c"])
 @pytest.mark.parametrize("steps", range(5))
 def test_a_client_that_comes_meanwhile_has_its_session(comes_to: str, steps: int) -> None:
