@@ -4,19 +4,22 @@ Owns the claims of this node. No directory of sessions is kept: a claim asks eve
 repaired after a node dies; a CONNECT costs one message to each, of about 40 bytes, many of them in one packet, and
 nothing where the session is here already. Promises: of claims that are made at once the latest wins, by the clock that
 all nodes share and then by the node's name; a node that has been told that there is none here has nothing here to give;
-each claim comes to an end, whatever other nodes do.
+a session goes to a later claim only, so that no nodes wait for each other in a circle.
+
+Each claim comes to an end, whatever other nodes do: nodes have `timeout` seconds to answer, a node that comes meanwhile
+has as long, and a node whose session is coming has them from each part on. Who claims a session that is still coming
+here waits for that, but its connection here ends at once; if the move stands still, it ends, too (`silence`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from broker.core.codec import reasons
 from broker.core.hooks import OwnerClaim
-from broker.mesh.ownership.messages import LATER, LATEST, LOST, REFUSED, Answer, Ask, Message
+from broker.mesh.ownership.messages import LATER, LATEST, LOST, NONE, Answer, Ask, Message
 
 MICROSECONDS: Final = 1_000_000
 
@@ -45,6 +48,18 @@ class Hall(ABC):
     @abstractmethod
     def giving(self, client_id: str) -> bool:
         """Whether it is being handed over to another node."""
+
+    @abstractmethod
+    def let_go(self, ask: Ask) -> None:
+        """End the connection of a session that a node has claimed, and that cannot go yet."""
+
+    @abstractmethod
+    def hurry(self, client_id: str) -> None:
+        """Somebody waits for a session that is on its way to this node or from it."""
+
+    @abstractmethod
+    def name(self, client_id: str, node: str) -> None:
+        """Say to a node that there is a session here: it may have one, too."""
 
     @abstractmethod
     def now(self) -> float:
@@ -83,7 +98,7 @@ class Claim:
         self.user = user
         self.clean = clean
         self.time = time
-        self.due = 0.0
+        self.due = self.made = 0.0
         # The nodes that have not answered; this one while it still hands the session over itself.
         self.awaiting: set[str] = set()
         # Sessions that are on their way here because of it.
@@ -91,6 +106,8 @@ class Claim:
         # A session is here already: the claim is about another one, which a node has that was not there.
         self.merges = False
         self.granted = False
+        # Nodes that keep their session: it is compared with the one that is here when this is over.
+        self.contested: set[str] = set()
         self.beaten = False
         self.waiting: list[Waiting] = []
         # Connections that came when it was beaten: the next claim is theirs.
@@ -119,9 +136,10 @@ class Claims:
         """Answers to claims that were over."""
         self._hall = hall
         self._wall = wall
-        # Claims that were granted though these nodes had not answered: their times, and the nodes.
-        self._unanswered: dict[str, tuple[int, set[str]]] = {}
-        self._line: deque[Claim] = deque()
+        # When clients came back to sessions here, which other nodes have not heard of.
+        self._back: dict[str, int] = {}
+        # Those that wait for nodes, in the order in which they fall due.
+        self._line: dict[Claim, None] = {}
         # How many of `times` there were when they were last looked through.
         self._kept = 0
         self._to_tell: list[tuple[Waiting, int]] = []
@@ -136,17 +154,22 @@ class Claims:
         claim = self.pending.get(client_id)
         if claim is None:
             giving = self._hall.giving(client_id)
-            if not giving and (self._hall.holds(client_id) or not self._hall.nodes()):
+            if not giving and self._hall.holds(client_id):
+                self._came_back(client_id, clean)
+                return None
+            if not giving and not self._hall.nodes():
                 self._own(client_id, self.next(), clean)
                 return None
             claim = self._begin(client_id, user, clean)
         waiting = Waiting(self, claim, clean, told)
-        if claim.beaten or claim.user != user:
+        here = claim.merges and self._hall.holds(client_id)
+        if claim.beaten or claim.askers or ((claim.merges or claim.user != user) and not here):
             claim.next.append((waiting, user))
+            self._hall.hurry(client_id)
         else:
             claim.waiting.append(waiting)
             if claim.granted:
-                self._own(client_id, self.next(), clean)
+                self._came_back(client_id, clean)
                 self._tell(waiting, 0)
         self._advance(claim)
         return waiting
@@ -161,25 +184,19 @@ class Claims:
         if self._hall.giving(client_id) or (claim is not None and not claim.granted):
             return  # somebody claims it: what the node has goes there
         if claim is None:
-            claim = Claim(client_id, user, clean, self.times.get(client_id, 0))
-            claim.merges = claim.granted = True
-            self._add(claim, [])
-        claim.due = self._hall.now() + self.timeout
-        claim.awaiting.add(node)
-        self._hall.send(node, Ask(client_id, user, clean, True, claim.time))
+            claim = self._begin_merging(client_id, user, clean)
+        self._ask(claim, node, True)
 
-    def named(self, client_id: str, node: str, time: int) -> bool:
-        """A node has a session, claimed at `time`, which it need not have had when it was asked: ask it again.
+    def named(self, client_id: str, node: str) -> bool:
+        """A node has a session, which it need not have had when it was asked: ask it again.
 
         False where nobody claims that session here.
         """
         claim = self.pending.get(client_id)
         if claim is None or claim.beaten or claim.merges:
             return False
-        if node not in claim.awaiting and claim.time > time:
-            claim.awaiting.add(node)
-            claim.due = self._hall.now() + self.timeout
-            self._hall.send(node, Ask(client_id, claim.user, claim.clean, claim.granted, claim.time))
+        if node not in claim.awaiting:
+            self._ask(claim, node, claim.granted)
         return True
 
     def fetch(self, client_id: str, user: str | None, node: str, time: int) -> None:
@@ -191,21 +208,35 @@ class Claims:
         if client_id in self.pending or self._hall.holds(client_id):
             return
         claim = Claim(client_id, user, False, time)
-        self._add(claim, [node])
-        for other in self._hall.nodes():
-            if other != node:
-                claim.awaiting.add(other)
-                self._hall.send(other, Ask(client_id, user, False, True, time))
+        self._add(claim)
+        for other in {node, *self._hall.nodes()}:
+            self._say(claim, other, other != node)
 
     def later(self, client_id: str, node: str, time: int) -> bool:
         """Whether the session here was claimed later than that of a node at `time`."""
-        return (self.times.get(client_id, 0), self.node) > (time, node)
+        return (self.time_of(client_id), self.node) > (time, node)
+
+    def time_of(self, client_id: str) -> int:
+        """When a client came last to the session here; 0: never."""
+        return self._back.get(client_id, 0) or self.times.get(client_id, 0)
+
+    def waited_for(self, client_id: str) -> bool:
+        """Whether somebody waits for what is on its way here."""
+        claim = self.pending.get(client_id)
+        return claim is not None and bool(claim.askers or claim.next)
+
+    def waits_here(self, client_id: str) -> bool:
+        """Whether a client of this node waits for a session that is on its way from here."""
+        claim = self.pending.get(client_id)
+        return claim is not None and self.node in claim.awaiting
 
     def left_by(self, claim: Claim, waiting: Waiting) -> None:
         """A connection has its session open, or has ended."""
         if waiting in claim.waiting:
             claim.waiting.remove(waiting)
         claim.next = [each for each in claim.next if each[0] is not waiting]
+        for ask in [ask for _, ask in claim.askers if not ask.merges][:1]:
+            self._hall.let_go(ask)
         self._advance(claim)
 
     def tell(self) -> None:
@@ -222,19 +253,40 @@ class Claims:
     def _begin(self, client_id: str, user: str | None, clean: bool) -> Claim:
         claim = Claim(client_id, user, clean, self.next())
         self.made += 1
-        nodes = self._hall.nodes()
+        self._add(claim)
+        for node in self._hall.nodes():
+            self._say(claim, node, False)
         if self._hall.giving(client_id):
             claim.awaiting.add(self.node)
-        self._add(claim, nodes)
+            self._hall.hurry(client_id)
         return claim
 
-    def _add(self, claim: Claim, nodes: list[str]) -> None:
-        claim.awaiting.update(nodes)
-        claim.due = self._hall.now() + self.timeout
-        self._line.append(claim)
+    def _begin_merging(self, client_id: str, user: str | None, clean: bool) -> Claim:
+        claim = Claim(client_id, user, clean, self.time_of(client_id))
+        claim.merges = claim.granted = True
+        self._add(claim)
+        return claim
+
+    def _add(self, claim: Claim) -> None:
+        claim.made = self._hall.now()
         self.pending[claim.client_id] = claim
-        for node in nodes:
-            self._hall.send(node, Ask(claim.client_id, claim.user, claim.clean, claim.merges, claim.time))
+        self._wait(claim)
+
+    def _wait(self, claim: Claim) -> None:
+        """From now on."""
+        self._line.pop(claim, None)
+        claim.due = self._hall.now() + self.timeout
+        self._line[claim] = None
+
+    def _ask(self, claim: Claim, node: str, merges: bool) -> None:
+        """Ask one node more. Unless that has come about before, it has as long as the others had."""
+        if claim not in self._line or self._hall.now() < claim.made + self.timeout:
+            self._wait(claim)
+        self._say(claim, node, merges)
+
+    def _say(self, claim: Claim, node: str, merges: bool) -> None:
+        claim.awaiting.add(node)
+        self._hall.send(node, Ask(claim.client_id, claim.user, claim.clean, merges, claim.time))
 
     def next(self) -> int:
         """The next point of the clock."""
@@ -246,14 +298,22 @@ class Claims:
         if self.clock < clock < LATEST // 2:
             self.clock = clock
 
+    def _came_back(self, client_id: str, clean: bool) -> None:
+        """To the session that is here: nobody else is told."""
+        announced = self.times.get(client_id, 0)
+        self._own(client_id, self.next(), clean)
+        self._back[client_id] = self.times[client_id]
+        self.times[client_id] = announced
+
     def _own(self, client_id: str, time: int, clean: bool) -> None:
         self.times[client_id] = time
+        self._back.pop(client_id, None)
         if clean:
             self.clean[client_id] = time
         if len(self.times) > 2 * self._kept + FORGET:
             self.times = {each: at for each, at in self.times.items() if self._hall.holds(each)}
             self.clean = {each: at for each, at in self.clean.items() if each in self.times}
-            self._unanswered = {each: said for each, said in self._unanswered.items() if each in self.times}
+            self._back = {each: at for each, at in self._back.items() if each in self.times}
             self.times[client_id] = time
             self._kept = len(self.times)
 
@@ -265,13 +325,15 @@ class Claims:
     # -- what becomes of a claim ---------------------------------------------------------------------------------------
 
     def _beat(self, claim: Claim, code: int) -> None:
-        """Its clients are refused; what is on its way here still comes."""
+        """Its clients are refused, except those that open their session now; what is on its way here still comes."""
         claim.beaten = True
-        for waiting in claim.waiting:
+        refused = [waiting for waiting in claim.waiting if waiting.told is not None]
+        self._to_tell = [each for each in self._to_tell if each[0] not in refused]
+        for waiting in refused:
             self.lost += 1
             waiting.claim = None
+            claim.waiting.remove(waiting)
             self._tell(waiting, code)
-        claim.waiting = []
 
     def _advance(self, claim: Claim) -> None:
         if self.pending.get(claim.client_id) is not claim:
@@ -284,9 +346,12 @@ class Claims:
         if claim.awaiting or claim.waiting or claim.moves:
             return
         del self.pending[claim.client_id]
+        self._line.pop(claim, None)
+        for node in claim.contested:
+            self._hall.name(claim.client_id, node)
         # The latest first: it has the session, and the others hear of none.
         for node, ask in sorted(claim.askers, key=lambda asker: (asker[1].time, asker[0]), reverse=True):
-            self.serve(node, ask)
+            self._serve(node, ask)
         if claim.next:
             _, user = claim.next[-1]
             after = self._begin(claim.client_id, user, claim.next[-1][0].clean)
@@ -302,46 +367,51 @@ class Claims:
         self.heard(ask.time)
         claim = self.pending.get(ask.client_id)
         if claim is None:
-            self.serve(node, ask)
+            self._serve(node, ask)
             return
-        if not claim.granted:
-            if (claim.time, self.node) > (ask.time, node):
-                # Also where this one is beaten itself: two that wait for each other would never come to an end.
-                self._hall.send(node, Answer(ask.client_id, ask.time, LOST))
-                return
-            if not claim.beaten:
-                self._beat(claim, reasons.SERVER_UNAVAILABLE)
-        claim.askers.append((node, ask))
-        self._advance(claim)
-
-    def serve(self, node: str, ask: Ask) -> None:
-        """Hand over what is here, or say that it is nothing.
-
-        A node that has not heard of a later claim of this one yet gives what it has when it does: not the other way
-        round as well.
-        """
-        time, nodes = self._unanswered.get(ask.client_id, (0, ()))
-        if node in nodes and (time, self.node) > (ask.time, node):
+        if not (claim.granted and (claim.merges or ask.merges)) and (claim.time, self.node) > (ask.time, node):
+            # Also where this one is beaten itself: two that wait for each other would never come to an end.
             self._hall.send(node, Answer(ask.client_id, ask.time, LOST))
             return
-        outcome = self._hall.give(node, ask)
+        claim.askers.append((node, ask))
+        if not ask.merges:
+            if not claim.beaten:
+                self._beat(claim, reasons.SERVER_UNAVAILABLE)
+            self._hall.let_go(ask)
+        if claim.merges and not claim.moves and (claim.time, self.node) < (ask.time, node):
+            claim.awaiting.clear()  # the other node may wait for this one in the same way
+        self._advance(claim)
+        self._hall.hurry(ask.client_id)
+
+    def _serve(self, node: str, ask: Ask) -> None:
+        """Hand over what is here, or say that it is nothing.
+
+        A node whose claim is earlier than the last one that was made here has not heard of that, and gives what it has
+        when it does: not the other way round as well.
+        """
+        if not ask.merges and self.times.get(ask.client_id, 0) > ask.time and self._hall.holds(ask.client_id):
+            outcome = LOST
+        else:
+            outcome = self._hall.give(node, ask)
         if outcome != LATER:
             self._hall.send(node, Answer(ask.client_id, ask.time, outcome))
 
     def answered(self, node: str, answer: Answer) -> None:
         """A node has answered a claim of this one."""
         claim = self.pending.get(answer.client_id)
-        if claim is None or claim.time != answer.time or node not in claim.awaiting:
+        if claim is None or claim.time != answer.time:
             self.fenced += 1
-            time, nodes = self._unanswered.get(answer.client_id, (0, set[str]()))
-            if time == answer.time:
-                nodes.discard(node)
+            if answer.outcome != NONE:
+                # The client has its session here by now, perhaps, and there is another one.
+                self._hall.name(answer.client_id, node)
             return
-        if not claim.granted and not claim.beaten:
-            if answer.outcome == LOST:
-                self._beat(claim, reasons.SERVER_UNAVAILABLE)
-            elif answer.outcome == REFUSED:
-                self._beat(claim, reasons.CLIENT_IDENTIFIER_NOT_VALID)
+        if node not in claim.awaiting:
+            self.fenced += 1
+        if answer.outcome != NONE and not claim.merges:
+            claim.contested.add(node)
+            if not claim.beaten:
+                code = reasons.SERVER_UNAVAILABLE if answer.outcome == LOST else reasons.CLIENT_IDENTIFIER_NOT_VALID
+                self._beat(claim, code)
         claim.awaiting.discard(node)
         self._advance(claim)
 
@@ -356,16 +426,18 @@ class Claims:
                     continue  # its session is here, and is compared
                 self._to_tell = [each for each in self._to_tell if each[0].claim is not claim]
                 claim.granted = False
-            self._add(claim, [node])
+            self._ask(claim, node, False)
 
     def left(self, node: str) -> None:
         """A node is gone: it counts as having nothing, and claims nothing."""
-        for _, nodes in self._unanswered.values():
-            nodes.discard(node)
         for claim in list(self.pending.values()):
             claim.askers = [each for each in claim.askers if each[0] != node]
             claim.awaiting.discard(node)
             self._advance(claim)
+
+    def gone(self, client_id: str) -> None:
+        """The session is here no more: one that comes now is another one."""
+        self._back.pop(client_id, None)
 
     def given(self, client_id: str) -> None:
         """This node hands the session over no more: it has gone, or stays."""
@@ -376,17 +448,21 @@ class Claims:
 
     # -- sessions on their way here ------------------------------------------------------------------------------------
 
-    def move_begins(self, client_id: str, time: int) -> Claim | None:
-        """A session comes: the claim that it answers, if that is not over."""
+    def move_begins(self, client_id: str, node: str, time: int) -> tuple[Claim, bool]:
+        """A session comes: the claim that it answers; if that is over, the one of now, so that others wait for it.
+
+        And whether it has come too late, so that another node may have been told that there is none here.
+        """
         claim = self.pending.get(client_id)
-        if claim is None or claim.time != time:
-            return None
+        if claim is None:
+            claim = self._begin_merging(client_id, None, False)
         claim.moves += 1
-        return claim
+        return claim, claim.time != time or node not in claim.awaiting
 
     def move_goes_on(self, claim: Claim) -> None:
         """More of it has come: there is no reason to give the node up."""
-        claim.due = self._hall.now() + self.timeout
+        if claim in self._line:
+            self._wait(claim)
 
     def moved(self, claim: Claim, node: str) -> None:
         """All of it is here: its client may have it."""
@@ -404,7 +480,7 @@ class Claims:
     @property
     def due(self) -> float:
         """When `tick` is to be called; 0.0: not before something happens."""
-        return self._line[0].due if self._line else 0.0
+        return next((claim.due for claim in self._line), 0.0)
 
     def postpone(self, seconds: float) -> None:
         """All nodes have so many seconds more."""
@@ -414,16 +490,11 @@ class Claims:
     def tick(self) -> None:
         """Go on without the nodes whose time is over."""
         now = self._hall.now()
-        line = self._line
-        while line and (line[0].due <= now or not line[0].awaiting):
-            claim = line.popleft()
-            if not claim.awaiting:
-                continue
-            if claim.due > now:
-                line.append(claim)
-                continue
-            self.timed_out += len(claim.awaiting)
-            if not claim.granted and not claim.beaten:
-                self._unanswered[claim.client_id] = (claim.time, claim.awaiting - {self.node})
-            claim.awaiting.clear()
+        while 0.0 < self.due <= now:
+            claim = next(iter(self._line))
+            del self._line[claim]
+            # What this node hands over itself comes to an end of its own (`silence`).
+            late = claim.awaiting - {self.node}
+            self.timed_out += len(late)
+            claim.awaiting -= late
             self._advance(claim)

@@ -2,7 +2,8 @@
 
 Owns each until the other node keeps it. Promises: the connection ends first, as when the client connects here again; no
 message that came to the session before it went stays behind unnamed; at most `WINDOW` bytes are on the way to a node
-that it has not taken. Until a node has said that it keeps the session, it is still here: if that node leaves, it stays.
+that it has not taken. Until a node has said that it keeps the session, it is still here: if that node leaves, it stays;
+also if somebody else waits for it, and the node has said nothing of it for too long (`silence`).
 
 What comes to the session while it goes is its rest, and follows when all nodes know where its subscriptions stand now.
 With the rest the other node is told which nodes did not take part in this, and these are told of the move (`gates`).
@@ -25,8 +26,9 @@ from broker.core.queues.delivery import QUEUED, RELEASED, Delivery
 from broker.core.queues.message import MovedMessage
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
-from broker.mesh.ownership.messages import LATER, NONE, REFUSED, Ask, Message, Part
+from broker.mesh.ownership.messages import LATER, LOST, NONE, REFUSED, Ask, Message, Over, Part
 from broker.mesh.ownership.records import SessionWriter
+from broker.mesh.ownership.silence import Move, Silence
 from broker.store.groups.principals import Principals
 
 WINDOW: Final = 1_048_576
@@ -49,12 +51,12 @@ class _Read(Fetch):
         return len(self.records)
 
 
-class Giving:
+class Giving(Move):
     """One session that goes to a node, because of a claim."""
 
     def __init__(self, session: Session, node: str, ask: Ask) -> None:
+        super().__init__(session.client_id)
         self.session = session
-        self.client_id = session.client_id
         self.node = node
         self.ask = ask
         # What waits on disk alone and was read, how far, and how much of each page.
@@ -94,16 +96,21 @@ class Giver:
         principals: Principals,
         send: Callable[[str, Message], None],
         over: Callable[[Giving], None],
+        wanted: Callable[[Giving], bool],
+        stays: Callable[[Giving], None],
         barrier: Callable[[Callable[[set[str]], None]], None],
         going: Callable[[Giving], None],
         parting: Callable[[Giving], None],
         now: Callable[[], float],
         log: Any,
         most_bytes: int,
+        silence: float,
     ) -> None:
-        """`node`: this one. `over`: who is told that one has gone, or stays. `barrier`: calls when all has arrived that
-        the nodes had published for this one, with those of which that is not sure. `going`: is told before; `parting`:
-        when what comes to a session from now on does not go along any more."""
+        """`node`: this one. `over`: who is told that one has gone, or stays. `wanted`: whether somebody waits for that;
+        it ends then when the other node has said nothing for `silence` seconds. `stays`: is told first of one that
+        stays. `barrier`: calls when all has arrived that the nodes had published for this one, with those of which that
+        is not sure. `going`: is told before; `parting`: when what comes to a session from now on does not go along any
+        more."""
         self.givings: dict[str, Giving] = {}
         self.moved = 0
         """Sessions that have gone to other nodes."""
@@ -114,6 +121,8 @@ class Giver:
         self._principals = principals
         self._send = send
         self._over = over
+        self._stays = stays
+        self.silence = Silence(silence, now, wanted, self._give_up)
         self._barrier = barrier
         self._going = going
         self._parting = parting
@@ -127,7 +136,10 @@ class Giver:
         router, now = self._router, self._now()
         giving = self.givings.get(ask.client_id)
         if giving is not None:
+            if not ask.merges and giving.ask.time > ask.time:
+                return LOST
             giving.askers.append((node, ask))
+            self.silence.hurry(giving)
             return LATER
         session = router.sessions.get(ask.client_id)
         if session is not None and session.outbox is None:
@@ -141,19 +153,41 @@ class Giver:
             if not ask.merges:
                 return REFUSED
             clean = True
-        if session.outbox is not None:
-            peer = session.outbox.peer
-            assert peer is not None
-            peer.take_over(now)
-            router.peers.drain(router, now)
+        self._disconnect(session)
         if router.sessions.get(ask.client_id) is not session:
             return NONE
         if clean:
             router.end_session(session, now)
             return NONE
         giving = self.givings[ask.client_id] = Giving(session, node, ask)
+        self.silence.broken(giving)
         self._go_on(giving)
         return LATER
+
+    def let_go(self, ask: Ask) -> None:
+        """End the connection of a session that a node has claimed, and that cannot go yet."""
+        router, now = self._router, self._now()
+        session = router.sessions.get(ask.client_id)
+        if session is None or session.own or session.uplink or session.node:
+            return
+        try:
+            check_owner(session, ask.user, router.limits, now)
+        except Refused:
+            return
+        self._disconnect(session)
+
+    def hurry(self, client_id: str) -> None:
+        """Somebody waits for a session that goes."""
+        giving = self.givings.get(client_id)
+        if giving is not None:
+            self.silence.hurry(giving)
+
+    def _disconnect(self, session: Session) -> None:
+        if session.outbox is not None:
+            peer = session.outbox.peer
+            assert peer is not None
+            peer.take_over(self._now())
+            self._router.peers.drain(self._router, self._now())
 
     # -- what goes -----------------------------------------------------------------------------------------------------
 
@@ -244,7 +278,9 @@ class Giver:
         while line.waiting and line.unread < WINDOW:
             giving = line.waiting[0]
             writer = giving.writer
-            assert writer is not None
+            if writer is None or self.givings.get(giving.client_id) is not giving:
+                line.waiting.popleft()
+                continue
             data = writer.next()
             line.unread += len(data)
             self._send(node, Part(giving.client_id, giving.ask.time, giving.rest, data))
@@ -260,6 +296,9 @@ class Giver:
         line = self._lines.get(node)
         if line is not None:
             line.unread = max(line.unread - size, 0)
+            for giving in self.givings.values():
+                if giving.node == node:
+                    self.silence.broken(giving)
             self._pump(node, line)
 
     def ready(self, node: str, client_id: str, time: int, without: list[str]) -> None:
@@ -268,6 +307,7 @@ class Giver:
         if giving is not None and not giving.rest and giving.writer is not None and giving.writer.over:
             giving.rest = True
             giving.without = set(without)
+            self.silence.broken(giving)
             self._going(giving)
             # What nodes sent before they knew it is still on its way here, perhaps.
             self._barrier(lambda missed: self._begin_rest(giving, missed))
@@ -287,6 +327,17 @@ class Giver:
         self._router.release(session, self._now())
         self.moved += 1
         self._end(giving)
+
+    def over(self, node: str, over: Over) -> None:
+        """It takes no more of the session."""
+        giving = self._of(node, over.client_id, over.time)
+        if giving is not None:
+            self._stay(giving)
+        self._send(node, Over(over.client_id, over.time, True))
+
+    def _give_up(self, giving: Giving) -> None:
+        self._send(giving.node, Over(giving.client_id, giving.ask.time, True))
+        self._stay(giving)
 
     def _of(self, node: str, client_id: str, time: int) -> Giving | None:
         giving = self.givings.get(client_id)
@@ -324,8 +375,10 @@ class Giver:
             self._router.wills.tell(session)
             self._router.session_table.count(session)
             self._router.schedule(session)
+        self._stays(giving)
         self._end(giving)
 
     def _end(self, giving: Giving) -> None:
         del self.givings[giving.client_id]
+        self.silence.forget(giving)
         self._over(giving)

@@ -188,6 +188,17 @@ class Knows(msgspec.Struct, array_like=True, frozen=True, tag=15):
     nodes: list[Name]
 
 
+class Over(msgspec.Struct, array_like=True, frozen=True, tag=16):
+    """A session comes no further by this claim: what each of the two nodes has of it stays there, and is compared.
+
+    `giver`: the node says it that gave the session, also as the answer where the other one has said it.
+    """
+
+    client_id: Name
+    time: Time
+    giver: bool
+
+
 Message = (
     Hello
     | Ask
@@ -205,6 +216,7 @@ Message = (
     | Late
     | Noted
     | Knows
+    | Over
 )
 
 _encode = msgspec.msgpack.Encoder().encode

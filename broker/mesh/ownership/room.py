@@ -1,8 +1,9 @@
 """The room of the mesh in which a client identifier has one session: claims, and sessions that come and go.
 
-Owns what is said to each node in a turn, and the comparison with a node that has come: both may have had clients of one
-identifier while they could not talk to each other. The later claim keeps the session, and what is at the other node
-comes into it (`taking`); it ends there instead if the later one began with a clean start, or is another user's.
+Owns what is said to each node in a turn. Nodes that could not talk to each other, or not in time, may both have had
+clients of one identifier: their sessions are compared (`comparing`). The later claim keeps the session, and what is at
+the other node comes into it (`taking`); it ends there instead if the later one began with a clean start, or is another
+user's.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from itertools import groupby
 from math import inf
 from typing import Any, Final
 
-from broker.core.connection.connect.handshake import RESERVED
 from broker.core.hooks import Owner, OwnerClaim
 from broker.core.queues.message import Message as CoreMessage
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
-from broker.mesh.bus import OWNERSHIP, Bus, ProtocolFault, Room
+from broker.mesh.bus import OWNERSHIP, Bus, Room
 from broker.mesh.ownership.adopting import Adopter
 from broker.mesh.ownership.barriers import Barriers
 from broker.mesh.ownership.claims import Claims, Hall
+from broker.mesh.ownership.comparing import Comparing, counts
 from broker.mesh.ownership.gates import SPEAKS, Gates, filters_of, name_of
 from broker.mesh.ownership.giving import Giver, Giving
 from broker.mesh.ownership.leaving import Leaving
@@ -41,6 +42,7 @@ from broker.mesh.ownership.messages import (
     Missed,
     Noted,
     Offer,
+    Over,
     Part,
     Pass,
     Passed,
@@ -56,15 +58,15 @@ from broker.mesh.ownership.taking import Taker
 from broker.store.adoptions import Estate
 from broker.store.groups.principals import Principals
 
-COMPARED: Final = 1_000
-COMPARED_BYTES: Final = 65_536
-"""Sessions, and characters of their client identifiers, that are compared with a node at a time."""
-
 MOST_READ: Final = 268_435_456
 """Bytes of messages that are read from disk to go along with one session, if nothing else is said."""
 
 MOST_MISSED: Final = 8_388_608
 """Bytes of topic filters of sessions that have moved without some node, if nothing else is said."""
+
+SILENCE: Final = 2
+"""Times `timeout` for which a node may say nothing of a session that moves and that somebody waits for: until all nodes
+know where the subscriptions stand, and the messages of all have arrived, takes one and a half."""
 
 HELD_UP: Final = 0.5
 """Seconds by which `tick` is late where this node has stood still, and seconds for what came meanwhile to be heard."""
@@ -153,18 +155,22 @@ class Ownership(Room, Owner):
             bus.node, router, self._tell_late, self._told.__contains__, bus.version, shell.now, expiry, most_missed, log
         )
         router.publisher.late = self.gates
+        self.comparing = Comparing(bus.node, router, self.claims, self._told, self.say)
         self.giver = Giver(
             bus.node,
             router,
             known,
             self.say,
             self._given,
+            self._awaits_giving,
+            self._stays,
             self.barrier,
             lambda giving: self.gates.going(giving.session, giving.node),
             self._parting,
             shell.now,
             log,
             most_read,
+            SILENCE * timeout,
         )
         self.taker = Taker(
             router,
@@ -175,21 +181,21 @@ class Ownership(Room, Owner):
             self._hall.giving,
             shell.settle,
             self.barrier,
-            self._name,
+            self.comparing.name,
+            lambda coming: self._speaks(coming.node) and self.claims.waited_for(coming.client_id),
             shell.now,
             log,
+            SILENCE * timeout,
         )
         self.claimed: Callable[[str, str | None, bool], None] | None = None
         """Who is told of each client that has come to a node, here and before others hear that it may have its session:
         its identifier, its user, and whether its session begins anew."""
-        self.adopter = Adopter(router, self._hall.giving, self._name, shell.now, log)
+        self.adopter = Adopter(router, self._hall.giving, self.comparing.name, shell.now, log)
         self.adopter.came = self._adopted
         self.leaving: Leaving | None = None
         """This node is about to go: what it offers to others."""
         # When this node was last found to have stood still.
         self._held_up = -inf
-        # The client identifiers that are still to be compared with a node, from the last on.
-        self._comparing: dict[str, list[str]] = {}
 
     # -- the router's --------------------------------------------------------------------------------------------------
 
@@ -204,7 +210,7 @@ class Ownership(Room, Owner):
     def hand_over(self) -> int:
         """See `Owner.hand_over`."""
         if self.leaving is None:
-            self.leaving = Leaving(self._router, _moves, self._time_of, self.say, 2 * self.claims.timeout)
+            self.leaving = Leaving(self._router, _moves, self.claims.time_of, self.say, 2 * self.claims.timeout)
             self.leaving.look()
         return self.leaving.turn(self._shell.takers(list(self._told)), self._shell.now())
 
@@ -212,13 +218,11 @@ class Ownership(Room, Owner):
         """See `Owner.stay`."""
         self.leaving = None
 
-    def _time_of(self, client_id: str) -> int:
-        return self.claims.times.get(client_id, 0)
-
     @property
     def due(self) -> float:
         """When `tick` is to be called (s, of the shell's clock); 0.0: not before something happens here."""
-        times = [self.claims.due, self.barriers.due, self.gates.due]
+        silence = self.giver.silence.due, self.taker.silence.due
+        times = [self.claims.due, self.barriers.due, self.gates.due, *silence]
         return min((each for each in times if each > 0.0), default=0.0)
 
     def tick(self) -> None:
@@ -227,14 +231,19 @@ class Ownership(Room, Owner):
         late = now - self.due
         if late > HELD_UP and now - self._held_up > self.claims.timeout:
             self._held_up = now
-            self.barriers.postpone(late + HELD_UP)
-            self.claims.postpone(late + HELD_UP)
+            for waiting in (self.barriers, self.claims, self.giver.silence, self.taker.silence):
+                waiting.postpone(late + HELD_UP)
             self._shell.wake()
             return
         self.barriers.tick()
         self.claims.tick()
+        self.giver.silence.tick()
+        self.taker.silence.tick()
         self.gates.tick()
         self._shell.wake()
+
+    def _speaks(self, node: str) -> bool:
+        return self._bus.version(node) >= SPEAKS
 
     def barrier(self, call: Callable[[set[str]], None], but: Collection[str] = (), *, numbers: bool = False) -> None:
         """See `Barrier`. All nodes are meant that something may wait for."""
@@ -245,9 +254,9 @@ class Ownership(Room, Owner):
 
     def joined(self, node: str) -> None:
         """A node is there: say how many sessions are here, so that the one with fewer names them."""
-        count = self._told[node] = sum(map(_counts, self._router.sessions.values()))
+        count = self._told[node] = sum(map(counts, self._router.sessions.values()))
         self.say_now(node, Hello(self.claims.clock, count))
-        if self._bus.version(node) >= SPEAKS:
+        if self._speaks(node):
             self.say_now(node, Knows(sorted(self._shell.known())))
         self.gates.joined(node)
         self.claims.joined(node)
@@ -255,7 +264,7 @@ class Ownership(Room, Owner):
     def met(self, node: str) -> None:
         """Something may wait for a node from now on."""
         for other in self._told:
-            if other != node and self._bus.version(other) >= SPEAKS:
+            if other != node and self._speaks(other):
                 self.say_now(other, Knows([node]))
 
     def left(self, node: str) -> None:
@@ -263,7 +272,7 @@ class Ownership(Room, Owner):
         self._told.pop(node, None)
         self._numbered.pop(node, None)
         self._to_say.pop(node, None)
-        self._comparing.pop(node, None)
+        self.comparing.left(node)
         with ExitStack() as stack:
             # Where one fails, the others hear of it all the same: nothing waits for that node for ever.
             stack.callback(self._shell.wake)
@@ -303,11 +312,15 @@ class Ownership(Room, Owner):
             case Taken():
                 self.giver.taken(node, message.client_id, message.time)
             case Hello():
-                self._begin_comparing(node, message)
+                self.comparing.begin(node, message)
             case Held():
-                self._compare(node, message)
+                self.comparing.held(node, message)
             case Compared():
-                self._compared(node, message)
+                self.comparing.compared(node, message)
+            case Over(giver=True):
+                self.taker.over(node, message)
+            case Over():
+                self.giver.over(node, message)
             case Pass():
                 self._shell.arrived(node, partial(self._pass, node, message))
             case Passed():
@@ -372,18 +385,27 @@ class Ownership(Room, Owner):
     def _parting(self, giving: Giving) -> None:
         """What comes to a session from now on does not go along: say of whom more may come, and tell those."""
         filters = filters_of([giving.session])
-        if filters and self._bus.version(giving.node) >= SPEAKS:
+        if filters and self._speaks(giving.node):
             missed = self.gates.missed(giving.session, giving.node, giving.without)
             if missed:
                 self.say(giving.node, Without(giving.client_id, giving.ask.time, missed))
                 self.gates.owe(name_of(giving.client_id, giving.ask.time), giving.node, missed, filters)
 
+    def _awaits_giving(self, giving: Giving) -> bool:
+        """Whether somebody waits for a session that goes, and its new node understands that it stays."""
+        return self._speaks(giving.node) and (bool(giving.askers) or self.claims.waits_here(giving.client_id))
+
+    def _stays(self, giving: Giving) -> None:
+        """The other node may have all of it."""
+        self.comparing.name([giving.client_id])
+
     def _given(self, giving: Giving) -> None:
         """A session has gone, or stays: whoever has waited for that goes on."""
         for node, ask in sorted(giving.askers, key=lambda asker: (asker[1].time, asker[0]), reverse=True):
-            self.claims.serve(node, ask)
+            self.claims.asked(node, ask)
         if self._router.sessions.get(giving.client_id) is not giving.session:
             self.gates.forget(giving.session)
+            self.claims.gone(giving.client_id)
         if not self._hall.giving(giving.client_id):
             self.taker.given(giving.client_id)
             self.claims.given(giving.client_id)
@@ -399,58 +421,6 @@ class Ownership(Room, Owner):
         nodes = self._shell.known() - {estate.node}
         self.gates.shut(gate, [Missed(node, sources, received.get(node, [])) for node in nodes])
         self._shell.settle(lambda _: self.gates.ask(gate))
-
-    # -- nodes that were not there -------------------------------------------------------------------------------------
-
-    def _begin_comparing(self, node: str, hello: Hello) -> None:
-        self.claims.heard(hello.clock)
-        mine = self._told.get(node)
-        if mine is None or node in self._comparing:
-            raise ProtocolFault("a second hello")
-        self._comparing[node] = []
-        if (mine, self._bus.node) < (hello.sessions, node) and mine > 0:
-            self._comparing[node] = [each.client_id for each in self._router.sessions.values() if _counts(each)]
-            self._name_some(node)
-
-    def _name_some(self, node: str) -> None:
-        """Name the next sessions that are here to a node."""
-        left = self._comparing.get(node)
-        claims = self.claims
-        named: list[tuple[str, int]] = []
-        size = 0
-        while left and len(named) < COMPARED and size < COMPARED_BYTES:
-            client_id = left.pop()
-            session = self._router.sessions.get(client_id)
-            if session is not None:
-                named.append((client_id, claims.times.get(client_id, 0)))
-                size += len(client_id)
-        if named:
-            self.say(node, Held(named))
-
-    def _name(self, client_ids: list[str]) -> None:
-        """Name sessions that are here to all nodes."""
-        named = [(client_id, self._time_of(client_id)) for client_id in client_ids]
-        for node in self._told:
-            self.say(node, Held(named))
-
-    def _compare(self, node: str, held: Held) -> None:
-        older: list[tuple[str, int]] = []
-        for client_id, time in held.sessions:
-            session = self._router.sessions.get(client_id)
-            if self.claims.named(client_id, node, time) or session is None or not _counts(session):
-                continue
-            if self.claims.later(client_id, node, time):
-                self.claims.reclaim(client_id, session.user_name, node, time)
-            else:
-                older.append((client_id, self.claims.times.get(client_id, 0)))
-        self.say(node, Compared(older))
-
-    def _compared(self, node: str, compared: Compared) -> None:
-        for client_id, time in compared.older:
-            session = self._router.sessions.get(client_id)
-            if session is not None and _counts(session) and self.claims.later(client_id, node, time):
-                self.claims.reclaim(client_id, session.user_name, node, time)
-        self._name_some(node)
 
     # -- for the claims ------------------------------------------------------------------------------------------------
 
@@ -489,15 +459,20 @@ class _Hall(Hall):
     def give(self, node: str, ask: Ask) -> int:
         return self._room.give(node, ask)
 
+    def let_go(self, ask: Ask) -> None:
+        self._room.giver.let_go(ask)
+
+    def hurry(self, client_id: str) -> None:
+        self._room.giver.hurry(client_id)
+        self._room.taker.hurry(client_id)
+
+    def name(self, client_id: str, node: str) -> None:
+        self._room.comparing.name([client_id], [node])
+
     def tell_soon(self) -> None:
         self._room._shell.soon(self._room.claims.tell)
 
 
 def _moves(session: Session) -> bool:
     """Whether another node can take it, with its client away."""
-    return _counts(session) and not session.ended and session.expiry_interval > 0
-
-
-def _counts(session: Session) -> bool:
-    """Whether it is a client's: those of links, programs and nodes are on their own node for good."""
-    return not (session.own or session.uplink or session.client_id.startswith(RESERVED))
+    return counts(session) and not session.ended and session.expiry_interval > 0

@@ -5,7 +5,8 @@ stand here; when all nodes know that, the rest comes of what went to the old nod
 left out of it. A session that is here already stays as it is, and takes in the other: the subscriptions that it has
 not, and what waits, behind its own (`merging`).
 
-Promises: what has come is in the session when its node leaves, and is never told twice to be kept.
+Promises: what has come is in the session when its node leaves, and is never told twice to be kept. The same if somebody
+else waits for the session, and the node has said nothing of it for too long (`silence`): what comes later is dropped.
 """
 
 from __future__ import annotations
@@ -27,19 +28,21 @@ from broker.mesh.ownership.barriers import Barrier
 from broker.mesh.ownership.claims import Claim, Claims
 from broker.mesh.ownership.gates import LATE, Gate, Gates, drop_waiting, name_of
 from broker.mesh.ownership.merging import is_of, waiting_again
-from broker.mesh.ownership.messages import Message, Missed, Part, Ready, Taken, Took, Without
+from broker.mesh.ownership.messages import Message, Missed, Over, Part, Ready, Taken, Took, Without
 from broker.mesh.ownership.records import SessionReader
+from broker.mesh.ownership.silence import Move, Silence
 from broker.store.groups.principals import Principals
 
 
-class Coming:
+class Coming(Move):
     """One session that comes from a node."""
 
-    def __init__(self, node: str, client_id: str, time: int, principals: Principals, claim: Claim | None) -> None:
+    def __init__(self, node: str, client_id: str, time: int, principals: Principals, claim: Claim, late: bool) -> None:
+        super().__init__(client_id)
         self.node = node
-        self.client_id = client_id
         self.time = time
         self.claim = claim
+        self.late = late
         self.reader = SessionReader(principals)
         self.record: SessionRecord | None = None
         # What had been published before it was given has arrived here, but perhaps from these nodes.
@@ -82,13 +85,20 @@ class Taker:
         settle: Callable[[Callable[[set[str]], None]], None],
         barrier: Barrier,
         compare: Callable[[list[str]], None],
+        wanted: Callable[[Coming], bool],
         now: Callable[[], float],
         log: Any,
+        silence: float,
     ) -> None:
         """`giving`: whether a session is on its way to another node. `settle`: calls when all nodes know what this
         one's clients have subscribed to, with those that may not. `barrier`: calls when all has arrived that the nodes
-        had published for this. `compare`: has all nodes say whether they have a session of a client, too."""
+        had published for this. `compare`: has all nodes say whether they have a session of a client, too. `wanted`:
+        whether somebody waits for a session; no more of it is taken then when the other node has said nothing for
+        `silence` seconds."""
         self.coming: dict[tuple[str, str], Coming] = {}
+        # Those that this node has given up, and of which parts may be on their way: when they were claimed.
+        self.given_up: dict[tuple[str, str], int] = {}
+        self.silence = Silence(silence, now, wanted, self._give_up)
         self.moved = 0
         """Sessions that have come from other nodes."""
         self.merged = 0
@@ -110,18 +120,21 @@ class Taker:
     def part(self, node: str, part: Part) -> None:
         """A part has come. Raises ProtocolFault."""
         key = (node, part.client_id)
+        if self.given_up.get(key) == part.time:
+            self._send(node, Took(len(part.data)))
+            return
         coming = self.coming.get(key)
         if not part.rest and (coming is None or coming.time != part.time):
             if coming is not None:
                 self._end(coming)
-            claim = self._claims.move_begins(part.client_id, part.time)
-            coming = self.coming[key] = Coming(node, part.client_id, part.time, self._principals, claim)
+            self.given_up.pop(key, None)
+            claim, late = self._claims.move_begins(part.client_id, node, part.time)
+            coming = self.coming[key] = Coming(node, part.client_id, part.time, self._principals, claim, late)
         if coming is None or coming.time != part.time or coming.placed is not part.rest:
             raise ProtocolFault("a part of a session that nobody expects")
         record = coming.reader.add(part.data)
         self._send(node, Took(len(part.data)))
-        if coming.claim is not None:
-            self._claims.move_goes_on(coming.claim)
+        self._goes_on(coming)
         if record is None:
             return
         if record.client_id != part.client_id or record.client_id.startswith(RESERVED):
@@ -138,6 +151,8 @@ class Taker:
 
     def without(self, node: str, without: Without) -> None:
         """What has not come to the old node of a session either. Raises ProtocolFault."""
+        if self.given_up.get((node, without.client_id)) == without.time:
+            return
         coming = self.coming.get((node, without.client_id))
         if coming is None or coming.time != without.time or not coming.placed or coming.complete:
             raise ProtocolFault("what is missing of a session that nobody expects")
@@ -151,9 +166,12 @@ class Taker:
         if self.coming.get((coming.node, coming.client_id)) is coming:
             coming.arrived = True
             coming.unsure = unsure
-            if coming.claim is not None:
-                self._claims.move_goes_on(coming.claim)
+            self._goes_on(coming)
             self._place(coming)
+
+    def _goes_on(self, coming: Coming) -> None:
+        self.silence.broken(coming)
+        self._claims.move_goes_on(coming.claim)
 
     def _place(self, coming: Coming) -> None:
         record = coming.record
@@ -179,6 +197,7 @@ class Taker:
 
     def _settled(self, coming: Coming, unsure: set[str]) -> None:
         if self.coming.get((coming.node, coming.client_id)) is coming:
+            self.silence.broken(coming)
             self._send(coming.node, Ready(coming.client_id, coming.time, sorted(unsure | coming.unsure)))
 
     def given(self, client_id: str) -> None:
@@ -195,6 +214,7 @@ class Taker:
         if record is None or coming.complete:
             return
         coming.complete = True
+        self.silence.forget(coming)
         router, now = self._router, self._now()
         session = router.sessions.get(coming.client_id)
         dropped = self.dropped
@@ -227,11 +247,9 @@ class Taker:
             self._log.warning(
                 "messages of a moved session lost", client_id=coming.client_id, node=coming.node, messages=messages
             )
-        if coming.claim is not None:
-            self._claims.moved(coming.claim, coming.node)
-        else:
-            # It came too late for a claim: another node may have one by now.
+        if coming.late or coming.claim.beaten:
             self._compare([coming.client_id])
+        self._claims.moved(coming.claim, coming.node)
         if tells:
             self._when_kept(coming)
         else:
@@ -251,17 +269,43 @@ class Taker:
 
     def left(self, node: str) -> None:
         """A node is gone: what has come of its sessions is what there is."""
+        for key in [key for key in self.given_up if key[0] == node]:
+            del self.given_up[key]
         for coming in [each for each in self.coming.values() if each.node == node]:
-            if coming.placed and not coming.complete:
-                self._complete(coming, False)
-            else:
-                self._end(coming)
+            self._no_more(coming)
+
+    def over(self, node: str, over: Over) -> None:
+        """A node gives no more of a session: what has come is what there is."""
+        key = (node, over.client_id)
+        if self.given_up.get(key) == over.time:
+            del self.given_up[key]
+        coming = self.coming.get(key)
+        if coming is not None and coming.time == over.time:
+            self._no_more(coming)
+
+    def hurry(self, client_id: str) -> None:
+        """Somebody waits for a session that comes."""
+        for coming in [each for each in self.coming.values() if each.client_id == client_id]:
+            if not coming.complete:
+                self.silence.hurry(coming)
+
+    def _give_up(self, coming: Coming) -> None:
+        self.given_up[coming.node, coming.client_id] = coming.time
+        self._send(coming.node, Over(coming.client_id, coming.time, False))
+        self._no_more(coming)
+
+    def _no_more(self, coming: Coming) -> None:
+        if coming.placed and not coming.complete:
+            self._complete(coming, False)
+        else:
+            self._end(coming)
 
     def _end(self, coming: Coming) -> None:
+        self.silence.forget(coming)
         if coming.gate is not None:
             self._gates.shut(coming.gate, ())
             coming.gate = None
-        if self.coming.pop((coming.node, coming.client_id), None) is not None and coming.claim is not None:
+        if self.coming.pop((coming.node, coming.client_id), None) is not None:
             self._claims.move_ends(coming.claim, coming.node)
 
 

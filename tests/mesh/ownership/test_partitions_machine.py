@@ -1,4 +1,4 @@
-"""Three nodes that lose each other, hang, and meet again, and clients that come to any of them meanwhile.
+"""Three nodes that lose each other, hang, are stopped, and meet again, and clients that come to any of them meanwhile.
 
 While nodes do not hear each other, each may have a session of one client. In the end, when all hear each other and
 nothing is under way, there is one, and its client is connected to the node that has it, if it is connected at all.
@@ -40,6 +40,8 @@ class Apart(RuleBasedStateMachine):
     @rule(name=names, client_id=st.sampled_from(CLIENTS), clean=st.booleans())
     def connect(self, name: str, client_id: str, clean: bool) -> None:
         """A client comes to a node; its earlier connections stay, as of a client that has lost them unseen."""
+        if name in self.world.stopped:
+            return
         for node in self.world.nodes.values():
             node.network.now += 0.001
         client = self.world.client(client_id)
@@ -50,7 +52,8 @@ class Apart(RuleBasedStateMachine):
     def subscribe(self, client_id: str) -> None:
         """Its last connection subscribes, if it is there."""
         client = self.connections[client_id][-1]
-        if is_there(client) and client.connack.reason_code == 0:
+        stopped = any(client.network is self.world[name].network for name in self.world.stopped)
+        if not stopped and is_there(client) and client.connack.reason_code == 0:
             client.send(Subscribe(client.take_id(), [SubscriptionRequest(TOPIC, 1)], Properties()))
 
     @rule(client_id=st.sampled_from(CLIENTS))
@@ -63,7 +66,8 @@ class Apart(RuleBasedStateMachine):
     @rule(name=names)
     def publish(self, name: str) -> None:
         """A node accepts a message."""
-        self.world.publish(name)
+        if name not in self.world.stopped:
+            self.world.publish(name)
 
     @rule(pair=pairs)
     def part(self, pair: tuple[str, str]) -> None:
@@ -74,6 +78,16 @@ class Apart(RuleBasedStateMachine):
     def meet(self, pair: tuple[str, str]) -> None:
         """Two nodes find each other."""
         self.world.join(*pair)
+
+    @rule(name=names)
+    def stop(self, name: str) -> None:
+        """A node does nothing from now on."""
+        self.world.stop(name)
+
+    @rule(name=names)
+    def go_on(self, name: str) -> None:
+        """It goes on, and finds that it has lost others."""
+        self.world.go_on(name)
 
     @rule(lane=lanes, count=st.integers(1, 3))
     def step(self, lane: tuple[str, str], count: int) -> None:
@@ -93,6 +107,8 @@ class Apart(RuleBasedStateMachine):
     @rule(name=names, again=st.booleans())
     def hand_over(self, name: str, again: bool) -> None:
         """A node is about to go, or thinks better of it."""
+        if name in self.world.stopped:
+            return
         room = self.world[name].room
         if again:
             room.stay()
@@ -101,10 +117,7 @@ class Apart(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from((0.1, TIMEOUT / 2, TIMEOUT)))
     def hang(self, seconds: float) -> None:
         """Time passes, and nothing arrives."""
-        for node in self.world.nodes.values():
-            node.network.advance(seconds)
-            if 0.0 < node.room.due <= node.network.now:
-                node.room.tick()
+        self.world.elapse(seconds)
 
     @rule()
     def settle(self) -> None:
@@ -118,7 +131,9 @@ class Apart(RuleBasedStateMachine):
             assert total_ledger(node.network.router.sessions.values()) == []
 
     def teardown(self) -> None:
-        """All meet, and all is quiet."""
+        """All go on and meet, and all is quiet."""
+        for name in NAMES:
+            self.world.go_on(name)
         for one in NAMES:
             for other in NAMES:
                 if one < other:

@@ -2,7 +2,8 @@
 
 Owns what the real mesh has besides: who wants what (one topic filter, `TOPIC`), told and confirmed in the lanes, and
 messages that go to the nodes that want them, in pipes of their own. Nothing moves unless a test says so: `step`
-delivers one message of a lane, `flow` one of a pipe, `run` what was put off; `settle` all of them.
+delivers one message of a lane, `flow` one of a pipe, `run` what was put off; `settle` all of them. A node that is
+stopped (`stop`) does nothing and hears nothing until it goes on (`go_on`).
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import structlog
 
 from broker.core.limits import Limits
 from broker.core.queues.message import Message
-from broker.core.routing.remote.loop_detection import NODES
+from broker.core.routing.remote.loop_detection import FROM_NODE, NODES
 from broker.core.session.session import Session
+from broker.mesh import frames
 from broker.mesh.bus import Bus, Room
+from broker.mesh.ownership.gates import MARK
 from broker.mesh.ownership.messages import Late, Missed
 from broker.mesh.ownership.room import Ownership, Shell
 from tests.core.harness import Client, Network, limits, total_ledger
@@ -45,6 +48,11 @@ class Lanes(Bus):
         """Those that are there."""
         return sorted(self._world.nodes[self.node].there)
 
+    def version(self, node: str) -> int:
+        """The newest."""
+        del node
+        return frames.HIGHEST
+
     def send(self, node: str, kind: int, data: bytes) -> None:
         """A message waits in a lane."""
         if node in self._world.nodes[self.node].there:
@@ -69,7 +77,7 @@ class Node(Shell):
         self.wants = False
         self.version = 0
         self.confirmed: dict[str, int] = {}
-        self._settling: list[tuple[int, Callable[[set[str]], None]]] = []
+        self._settling: list[tuple[int, float, Callable[[set[str]], None]]] = []
 
     def now(self) -> float:
         """The network's clock."""
@@ -101,23 +109,29 @@ class Node(Shell):
         return []
 
     def hand_over(self, lates: list[Late]) -> None:
-        """The bus speaks no version that has it."""
-        raise AssertionError(lates)
+        """Nothing but the marks: what waits for the old node goes there."""
+        for late in lates:
+            if late.to in self.there:
+                room = self._world[late.to].room
+                mark = Message(b"", b"", 0, False, b"", 0.0, FROM_NODE + self.name)
+                came = partial(room.gates.came, late.name + MARK, FROM_NODE + self.name, mark)
+                self._world.pipes[self.name, late.to].append(came)
 
     def settle(self, call: Callable[[set[str]], None]) -> None:
-        """When all that are there have confirmed what is wanted here."""
+        """When all that are there have confirmed what is wanted here, or have had their time."""
         self.tell_wants()
-        self._settling.append((self.version, call))
+        self._settling.append((self.version, self.now() + TIMEOUT, call))
         self.soon(self.confirm)
 
     def confirm(self) -> None:
-        """Somebody has confirmed, or left."""
+        """Somebody has confirmed, or left, or time has passed."""
         waiting, self._settling = self._settling, []
-        for version, call in waiting:
-            if all(self.confirmed.get(node, 0) >= version for node in self.there):
-                self.soon(partial(call, set[str]()))
+        for version, due, call in waiting:
+            late = {node for node in self.there if self.confirmed.get(node, 0) < version}
+            if late and self.now() < due:
+                self._settling.append((version, due, call))
             else:
-                self._settling.append((version, call))
+                self.soon(partial(call, late))
 
     def tell_wants(self) -> None:
         """Tell the others when it has changed whether the topic is wanted here."""
@@ -142,10 +156,13 @@ class World:
             (source, target): deque() for source in names for target in names if source != target
         }
         # What is published goes a way of its own: faster than all else, or slower. Behind it, who waits for it.
-        self.pipes: dict[tuple[str, str], deque[bytes | Callable[[], None]]] = {lane: deque() for lane in self.lanes}
+        self.pipes: dict[tuple[str, str], deque[bytes | Callable[[], object]]] = {lane: deque() for lane in self.lanes}
         skews = dict(zip(names, skew, strict=False))
         self.nodes = {name: Node(self, name, given or limits(), skews.get(name, 0.0)) for name in names}
         self.published = 0
+        # The nodes that are stopped, and for how long; those that a stopped one has lost meanwhile.
+        self.stopped: dict[str, float] = {}
+        self.lost: dict[str, list[str]] = {name: [] for name in names}
         if not apart:
             for one in names:
                 for other in names:
@@ -159,7 +176,9 @@ class World:
     # -- who is there --------------------------------------------------------------------------------------------------
 
     def join(self, one: str, other: str) -> None:
-        """Two nodes know of each other."""
+        """Two nodes know of each other. Not while one is stopped."""
+        if one in self.stopped or other in self.stopped:
+            return
         for name, peer in ((one, other), (other, one)):
             node = self.nodes[name]
             if peer in node.there:
@@ -171,15 +190,38 @@ class World:
     def cut(self, one: str, other: str) -> None:
         """Two nodes lose each other, and what is on the way between them."""
         for name, peer in ((one, other), (other, one)):
-            node = self.nodes[name]
-            if peer in node.there:
-                node.there.discard(peer)
-                node.wanted.discard(peer)
-                node.confirmed.pop(peer, None)
-                self.lanes[name, peer].clear()
-                self.pipes[name, peer].clear()
-                node.room.left(peer)
-                node.confirm()
+            self.lanes[name, peer].clear()
+            self.pipes[name, peer].clear()
+            if name in self.stopped:
+                self.lost[name].append(peer)
+            else:
+                self._leave(name, peer)
+
+    def _leave(self, name: str, peer: str) -> None:
+        node = self.nodes[name]
+        if peer in node.there:
+            node.there.discard(peer)
+            node.wanted.discard(peer)
+            node.confirmed.pop(peer, None)
+            node.room.left(peer)
+            node.confirm()
+
+    def stop(self, name: str) -> None:
+        """As SIGSTOP does."""
+        self.stopped.setdefault(name, 0.0)
+
+    def go_on(self, name: str) -> None:
+        """As SIGCONT does: its timers come first, then what its messages say."""
+        seconds = self.stopped.pop(name, None)
+        if seconds:
+            self._pass(self.nodes[name], seconds)
+        lost, self.lost[name] = self.lost[name], []
+        for peer in lost:
+            self._leave(name, peer)
+
+    def running(self) -> list[str]:
+        """The nodes that are not stopped."""
+        return [name for name in self.nodes if name not in self.stopped]
 
     # -- moving --------------------------------------------------------------------------------------------------------
 
@@ -188,7 +230,7 @@ class World:
         lane = self.lanes[source, target]
         moved = False
         for _ in range(count):
-            if not lane:
+            if not lane or target in self.stopped:
                 break
             kind, data = lane.popleft()
             moved = True
@@ -213,6 +255,8 @@ class World:
     def flow(self, source: str, target: str, count: int = 1) -> bool:
         """Deliver so much of what is published. Whether there was any."""
         pipe = self.pipes[source, target]
+        if target in self.stopped:
+            return False
         moved = bool(pipe)
         for _ in range(min(count, len(pipe))):
             first = pipe.popleft()
@@ -225,6 +269,8 @@ class World:
     def run(self, name: str) -> bool:
         """The turn of a node: what was put off, and what its clients have sent. Whether there was anything."""
         node = self.nodes[name]
+        if name in self.stopped:
+            return False
         moved = bool(node.calls)
         for _ in range(len(node.calls)):
             node.calls.popleft()()
@@ -247,14 +293,26 @@ class World:
         """Let time pass for all: each room has its turn when it is due."""
         left = seconds
         while left > 0.0:
-            dues = [node.room.due - node.network.now for node in self.nodes.values() if node.room.due > 0.0]
+            running = [self.nodes[name] for name in self.running()]
+            dues = [node.room.due - node.network.now for node in running if node.room.due > 0.0]
             step = min([left, *(max(due, 0.001) for due in dues)])
             left -= step
-            for node in self.nodes.values():
-                node.network.advance(step)
-                if 0.0 < node.room.due <= node.network.now:
-                    node.room.tick()
+            self.elapse(step)
             self.settle()
+
+    def elapse(self, seconds: float) -> None:
+        """Let time pass for all, and nothing arrive meanwhile."""
+        for name, node in self.nodes.items():
+            if name in self.stopped:
+                self.stopped[name] += seconds
+            else:
+                self._pass(node, seconds)
+
+    def _pass(self, node: Node, seconds: float) -> None:
+        node.network.advance(seconds)
+        node.confirm()
+        if 0.0 < node.room.due <= node.network.now:
+            node.room.tick()
 
     # -- clients -------------------------------------------------------------------------------------------------------
 
