@@ -173,15 +173,13 @@ class _Whole:
                 spans = torn[client]
                 if spans and event.began > spans[-1][1]:
                     parts.clear()
-                if not parts and event.present:
-                    if before.node == event.node:
-                        continue
-                    apart = self.apart(before.node, event.node, event.began, event.at + self.settles)
-                    begun = any(event.began <= fault.at <= event.at for fault in self.faults)
-                    if apart is None and not begun and event.at - event.began < SLOW:
-                        continue
+                tears = self._tears(before, event)
+                if not parts and not tears:
+                    continue
                 if not parts:
                     spans.append((event.began, event.at + self.settles))
+                elif tears:
+                    spans[-1] = (spans[-1][0], max(spans[-1][1], event.at + self.settles))
                 parts |= {before.node, event.node}
                 ends = spans[-1][1]
                 for one, other in itertools.combinations(sorted(parts), 2):
@@ -189,6 +187,16 @@ class _Whole:
                     ends = ends if found is None else max(ends, found[1])
                 spans[-1] = (spans[-1][0], ends)
         return torn
+
+    def _tears(self, before: Opened, event: Opened) -> bool:
+        """Whether a client may have two sessions since it came from one node to another."""
+        if not event.present:
+            return True
+        if before.node == event.node:
+            return False
+        begun = any(event.began <= fault.at <= event.at for fault in self.faults)
+        apart = self.apart(before.node, event.node, event.began, event.at + self.settles)
+        return begun or apart is not None or event.at - event.began >= SLOW
 
     def one_of_two(self, client: str, topic: str, numbers: Iterable[int], end: float) -> bool:
         """Whether the subscriber or the publisher may have had two sessions while some messages were on their way."""

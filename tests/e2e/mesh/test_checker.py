@@ -134,6 +134,14 @@ def test_nor_what_was_published_when_it_had_one_again() -> None:
     assert broken(*GOOD, *apart, *again) == ["exactly once"]
 
 
+@pytest.mark.parametrize(("present", "found"), [(False, []), (True, ["exactly once"])])
+def test_while_it_has_two_it_may_come_to_have_two_for_longer(present: bool, found: list[str]) -> None:
+    """It is told again that there is none: what there was comes after that. A move like any other says nothing."""
+    moves: list[Event] = [opened(4.5, "s", "c", 3, present=False), opened(7.2, "s", "d", 4, present)]
+    twice: list[Event] = [sent(9, 4, 2), acked(9.1, 4, 2), got(9.1, 4, 2, "d"), got(9.3, 4, 2, "d")]
+    assert broken(*GOOD, Fault(4.3, 4.4, "cut", ("b", "c")), *moves, *twice) == found
+
+
 def test_nor_what_a_fault_between_other_nodes_has_nothing_to_do_with() -> None:
     for fault in (Fault(4.3, 6, "cut", ("a", "d")), Fault(4.3, 6, "cut", ("b", "d"))):
         assert broken(*GOOD, fault, opened(4.5, "s", "c", 3), got(5, 3, 2, "c")) == ["exactly once"]
