@@ -1,14 +1,11 @@
 """Who has the session of a client identifier: one node, whichever its client came to last.
 
 Owns the claims of this node. No directory of sessions is kept: a claim asks every node, so that nothing has to be
-repaired after a node dies; a CONNECT costs one message to each, of about 40 bytes, many of them in one packet, and
-nothing where the session is here already. Promises: of claims that are made at once the latest wins, by the clock that
-all nodes share and then by the node's name; a node that has been told that there is none here has nothing here to give;
-a session goes to a later claim only, so that no nodes wait for each other in a circle.
-
-Each claim comes to an end, whatever other nodes do: nodes have `timeout` seconds to answer, a node that comes meanwhile
-has as long, and a node whose session is coming has them from each part on. Who claims a session that is still coming
-here waits for that, but its connection here ends at once; if the move stands still, it ends, too (`silence`).
+repaired after a node dies; a CONNECT costs one message of about 40 bytes to each, and nothing where the session is here
+already. Promises: of claims that are made at once the latest wins, by the clock that all nodes share and then by the
+node's name; a session goes to a later claim only, so that no nodes wait for each other in a circle. Each claim ends,
+whatever other nodes do: they have `timeout` seconds to answer, one that comes meanwhile as long, and one whose session
+is coming from each part on; a move that somebody waits for, and that stands still, ends, too (`silence`).
 """
 
 from __future__ import annotations

@@ -52,15 +52,21 @@ def name_of(client_id: str, time: int) -> str:
 
 
 class Gate:
-    """Sessions that have come from a node in one go. `name`: of the move; `missed`: by name, whom they are shut to."""
+    """Sessions that have come from a node in one go. `name`: of the move; `missed`: by name, whom they are shut to.
 
-    def __init__(self, name: str, giver: str, sessions: list[Session], filters: list[str], due: float) -> None:
+    `merges`: one has come into a session that was here, which is shut to nobody, and gets what is late besides.
+    """
+
+    def __init__(
+        self, name: str, giver: str, sessions: list[Session], filters: list[str], due: float, merges: bool
+    ) -> None:
         self.name = name
         self.giver = giver
         self.sessions = sessions
         self.filters = filters
         self.size = _size(filters)
         self.due = due
+        self.shuts = [] if merges else sessions
         # Which of the nodes were asked for their mark.
         self.asked: set[str] = set()
         self.missed: dict[str, Missed] = {}
@@ -126,14 +132,14 @@ class Gates(LateListener):
 
     # -- sessions that come --------------------------------------------------------------------------------------------
 
-    def begin(self, name: str, giver: str, sessions: list[Session]) -> Gate | None:
+    def begin(self, name: str, giver: str, sessions: list[Session], merges: bool = False) -> Gate | None:
         """Sessions of a node are here now, and all that comes for the move of this name is for them."""
-        gate = Gate(name, giver, sessions, filters_of(sessions), self._until())
+        gate = Gate(name, giver, sessions, filters_of(sessions), self._until(), merges)
         if name in self._gates or self._shutting + gate.size > self._most_bytes:
             return None
         self._gates[name] = gate
         self._shutting += gate.size
-        for session in sessions:
+        for session in gate.shuts:
             self._of[session] = gate
         return gate
 
@@ -153,11 +159,11 @@ class Gates(LateListener):
             return set()  # the move took longer than that
         gate.missed = {each.node: each for each in missed if each.node not in gate.marked and self._has(each)}
         shut = {FROM_NODE + node for node in gate.missed}
-        for session in gate.sessions:
-            session.shut = set(shut) if shut else None
         if not shut:
             self._end(gate)
-        return shut
+        for session in gate.shuts:
+            session.shut = set(shut) if shut else None
+        return shut if gate.shuts else set()
 
     def _has(self, missed: Missed) -> bool:
         """Whether a node may have something in one of its queues."""
@@ -201,7 +207,7 @@ class Gates(LateListener):
         if move != name:
             if gate.coming:
                 gate.marked.add(other)
-                for session in gate.sessions:
+                for session in gate.shuts:
                     drop_waiting(session, {node})
             elif other in gate.missed:
                 self._open(gate, other)
@@ -221,7 +227,7 @@ class Gates(LateListener):
 
     def _open(self, gate: Gate, node: str) -> None:
         del gate.missed[node]
-        for session in gate.sessions:
+        for session in gate.shuts:
             if session.shut is not None:
                 session.shut.discard(FROM_NODE + node)
                 if not session.shut:
@@ -232,7 +238,7 @@ class Gates(LateListener):
     def _end(self, gate: Gate) -> None:
         if self._gates.pop(gate.name, None) is not None:
             self._shutting -= gate.size
-        for session in gate.sessions:
+        for session in gate.shuts:
             self._of.pop(session, None)
 
     def forget(self, session: Session) -> None:

@@ -193,6 +193,8 @@ class Taker:
         elif is_of(router, session, record, now):
             self.merged += 1
             subscribe(router, session, record.subscriptions)
+            name = name_of(coming.client_id, coming.time)
+            coming.gate = self._gates.begin(name, coming.node, [session], merges=True)
         self._settle(lambda unsure: self._settled(coming, unsure))
 
     def _settled(self, coming: Coming, unsure: set[str]) -> None:

@@ -267,7 +267,7 @@ def test_no_member_of_a_share_group_counts_as_connected_before_the_node_says_so(
 @pytest.mark.parametrize(("qos", "connected"), [(0, True), (1, True), (1, False)])
 def test_share_groups_leave_room_for_others(qos: int, connected: bool) -> None:
     """One client in a hundred groups makes a hundred messages of one, which would fill the queue of its node."""
-    a = Node(store=False, queue_bytes=1 << 20, pipe_bytes=1 << 16)
+    a = Node(store=False, queue_bytes=1 << 22, pipe_bytes=1 << 16)
     a.subscribe("x")
     for number in range(100):
         a.subscribe(f"$share/{number}/y")
@@ -278,10 +278,10 @@ def test_share_groups_leave_room_for_others(qos: int, connected: bool) -> None:
         a.wire.frozen = True
     else:
         a.lose()
-    a.publisher.publish("y", bytes(20_000), qos)
+    a.publisher.publish("y", bytes(80_000), qos)
     lost = dropped_by_cause(a.session)[FULL_BYTES]
     assert 50 < lost < 70
-    a.publisher.publish("x", bytes(200_000), qos)
+    a.publisher.publish("x", bytes(800_000), qos)
     assert dropped_by_cause(a.session)[FULL_BYTES] == lost
 
 

@@ -211,6 +211,27 @@ async def test_a_session_that_goes_to_and_fro_leaves_nothing_behind(start: Start
     await over(nodes)
 
 
+@pytest.mark.parametrize("first", ["ac", "bc"])
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_a_session_that_comes_into_another_one_has_it_too(start: Start, qos: int, first: str) -> None:
+    """The client has begun a session at a while a and b did not reach each other."""
+    nodes = await start("a", "b", "c", mesh=SETTINGS)
+    (await subscribed(nodes, "x/#")).abort()
+    says = await nodes.join("c", "says")
+    await cut(nodes, ("ab", "ac", "bc"))
+    await said(says, (1, 2, 3), qos)
+    hears = await nodes.join("a", "hears", ("y", 2), clean=False, props=KEPT)
+    assert not hears.connack.session_present
+    await join(nodes, "ab")
+    await until(lambda: nodes.meshes["a"].ownership.taker.merged and not nodes.meshes["b"].ownership.giver.givings)
+    await said(says, (4,), qos)
+    await join(nodes, first)
+    await join(nodes, "bc" if first == "ac" else "ac")
+    await said(says, (5,), qos)
+    assert await numbers(hears, 5) == [1, 2, 3, 4, 5]
+    await over(nodes)
+
+
 async def test_a_node_that_does_not_come_back_is_waited_for_as_long_as_set(start: Start) -> None:
     """`mesh.node_expiry`: nothing is kept of the move then; the session takes what the node publishes afterwards."""
     nodes = await start("a", "b", "c", mesh={**SETTINGS, "node_expiry": 1.0})
