@@ -35,7 +35,6 @@ from broker.configuration.wording import show
 from broker.convert import mosquitto
 from broker.convert.source import ConvertError
 from broker.hooks.loading import unusable as hooks_unusable
-from broker.mesh.joining import unusable as mesh_unusable
 from broker.net.listening.tls import check as certificates
 from broker.net.listening.unix_sockets import check as socket_files
 from broker.process import daemon, logs
@@ -256,7 +255,7 @@ def check_config(
         *socket_files(settings),
         *unusable,
         *store_unusable(settings),
-        *mesh_unusable(settings.mesh),
+        *_mesh(settings),
         *_http(settings),
         *hooks_unusable(settings.hooks),
         *(plan.unusable(settings) if plan.count(settings) > 1 else ()),
@@ -303,6 +302,15 @@ def _http(settings: Settings) -> list[str]:
     from broker.admin.server import check
 
     return check(settings.http)
+
+
+def _mesh(settings: Settings) -> list[str]:
+    """What is wrong with [mesh]; it is loaded only where there is one."""
+    if not settings.mesh.name:
+        return []
+    from broker.mesh.joining import unusable
+
+    return unusable(settings.mesh)
 
 
 def _list_tables(table: str, tables: Any) -> None:

@@ -21,8 +21,6 @@ MISSING: Final = 'mesh.name needs the extra `mesh`: in a clone of Canopy, pip in
 
 def unusable(settings: MeshSettings) -> list[str]:
     """Why a broker could not join a mesh with these settings, a line each. It reads files."""
-    if not settings.name:
-        return []
     if find_spec("zenoh") is None:
         return [MISSING]
     why = fault(settings)

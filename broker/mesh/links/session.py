@@ -50,6 +50,8 @@ class NodeSession(Session):
         self._keeps_since = 0.0
         # Whether there will be further turns: this node does not stop.
         self._in_turns = True
+        self.piece = PIECE
+        """How many messages the store is told of in a turn."""
         self.window.silenced = self._silenced
 
     def deliver(
@@ -172,7 +174,7 @@ class NodeSession(Session):
         if not keeper.keeps:
             keeper.begin(self.inflight.values(), self.queue.waiting(), unsent)
             self.window.journal = self.queue.journal = keeper
-        if unsent and self._in_turns and commits is not None and len(keeper.due) > PIECE:
+        if unsent and self._in_turns and commits is not None and len(keeper.due) > self.piece:
             commits.hand(self._keeping)
         else:
             self._keep_rest()
@@ -181,7 +183,7 @@ class NodeSession(Session):
         """A turn, while much is to be kept."""
         keeper = self.keeper
         if keeper is not None and not self.ended:
-            keeper.go_on(self.client_id, PIECE)
+            keeper.go_on(self.client_id, self.piece)
             if keeper.due and keeper.commits is not None:
                 keeper.commits.hand(self._keeping)
             else:

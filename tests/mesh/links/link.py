@@ -97,17 +97,17 @@ class Wire(Link):
 class Node:
     """The node `a`, of which one process follows another."""
 
-    def __init__(self, store: bool = True, in_turns: bool = False, **settings: Any) -> None:
-        """`in_turns`: what goes on by itself in a broker goes on with `turn` and `commit`."""
+    def __init__(self, store: bool = True, piece: int = 0, **settings: Any) -> None:
+        """`piece`: how many messages are kept in a turn; turns go on with `turn` and `commit`. 0: by themselves."""
         self.other = Other()
-        self.in_turns = in_turns
+        self.piece = piece
         self.network = Network()
         self.log = Lines()
         self.store = GroupStore(lambda: self.network.now) if store else None
         self.companions: Any = None
         self.settings = Mesh(name="one", node="a", node_expiry=EXPIRY, **settings)
         self._begin()
-        self.session = made(self.server, self.settings, "c")
+        self.session = self._in_pieces(made(self.server, self.settings, "c"))
         self.wire: Wire | None = None
         self.publisher: Client = self._client()
 
@@ -127,10 +127,15 @@ class Node:
         if self.store is not None:
             at_once(self.store.open(lambda: self.network.now))
             router.journal = self.store.journal
-            if self.in_turns:
+            if self.piece:
                 self.store.gate.wake = lambda: None
         router.nodes.count = 1
         router.nodes.patience = PATIENCE
+
+    def _in_pieces(self, session: NodeSession) -> NodeSession:
+        if self.piece:
+            session.piece = self.piece
+        return session
 
     def _client(self) -> Client:
         return self.network.client("says")
@@ -148,10 +153,9 @@ class Node:
         self.wire = None
         session = self.network.router.sessions.get("$node/to/c")
         if session is None:
-            self.session = made(self.server, self.settings, "c")
-        else:
-            assert isinstance(session, NodeSession)
-            self.session = session
+            session = made(self.server, self.settings, "c")
+        assert isinstance(session, NodeSession)
+        self.session = self._in_pieces(session)
         self.publisher = self._client()
 
     def commit(self) -> None:
@@ -164,7 +168,7 @@ class Node:
     def turn(self) -> bool:
         """A turn of those who wait for the store. Whether there is more."""
         assert self.store is not None
-        more = self.in_turns and self.store.gate.release()
+        more = self.piece > 0 and self.store.gate.release()
         self.network.settle()
         return more
 

@@ -8,7 +8,6 @@ import pytest
 
 from broker.core.codec.packets import PUBACK
 from broker.core.counters import FULL_BYTES
-from broker.mesh.links import session
 from tests.mesh.links.link import EXPIRY, PATIENCE, Node
 from tests.support.losses import dropped_by_cause
 
@@ -53,10 +52,9 @@ def test_what_is_on_its_way_when_the_connection_ends_is_acknowledged_when_the_st
     assert a.on_disk() == [0, 1]
 
 
-def test_very_much_is_kept_in_turns_and_acknowledged_when_the_store_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_very_much_is_kept_in_turns_and_acknowledged_when_the_store_has_it() -> None:
     """What is published meanwhile stays behind it."""
-    monkeypatch.setattr(session, "PIECE", 2)
-    a = Node(in_turns=True)
+    a = Node(piece=2)
     a.subscribe("x/#")
     a.connect()
     a.commit()
@@ -79,11 +77,10 @@ def test_very_much_is_kept_in_turns_and_acknowledged_when_the_store_has_it(monke
 
 @pytest.mark.parametrize("turns", range(4))
 def test_a_process_that_is_killed_while_much_is_kept_does_not_go_on_with_its_packet_identifiers(
-    monkeypatch: pytest.MonkeyPatch, turns: int
+    turns: int,
 ) -> None:
     """The node may know one of which the store was not told [MQTT-4.3.3-10]."""
-    monkeypatch.setattr(session, "PIECE", 2)
-    a = Node(in_turns=True)
+    a = Node(piece=2)
     a.subscribe("x/#")
     a.connect()
     a.commit()
@@ -100,12 +97,9 @@ def test_a_process_that_is_killed_while_much_is_kept_does_not_go_on_with_its_pac
     assert a.session.known is (turns == 3)
 
 
-def test_what_is_due_is_kept_at_once_when_the_node_comes_back_or_this_one_stops(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(session, "PIECE", 2)
+def test_what_is_due_is_kept_at_once_when_the_node_comes_back_or_this_one_stops() -> None:
     for stops in (False, True):
-        a = Node(in_turns=True)
+        a = Node(piece=2)
         a.subscribe("x/#")
         a.connect()
         a.commit()

@@ -7,7 +7,6 @@ not have all packet identifiers in use, or where the other node has forgotten th
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -23,11 +22,11 @@ windows = st.sampled_from((100, 3, 1, 0))
 class Kills(RuleBasedStateMachine):
     """See the module."""
 
-    in_turns = False
+    piece = 0
 
     def __init__(self) -> None:
         super().__init__()
-        self.node = Node(in_turns=self.in_turns)
+        self.node = Node(piece=self.piece)
         self.node.subscribe("x/#")
         self.node.commit()
         # By number: its QoS, and the packet identifier at its publisher.
@@ -129,18 +128,7 @@ class Kills(RuleBasedStateMachine):
 class Pieces(Kills):
     """The store is told of what is to be kept in pieces."""
 
-    in_turns = True
-
-    def __init__(self) -> None:
-        self._patch = pytest.MonkeyPatch()
-        self._patch.setattr("broker.mesh.links.session.PIECE", 1)
-        super().__init__()
-
-    def teardown(self) -> None:
-        try:
-            super().teardown()
-        finally:
-            self._patch.undo()
+    piece = 1
 
 
 TestPieces = Pieces.TestCase

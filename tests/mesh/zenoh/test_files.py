@@ -23,7 +23,6 @@ def test_files_that_do_not_belong_together(tmp_path: Path) -> None:
     assert line == f"mesh.ca_file {tmp_path}/none: No such file or directory"
 
 
-def test_without_a_mesh_nothing_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mesh_needs_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joining, "find_spec", lambda _: None)
-    assert unusable(Mesh()) == []
     assert unusable(Mesh(name="m")) == ['mesh.name needs the extra `mesh`: in a clone of Canopy, pip install ".[mesh]"']
