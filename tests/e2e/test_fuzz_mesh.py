@@ -41,4 +41,4 @@ def test_what_is_left_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Teller, "left", lambda *_: None)
     monkeypatch.setattr("tests.support.waiting.PATIENCE", 3.0)
     with pytest.raises(Finding, match="wills"):
-        mesh_target.watched(3, for_a_while(1.0))
+        mesh_target.watched(3, for_a_while(SECONDS))
