@@ -292,6 +292,29 @@ async def test_who_has_had_it_and_moves_does_not_get_it_again(scene: Scene, then
     await once(near)
 
 
+async def test_what_is_published_while_a_session_moves_comes_to_the_others_at_its_new_node(scene: Scene) -> None:
+    """Each message waits for the store while the new node is told the numbers of those before."""
+    nodes = scene.nodes
+    near = await nodes.join("c", "at c", ("x", 2))
+    hears = await nodes.join("b", "moves", ("x", 2), clean=False, props=KEPT)
+    hears.abort()
+    publisher = await scene.publisher()
+    says = nodes.brokers["a"].router.sessions["says"]
+    await scene.commit_no_more("a")
+    store = scene.stores["a"]
+    coming = asyncio.create_task(nodes.join("c", "moves", clean=False, props=KEPT))
+    for number in range(10):
+        await publisher.send(wire.publish("x", b"%d" % number, qos=2, packet_id=number + 1))
+        await until(lambda: len(says.incoming_qos2 or ()) > number)  # noqa: B023
+        store.commit()
+        store.close_group()
+        await nodes.mesh.settle()
+    scene.commit_all_along("a")
+    hears = await coming
+    for peer in (near, hears):
+        assert [(await peer.message()).payload for _ in range(10)] == [b"%d" % number for number in range(10)]
+
+
 @pytest.mark.parametrize("speaks", [2, 3])
 async def test_clients_see_nothing_of_the_number(scene: Scene, speaks: int) -> None:
     """Also those of a node that does not know it; and what a client has written stands as it was [MQTT-3.3.2-17]."""

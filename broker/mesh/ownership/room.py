@@ -322,7 +322,7 @@ class Ownership(Room, Owner):
             case Over():
                 self.giver.over(node, message)
             case Pass():
-                self._shell.arrived(node, partial(self._pass, node, message))
+                self._shell.arrived(node, partial(self._pass, node, message.number, self._given_to(node, message)))
             case Passed():
                 self._router.nodes.numbers.keep(message.numbers)
                 self.barriers.passed(node, message)
@@ -343,15 +343,18 @@ class Ownership(Room, Owner):
             if late.to != node:
                 self.say(node, Noted(late.name))
 
-    def _pass(self, node: str, asked: Pass) -> None:
-        if node not in self._told:
-            return
-        given: list[int] = []
-        if asked.numbers:
-            numbers = self._router.nodes.numbers
-            given = numbers.given_since(self._numbered.get(node, 0))
-            self._numbered[node] = numbers.last
-        self.say(node, Passed(asked.number, given))
+    def _given_to(self, node: str, asked: Pass) -> list[int]:
+        """Numbers that a node is told. It has what has them when it hears of them: else it would take it for known."""
+        router = self._router
+        if not asked.numbers or router.fanout.broadcasting:
+            return []  # a message that is still on its way to very many sessions may not wait for the node yet
+        given = router.nodes.numbers.given_since(self._numbered.get(node, 0))
+        self._numbered[node] = router.nodes.numbers.last
+        return given
+
+    def _pass(self, node: str, number: int, given: list[int]) -> None:
+        if node in self._told:
+            self.say(node, Passed(number, given))
 
     # -- saying --------------------------------------------------------------------------------------------------------
 
