@@ -39,6 +39,6 @@ def test_an_exception_in_a_room_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_is_left_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that still has wills to tell to one that is gone."""
     monkeypatch.setattr(Teller, "left", lambda *_: None)
-    monkeypatch.setattr("tests.support.waiting.PATIENCE", 3.0)
+    monkeypatch.setattr("tests.support.waiting.PATIENCE", 6.0)
     with pytest.raises(Finding, match="wills"):
-        mesh_target.watched(3, for_a_while(SECONDS))
+        mesh_target.watched(3, for_a_while(2.0))

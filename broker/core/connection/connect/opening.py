@@ -16,6 +16,7 @@ from broker.core.persistence.keeping import keep
 from broker.core.principal import Principal
 from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.live.peer_names import PeerNames
+from broker.core.routing.remote.loop_detection import FROM_NODE
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 
@@ -117,8 +118,10 @@ def open_session(
     then does with the session waits for a commit, and that of the session comes with it.
 
     Raises:
-        Refused: its user or the room that is left do not allow it.
+        Refused: its user or the room that is left do not allow it, or it is a node under another one's name.
     """
+    if origin.node and client_id != FROM_NODE + origin.node:
+        raise Refused("a node has no session here but its own", reasons.CLIENT_IDENTIFIER_NOT_VALID)
     mount = principal.mount
     earlier = router.sessions.get(client_id)
     identity.check_owner(earlier, principal.user_name, router.limits, now)
