@@ -11,7 +11,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Final
 
+import msgspec
 from mypy_extensions import mypyc_attr
+
+from broker.core.codec.errors import ProtocolError
 
 INTEREST: Final = 1
 RETAINED: Final = 2
@@ -20,6 +23,13 @@ PIPES: Final = 4
 LINKS: Final = 5
 WILLS: Final = 6
 """Kinds of messages, each for one room. 0 and what is above 15 are the bus's own."""
+
+
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
+"""What msgspec raises of bytes that no node writes: also arrays in arrays, and text that is none."""
+
+UNUSABLE: Final = (*UNREADABLE, ProtocolError, ValueError, TypeError, KeyError, AttributeError)
+"""The same, and what is raised of a topic name, of properties, or of a principal that no node has."""
 
 
 class ProtocolFault(Exception):

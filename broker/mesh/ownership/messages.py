@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import msgspec
 
 from broker.core.routing.remote.publish_numbers import HEARD
-from broker.mesh.bus import ProtocolFault
+from broker.mesh.bus import UNREADABLE, ProtocolFault
 
 LATEST: Final = 1 << 62
 """The last point of the clock; what lies far ahead of all clocks would stop them."""
@@ -234,5 +234,5 @@ def decode(data: bytes) -> list[Message]:
     """The messages in one. Raises ProtocolFault."""
     try:
         return _decode.decode(data)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ProtocolFault(f"a message about sessions that nobody wrote: {error}") from error

@@ -12,7 +12,6 @@ from typing import Annotated, Final
 
 import msgspec
 
-from broker.core.codec.errors import ProtocolError
 from broker.core.codec.packets import NEVER, SubscriptionRequest, Will
 from broker.core.codec.properties import decode_forward
 from broker.core.codec.topic_names import parse_shared, validate_filter, validate_topic
@@ -25,7 +24,7 @@ from broker.core.persistence.journal import (
 )
 from broker.core.queues.delivery import QUEUED, RELEASED
 from broker.core.queues.policies.queue_policy import QueueOptions
-from broker.mesh.bus import ProtocolFault
+from broker.mesh.bus import UNUSABLE, ProtocolFault
 from broker.store.groups.principals import Principals
 
 PART_BYTES: Final = 65_536
@@ -194,15 +193,7 @@ class SessionReader:
             if not read.last:
                 return None
             _check(record)
-        except (
-            msgspec.MsgspecError,
-            ProtocolError,
-            ValueError,
-            TypeError,
-            KeyError,
-            AttributeError,
-            RecursionError,
-        ) as error:
+        except UNUSABLE as error:
             raise ProtocolFault(f"a session that nobody wrote: {error}") from error
         self._record = None
         return record

@@ -180,6 +180,7 @@ class Taker:
         coming.placed = True
         coming.reader = SessionReader(self._principals)
         router, now = self._router, self._now()
+        name = name_of(coming.client_id, coming.time)
         session = router.sessions.get(coming.client_id)
         if session is not None and session.outbox is None:
             router.look_at(session, now)
@@ -189,11 +190,10 @@ class Taker:
                 deliveries, record.deliveries = record.deliveries, []
                 coming.fresh = admit(router, record, now)
                 record.deliveries = deliveries
-                coming.gate = self._gates.begin(name_of(coming.client_id, coming.time), coming.node, [coming.fresh])
+                coming.gate = self._gates.begin(name, coming.node, [coming.fresh])
         elif is_of(router, session, record, now):
             self.merged += 1
             subscribe(router, session, record.subscriptions)
-            name = name_of(coming.client_id, coming.time)
             coming.gate = self._gates.begin(name, coming.node, [session], merges=True)
         self._settle(lambda unsure: self._settled(coming, unsure))
 

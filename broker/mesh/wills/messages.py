@@ -10,12 +10,11 @@ from typing import Annotated, Final
 
 import msgspec
 
-from broker.core.codec.errors import ProtocolError
 from broker.core.codec.packets import NEVER, Will
 from broker.core.codec.properties import decode_forward
 from broker.core.codec.topic_names import validate_topic
 from broker.core.principal import Principal
-from broker.mesh.bus import ProtocolFault
+from broker.mesh.bus import UNREADABLE, UNUSABLE, ProtocolFault
 from broker.store.groups.principals import Principals
 
 LATEST: Final = 1 << 62
@@ -127,7 +126,7 @@ def decode(data: bytes) -> Message:
     """A message. Raises ProtocolFault."""
     try:
         return _decode.decode(data)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ProtocolFault(f"a message about wills that nobody wrote: {error}") from error
 
 
@@ -144,15 +143,7 @@ def decode_will(data: bytes, client_id: str, principals: Principals) -> tuple[Wi
         validate_topic(read.topic)
         decode_forward(read.properties)
         principal = principals.read(read.principal, client_id)
-    except (
-        msgspec.MsgspecError,
-        ProtocolError,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except UNUSABLE as error:
         raise ProtocolFault(f"a will that nobody wrote: {error}") from error
     will = Will(read.topic, read.payload, read.qos, read.retain, 0, read.message_expiry, read.properties)
     return will, principal
