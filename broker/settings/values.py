@@ -6,6 +6,7 @@ fails raises an error of the type "rule" whose text is what is allowed (`wrong`)
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
@@ -92,6 +93,16 @@ def wrong(wanted: str, at: str = "", found: str | float | Sequence[str] | None =
     (None: it is missing).
     """
     return PydanticCustomError("rule", "{wanted}", {"wanted": wanted, "at": at, "found": found})
+
+
+def networks(value: Sequence[str]) -> tuple[str, ...]:
+    """IP addresses and networks. Raises PydanticCustomError: see `wrong`."""
+    for at, text in enumerate(value):
+        try:
+            ipaddress.ip_network(text)
+        except ValueError:
+            raise wrong('an IP address or network, like "10.0.0.0/8"', f"[{at}]", text) from None
+    return tuple(value)
 
 
 def filter_fault(value: str) -> str:

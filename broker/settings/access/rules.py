@@ -6,13 +6,12 @@ an action and a topic decides (`broker.security.rules`).
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from broker.settings.values import Pattern, Section, filter_fault, wrong
+from broker.settings.values import Pattern, Section, filter_fault, networks, wrong
 
 Action: TypeAlias = Literal["publish", "subscribe", "receive", "all"]
 """What a client does. `subscribe` means to be sent what comes of it as well; `receive` is that alone."""
@@ -28,15 +27,6 @@ what is larger is the `acl_file`, whose users are found by their names."""
 def _one_or_more(value: Any) -> Any:
     """A single text means a list of it."""
     return [value] if isinstance(value, str) else value
-
-
-def _networks(value: Sequence[str]) -> tuple[str, ...]:
-    for at, text in enumerate(value):
-        try:
-            ipaddress.ip_network(text)
-        except ValueError:
-            raise wrong('an IP address or network, like "10.0.0.0/8"', f"[{at}]", text) from None
-    return tuple(value)
 
 
 def _filters(value: Sequence[str]) -> tuple[str, ...]:
@@ -76,7 +66,7 @@ class Rule(Section):
     """Shell patterns over the whole client identifier."""
     listener: Patterns = ()
     """Shell patterns over the name of the listener."""
-    address: Annotated[Sequence[str], BeforeValidator(_one_or_more), AfterValidator(_networks)] = ()
+    address: Annotated[Sequence[str], BeforeValidator(_one_or_more), AfterValidator(networks)] = ()
     """IP addresses and networks, in one of which the client's address lies."""
     action: Annotated[Sequence[Action], BeforeValidator(_one_or_more), AfterValidator(_actions)] = ("all",)
     """What it is about: publish, subscribe, receive, all; one of them or a list. Always a tuple."""

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from broker.settings.values import MOST_MESSAGES, CountOrUnlimited, Pattern, Section, wrong
-
-
-def _networks(value: Sequence[str]) -> tuple[str, ...]:
-    for at, text in enumerate(value):
-        try:
-            ipaddress.ip_network(text)
-        except ValueError:
-            raise wrong('an IP address or network, like "10.0.0.0/8"', f"[{at}]", text) from None
-    return tuple(value)
+from broker.settings.values import MOST_MESSAGES, CountOrUnlimited, Pattern, Section, networks
 
 
 class Security(Section):
@@ -41,7 +31,7 @@ class Security(Section):
     """Seconds for which a ban lasts: each CONNECT is refused with 0x8A, whatever its password."""
     ban_by: Literal["address", "client-id", "both"] = "address"
     """What is counted and banned. By client identifier, anybody who knows one can have its client banned."""
-    ban_exempt: Annotated[Sequence[str], AfterValidator(_networks)] = ("127.0.0.0/8", "::1/128")
+    ban_exempt: Annotated[Sequence[str], AfterValidator(networks)] = ("127.0.0.0/8", "::1/128")
     """Networks whose addresses are never banned. Always a tuple after validation."""
     max_guessers: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
     """Addresses (and client identifiers) whose failures are remembered, and as many bans."""
