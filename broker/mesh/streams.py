@@ -67,11 +67,8 @@ class Streams:
     async def listen(self) -> None:
         """Take streams, if this node has a socket; where none can be made, all use pipes."""
         path = self._path(self._own)
-        if path is None:
-            return
-        try:
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        except OSError:
+        sock = None if path is None else self._make_socket(self._own)
+        if path is None or sock is None:
             return
         try:
             await asyncio.to_thread(_bind, sock, path)
@@ -79,6 +76,14 @@ class Streams:
         except OSError as error:
             sock.close()
             self._no_socket(self._own, error)
+
+    def _make_socket(self, node: str) -> socket.socket | None:
+        """None: no file descriptor is left."""
+        try:
+            return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:
+            self._no_socket(node, error)
+            return None
 
     def _no_socket(self, node: str, error: OSError) -> None:
         why = f"{type(error).__name__}: {error.strerror or error}"
@@ -102,12 +107,9 @@ class Streams:
 
     def _connect(self, node: str) -> socket.socket | None:
         path = self._path(node)
-        if path is None:
+        sock = None if path is None else self._make_socket(node)
+        if path is None or sock is None:
             return None
-        try:
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        except OSError:
-            return None  # no descriptor is left
         sock.setblocking(False)
         try:
             # Nobody is waited for: who listens has room for it, or has not.
