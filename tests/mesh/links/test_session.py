@@ -52,15 +52,21 @@ def test_what_is_on_its_way_when_the_connection_ends_is_acknowledged_when_the_st
     assert a.on_disk() == [0, 1]
 
 
-def test_very_much_is_kept_in_turns_and_acknowledged_when_the_store_has_it() -> None:
-    """What is published meanwhile stays behind it."""
+def with_much(qos: int) -> Node:
+    """Six messages are on their way to the node; the store is told of two in a turn."""
     a = Node(piece=2)
     a.subscribe("x/#")
     a.connect()
     a.commit()
-    assert a.store is not None
     for number in range(6):
-        a.publisher.publish("x/1", b"%d" % number, 1)
+        a.publisher.publish(f"x/{qos}", b"%d" % number, qos)
+    return a
+
+
+def test_very_much_is_kept_in_turns_and_acknowledged_when_the_store_has_it() -> None:
+    """What is published meanwhile stays behind it."""
+    a = with_much(1)
+    assert a.store is not None
     a.lose()
     a.publisher.publish("x/1", b"6", 1)
     assert acknowledged(a) == 0
@@ -80,13 +86,8 @@ def test_a_process_that_is_killed_while_much_is_kept_does_not_go_on_with_its_pac
     turns: int,
 ) -> None:
     """The node may know one of which the store was not told [MQTT-4.3.3-10]."""
-    a = Node(piece=2)
-    a.subscribe("x/#")
-    a.connect()
-    a.commit()
+    a = with_much(2)
     assert a.store is not None
-    for number in range(6):
-        a.publisher.publish("x/2", b"%d" % number, 2)
     a.act()
     a.lose()
     for _ in range(turns):
@@ -99,12 +100,7 @@ def test_a_process_that_is_killed_while_much_is_kept_does_not_go_on_with_its_pac
 
 def test_what_is_due_is_kept_at_once_when_the_node_comes_back_or_this_one_stops() -> None:
     for stops in (False, True):
-        a = Node(piece=2)
-        a.subscribe("x/#")
-        a.connect()
-        a.commit()
-        for number in range(6):
-            a.publisher.publish("x/1", b"%d" % number, 1)
+        a = with_much(1)
         a.lose()
         assert a.session.keeper is not None
         assert a.session.keeper.due
