@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import rule
 
 from broker.core.codec.packets import Subscribe, SubscriptionRequest
 from broker.core.codec.properties import Properties
-from tests.core.harness import Client, total_ledger
-from tests.mesh.ownership.world import TIMEOUT, TOPIC, World, quiet
+from tests.core.harness import Client
+from tests.mesh.ownership.machine import Stopping, names
+from tests.mesh.ownership.world import TIMEOUT, TOPIC, quiet
 from tests.support.runs import examples
 
 NAMES = ("a", "b", "c")
 CLIENTS = ("x", "y")
 
-names = st.sampled_from(NAMES)
 pairs = st.sampled_from([(one, other) for one in NAMES for other in NAMES if one < other])
-lanes = st.sampled_from([(source, target) for source in NAMES for target in NAMES if source != target])
 
 
 def is_there(client: Client) -> bool:
@@ -29,12 +28,11 @@ def is_there(client: Client) -> bool:
     return client.link is not None and not client.link.cut and not client.closed
 
 
-class Apart(RuleBasedStateMachine):
+class Apart(Stopping):
     """[MQTT-3.1.4-3]"""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.world = World(*NAMES)
+        super().__init__(*NAMES)
         self.connections = {client_id: [self.world.client(client_id)] for client_id in CLIENTS}
 
     @rule(name=names, client_id=st.sampled_from(CLIENTS), clean=st.booleans())
@@ -63,12 +61,6 @@ class Apart(RuleBasedStateMachine):
             if is_there(client):
                 client.cut()
 
-    @rule(name=names)
-    def publish(self, name: str) -> None:
-        """A node accepts a message."""
-        if name not in self.world.stopped:
-            self.world.publish(name)
-
     @rule(pair=pairs)
     def part(self, pair: tuple[str, str]) -> None:
         """Two nodes lose each other."""
@@ -78,31 +70,6 @@ class Apart(RuleBasedStateMachine):
     def meet(self, pair: tuple[str, str]) -> None:
         """Two nodes find each other."""
         self.world.join(*pair)
-
-    @rule(name=names)
-    def stop(self, name: str) -> None:
-        """A node does nothing from now on."""
-        self.world.stop(name)
-
-    @rule(name=names)
-    def go_on(self, name: str) -> None:
-        """It goes on, and finds that it has lost others."""
-        self.world.go_on(name)
-
-    @rule(lane=lanes, count=st.integers(1, 3))
-    def step(self, lane: tuple[str, str], count: int) -> None:
-        """Some messages of one node reach another."""
-        self.world.step(*lane, count)
-
-    @rule(lane=lanes, count=st.integers(1, 3))
-    def flow(self, lane: tuple[str, str], count: int) -> None:
-        """Some of what was published reaches another."""
-        self.world.flow(*lane, count)
-
-    @rule(name=names)
-    def run_node(self, name: str) -> None:
-        """A node has its turn."""
-        self.world.run(name)
 
     @rule(name=names, again=st.booleans())
     def hand_over(self, name: str, again: bool) -> None:
@@ -123,12 +90,6 @@ class Apart(RuleBasedStateMachine):
     def settle(self) -> None:
         """Everything moves."""
         self.world.settle()
-
-    @invariant()
-    def ledgers_add_up(self) -> None:
-        """Nothing is lost unnamed, wherever the session is."""
-        for node in self.world.nodes.values():
-            assert total_ledger(node.network.router.sessions.values()) == []
 
     def teardown(self) -> None:
         """All go on and meet, and all is quiet."""

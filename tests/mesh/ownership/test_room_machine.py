@@ -10,24 +10,20 @@ from collections import Counter
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import invariant, rule
 
-from tests.core.harness import total_ledger
-from tests.mesh.ownership.world import TOPIC, World, quiet
+from tests.mesh.ownership.machine import Moving, names
+from tests.mesh.ownership.world import TOPIC, quiet
 from tests.support.runs import examples
 
 NAMES = ("a", "b", "c")
 
-names = st.sampled_from(NAMES)
-lanes = st.sampled_from([(source, target) for source in NAMES for target in NAMES if source != target])
 
-
-class Together(RuleBasedStateMachine):
+class Together(Moving):
     """[MQTT-3.1.4-3] [MQTT-4.3.3-10] [MQTT-4.4.0-1]"""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.world = World(*NAMES)
+        super().__init__(*NAMES)
         self.client = self.world.client()
         self.world.connect(self.client, "a")
         self.world.settle()
@@ -53,21 +49,6 @@ class Together(RuleBasedStateMachine):
         """A node accepts a message."""
         self.sent.append(self.world.publish(name, qos))
 
-    @rule(lane=lanes, count=st.integers(1, 3))
-    def step(self, lane: tuple[str, str], count: int) -> None:
-        """Some messages of one node reach another."""
-        self.world.step(*lane, count)
-
-    @rule(lane=lanes, count=st.integers(1, 3))
-    def flow(self, lane: tuple[str, str], count: int) -> None:
-        """Some of what was published reaches another."""
-        self.world.flow(*lane, count)
-
-    @rule(name=names)
-    def run_node(self, name: str) -> None:
-        """A node has its turn."""
-        self.world.run(name)
-
     @rule(name=names, again=st.booleans())
     def hand_over(self, name: str, again: bool) -> None:
         """A node is about to go, or thinks better of it."""
@@ -85,12 +66,6 @@ class Together(RuleBasedStateMachine):
     def one_owner(self) -> None:
         """At no moment is it connected to two."""
         assert len(self.world.owners()) <= 1
-
-    @invariant()
-    def ledgers_add_up(self) -> None:
-        """Nothing is lost unnamed, wherever the session is."""
-        for node in self.world.nodes.values():
-            assert total_ledger(node.network.router.sessions.values()) == []
 
     def teardown(self) -> None:
         """All is quiet; the client comes once more."""

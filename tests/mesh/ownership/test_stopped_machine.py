@@ -8,26 +8,22 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import rule
 
-from tests.core.harness import total_ledger
-from tests.mesh.ownership.world import TIMEOUT, TOPIC, World, quiet
+from tests.mesh.ownership.machine import Stopping, names
+from tests.mesh.ownership.world import TIMEOUT, TOPIC, quiet
 from tests.support.runs import examples
 
 NAMES = ("a", "b", "c", "d")
 ENDS = 8 * TIMEOUT
 """Seconds after which nobody waits for a node that is stopped."""
 
-names = st.sampled_from(NAMES)
-lanes = st.sampled_from([(source, target) for source in NAMES for target in NAMES if source != target])
 
-
-class Stopped(RuleBasedStateMachine):
+class Stopped(Stopping):
     """[MQTT-3.1.4-3]"""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.world = World(*NAMES)
+        super().__init__(*NAMES)
         client = self.world.client()
         self.world.connect(client, "a")
         self.world.settle()
@@ -40,37 +36,6 @@ class Stopped(RuleBasedStateMachine):
         if name not in self.world.stopped:
             self.world.elapse(0.001)
             self.world.connect(self.world.client(), name)
-
-    @rule(name=names)
-    def publish(self, name: str) -> None:
-        """A node accepts a message."""
-        if name not in self.world.stopped:
-            self.world.publish(name)
-
-    @rule(name=names)
-    def stop(self, name: str) -> None:
-        """A node does nothing from now on."""
-        self.world.stop(name)
-
-    @rule(name=names)
-    def go_on(self, name: str) -> None:
-        """It goes on."""
-        self.world.go_on(name)
-
-    @rule(lane=lanes, count=st.integers(1, 3))
-    def step(self, lane: tuple[str, str], count: int) -> None:
-        """Some messages of one node reach another."""
-        self.world.step(*lane, count)
-
-    @rule(lane=lanes, count=st.integers(1, 3))
-    def flow(self, lane: tuple[str, str], count: int) -> None:
-        """Some of what was published reaches another."""
-        self.world.flow(*lane, count)
-
-    @rule(name=names)
-    def run_node(self, name: str) -> None:
-        """A node has its turn."""
-        self.world.run(name)
 
     @rule(seconds=st.sampled_from((0.1, TIMEOUT / 2, TIMEOUT)))
     def advance(self, seconds: float) -> None:
@@ -90,12 +55,6 @@ class Stopped(RuleBasedStateMachine):
         running = self.world.running()
         owners = [name for name in self.world.owners() if name in running]
         assert len(owners) <= 1, owners
-
-    @invariant()
-    def ledgers_add_up(self) -> None:
-        """Nothing is lost unnamed, wherever the session is."""
-        for node in self.world.nodes.values():
-            assert total_ledger(node.network.router.sessions.values()) == []
 
     def teardown(self) -> None:
         """Nobody waits for a node that is stopped; when all go on there is one session."""
