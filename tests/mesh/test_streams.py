@@ -236,4 +236,5 @@ async def test_without_a_descriptor_a_stream_is_a_pipe(make: Make, monkeypatch: 
         one.streams.joined("two")
         one.open("two")
     assert one.pipes.nodes == ["two"]
+    assert [fields["node"] for fields in one.log.named("no socket between workers")] == ["one", "two"]
     assert not two.ends
