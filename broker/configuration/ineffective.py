@@ -64,7 +64,7 @@ def _all(settings: Settings, embedded: bool, own_store: bool) -> Iterator[str]:
     if settings.access.acl_file and settings.access.default:
         yield "access.default has no effect: access.acl_file denies what none of its lines allows"
     yield from _store(settings, own_store)
-    yield from _mesh(settings.mesh)
+    yield from _mesh(settings.mesh, settings.store.kept)
     if settings.mesh.adopt_sessions and not (settings.mesh.name and settings.store.url):
         yield "mesh.adopt_sessions has no effect without a mesh (mesh.name) and a database (store.url)"
     yield from _placeholders(settings)
@@ -72,11 +72,23 @@ def _all(settings: Settings, embedded: bool, own_store: bool) -> Iterator[str]:
     yield from _unreached(settings.rule)
 
 
-def _mesh(mesh: Mesh) -> Iterator[str]:
-    """What makes a node of a mesh that has no name. Its other settings apply to workers, too."""
-    names = ("node", "listen", "connect", "scouting", "ca_file", "cert_file", "key_file")
-    if not mesh.name and (found := [f"mesh.{name}" for name in names if getattr(mesh, name)]):
-        yield f"{', '.join(found)}: no effect without mesh.name: this broker is not part of a mesh"
+def _mesh(mesh: Mesh, kept: bool) -> Iterator[str]:
+    """What makes a node of a mesh that has no name, and nodes that never meet. `kept`: with a store."""
+    if not mesh.name:
+        # The other settings apply to workers, too.
+        names = ("node", "listen", "connect", "scouting", "ca_file", "cert_file", "key_file")
+        if found := [f"mesh.{name}" for name in names if getattr(mesh, name)]:
+            yield f"{', '.join(found)}: no effect without mesh.name: this broker is not part of a mesh"
+        return
+    if not (mesh.listen or mesh.connect or mesh.scouting):
+        yield f'mesh.name: this node meets no other node of "{mesh.name}"; set mesh.listen and mesh.connect'
+    elif not (mesh.listen or mesh.connect):
+        yield "mesh.scouting: two nodes without mesh.listen find each other and cannot connect; set mesh.listen"
+    if kept and not mesh.node:
+        yield (
+            "mesh.node: without it this node has a new name at each start, and gets nothing of what other nodes have "
+            "for it; with a store, give it a name"
+        )
 
 
 def _store(settings: Settings, own: bool) -> Iterator[str]:

@@ -146,7 +146,7 @@ class TestStore:
 @pytest.mark.parametrize("missing", ["mesh", "store"])
 def test_adoption_takes_a_mesh_and_a_database(missing: str) -> None:
     values: dict[str, Any] = {
-        "mesh": {"name": "one", "node": "a", "adopt_sessions": True},
+        "mesh": {"name": "one", "node": "a", "listen": ["tcp/127.0.0.1:7447"], "adopt_sessions": True},
         "store": {"url": "postgresql://127.0.0.1/canopy"},
     }
     assert told(**values) == []
@@ -163,3 +163,23 @@ def test_a_node_without_a_mesh() -> None:
     assert line.startswith("mesh.node, mesh.listen: no effect without mesh.name")
     # Workers are a mesh.
     assert told(mesh={"dead_after": 5.0}, workers={"count": 2}) == []
+
+
+@pytest.mark.parametrize(
+    ("mesh", "begins"),
+    [
+        ({}, 'mesh.name: this node meets no other node of "one"; set mesh.listen'),
+        ({"scouting": True}, "mesh.scouting: two nodes without mesh.listen find each other and cannot connect"),
+        ({"listen": ["tcp/127.0.0.1:7447"]}, ""),
+        ({"connect": ["tcp/127.0.0.1:7447"]}, ""),
+        ({"scouting": True, "listen": ["tcp/0.0.0.0:0"]}, ""),
+    ],
+)
+def test_a_node_that_never_meets_another_one(mesh: dict[str, Any], begins: str) -> None:
+    lines = told(mesh={"name": "one", "node": "a", **mesh})
+    assert [line.startswith(begins) for line in lines] == [True] * bool(begins)
+
+
+def test_a_node_with_a_store_and_no_name() -> None:
+    (line,) = told(mesh={"name": "one", "connect": ["tcp/127.0.0.1:7447"]}, store={"path": "/s"})
+    assert line.startswith("mesh.node: without it this node has a new name at each start")

@@ -120,6 +120,8 @@ class ZenohBus(Bus):
         self._working: asyncio.Handle | None = None
         self._ticking: asyncio.TimerHandle | None = None
         self._ticked_at = 0.0
+        # Until a node has joined, or the log has it that none has.
+        self._alone_until = 0.0
         self._started = False
 
     # -- of every bus --------------------------------------------------------------------------------------------------
@@ -167,6 +169,7 @@ class ZenohBus(Bus):
         """
         await self.loop.run_in_executor(None, self._session.open)
         self._started = True
+        self._alone_until = self.loop.time() + self.settings.node_timeout
         self._look()
         self._tick()
         self._log.info("mesh joined", mesh=self.settings.name, node=self.node, listen=list(self.settings.listen))
@@ -329,6 +332,7 @@ class ZenohBus(Bus):
         self._quiet(entry)
         member = entry.member
         entry.told = True
+        self._alone_until = 0.0
         entry.joined_at = self.loop.time()
         self._log.info("node joined", node=member.node, version=member.version)
         try:
@@ -449,6 +453,10 @@ class ZenohBus(Bus):
         # A loop that was held up has not heard what came meanwhile.
         late = bool(self._ticked_at) and now - self._ticked_at > 2 * every
         self._ticked_at = now
+        if 0.0 < self._alone_until <= now:
+            # Zenoh does not say why it reaches nobody.
+            self._alone_until = 0.0
+            self._log.warning("no other node", mesh=self.settings.name, connect=list(self.settings.connect))
         for entry in list(self._entries.values()):
             member = entry.member
             since = entry.sender.stalled_since(now)

@@ -120,6 +120,22 @@ async def test_what_one_turn_says_goes_in_few_frames(tmp_path: Path) -> None:
         assert max(came) <= frames.LARGEST + 25
 
 
+async def test_the_log_has_it_once_where_no_other_node_comes(tmp_path: Path) -> None:
+    """Of another mesh, as behind a wrong address or certificate, Zenoh tells nothing."""
+    a = Node("a", listen=[place(tmp_path, "a")], node_timeout=QUICK)
+    b = Node("b", connect=[place(tmp_path, "a")], node_timeout=QUICK, mesh="other")
+    c = Node("c", connect=[place(tmp_path, "a")], node_timeout=QUICK)
+    async with running(a, b):
+        await until(lambda: b.log.named("no other node"), "the log of b")
+        assert b.log.named("no other node") == [{"mesh": "other", "connect": [place(tmp_path, "a")]}]
+        await until(lambda: a.log.named("no other node"), "the log of a")
+        async with running(c):
+            await a.sees("c")
+        await a.sees()
+        assert len(a.log.named("no other node")) == 1
+        assert c.log.named("no other node") == []
+
+
 async def test_another_node_with_the_same_id_does_not_start(tmp_path: Path) -> None:
     a, b = two(tmp_path)
     third = Node("a", listen=[place(tmp_path, "c")], connect=[place(tmp_path, "a")])
