@@ -46,8 +46,8 @@ def read_record(
         IncompleteError: events are missing, and `allow_gaps` is not set.
         PipelineError: there is no segment, one is corrupt, or they hold no events.
     """
-    from pipeline.coverage import Coverage
-    from pipeline.segments import Choice, events
+    from pipeline.record.coverage import Coverage
+    from pipeline.record.segments import Choice, events
 
     coverage = Coverage()
     frame = events(

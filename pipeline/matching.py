@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from pipeline.engine import f
+from pipeline.runtime.engine import f
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

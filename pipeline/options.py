@@ -17,9 +17,9 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 from typer import CallbackParam
 
-from pipeline.coverage import Coverage
 from pipeline.errors import FAILED, INCOMPLETE, MISUSED, MisuseError, PipelineError, foreseen, in_a_line
-from pipeline.storage import local_path
+from pipeline.record.coverage import Coverage
+from pipeline.runtime.storage import local_path
 
 INTERRUPTED: Final = 130
 EXTRA: Final = frozenset({"duckdb", "pandas", "pyarrow", "pyspark", "numpy"})
@@ -184,7 +184,7 @@ def configured(command: Callable[..., Any]) -> Callable[..., Any]:
         remote: str | None = None,
         **flags: Any,
     ) -> Any:
-        from pipeline.session import REMOTE, SETTINGS
+        from pipeline.runtime.session import REMOTE, SETTINGS
 
         try:
             if remote is not None and (packages is not None or flags.get("master") is not None):

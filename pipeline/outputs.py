@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.errors import MisuseError, PipelineError
-from pipeline.segments import record_of
-from pipeline.storage import Storage, local_path, storage
+from pipeline.record.segments import record_of
+from pipeline.runtime.storage import Storage, local_path, storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

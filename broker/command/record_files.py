@@ -21,7 +21,7 @@ import typer
 
 from broker.command.commands import FAILED, MISUSED, fail
 from broker.record.cli import app, told
-from pipeline.storage import local_path
+from pipeline.runtime.storage import local_path
 
 LOOKS: Final = 3
 """Times that an object store is listed where a segment is not there that a manifest tells of: it may have been merged
@@ -89,11 +89,11 @@ def _here(directory: Path, since: datetime | None, until: datetime | None, lacki
 
 def _there(path: str, since: str | None, until: str | None, tell: bool, lacking: list[str]) -> Found:
     """What pyarrow reaches. `tell`: with what the manifests say, for which they are read once more."""
-    from pipeline.coverage import DAMAGED, MISSING
     from pipeline.errors import PipelineError, in_a_line
-    from pipeline.manifests import manifests
-    from pipeline.segments import Choice, covering, find, record_of
-    from pipeline.storage import storage
+    from pipeline.record.coverage import DAMAGED, MISSING
+    from pipeline.record.manifests import manifests
+    from pipeline.record.segments import Choice, covering, find, record_of
+    from pipeline.runtime.storage import storage
 
     choice = Choice(since=since, until=until)
     try:

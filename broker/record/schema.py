@@ -1,7 +1,7 @@
 """The table of recorded events: its columns and kinds.
 
-Owns `SCHEMA`; docs/recorder.md explains each column, and a test holds `pipeline.schema` to it. What messages have is
-named as in a `canopy load capture` file, so that `canopy load replay` reads both.
+Owns `SCHEMA`; docs/recorder.md explains each column, and a test holds `pipeline.record.schema` to it. What messages
+have is named as in a `canopy load capture` file, so that `canopy load replay` reads both.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def compact(
     age = timedelta(seconds=seconds(older_than, "--older-than"))
     after = timedelta(seconds=seconds(remove_after, "--remove-after"))
     from pipeline.compact import job
-    from pipeline.depot import size
+    from pipeline.record.depot import size
 
     outcome = job.run(folder, age, size(target_size, "--target-size"), after, dry_run, say)
     for place, number in outcome.merged:

@@ -23,10 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.coverage import GAP, Coverage
-from pipeline.depot import Depot, Segment, hour_end, manifest_of
 from pipeline.errors import PipelineError
-from pipeline.manifests import is_merged
+from pipeline.record.coverage import GAP, Coverage
+from pipeline.record.depot import Depot, Segment, hour_end, manifest_of
+from pipeline.record.manifests import is_merged
 
 ROWS: Final = 128 * 1024
 BYTES: Final = 32 << 20

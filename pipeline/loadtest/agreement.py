@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.engine import f
 from pipeline.loadtest.tables import COUNTS
+from pipeline.runtime.engine import f
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

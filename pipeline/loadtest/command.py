@@ -43,8 +43,8 @@ def loadtest(
     Joins the messages sent with those received, and compares the figures with the load tester's own report if it is
     beside the records. The exit code is 1 if they differ.
     """
-    from pipeline.engine import session
     from pipeline.loadtest.job import run
+    from pipeline.runtime.engine import session
 
     with session("canopy loadtest", engine, [source], output, master, driver_memory, tell) as spark:
         outcome = run(spark, source, output, skip_corrupt, tell)

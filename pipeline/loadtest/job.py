@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import StorageLevel
 
-from pipeline.engine import f
 from pipeline.errors import MisuseError
 from pipeline.loadtest import agreement, latency, tables, transforms
 from pipeline.loadtest.outcome import Outcome
 from pipeline.loadtest.page import Shown, page
 from pipeline.loadtest.tables import COUNTS
 from pipeline.outputs import Results, check
-from pipeline.progress import progress
-from pipeline.segments import Say, reading, unsaid
-from pipeline.storage import parquet
+from pipeline.record.segments import Say, reading, unsaid
+from pipeline.runtime.engine import f
+from pipeline.runtime.progress import progress
+from pipeline.runtime.storage import parquet
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from pipeline.engine import Window, f
+from pipeline.runtime.engine import Window, f
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -25,11 +25,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipeline.coverage import Coverage, left_out
-from pipeline.engine import f
 from pipeline.errors import MisuseError, PipelineError
-from pipeline.segments import Say, broken, reading, unsaid
-from pipeline.storage import File, parquet, storage
+from pipeline.record.coverage import Coverage, left_out
+from pipeline.record.segments import Say, broken, reading, unsaid
+from pipeline.runtime.engine import f
+from pipeline.runtime.storage import File, parquet, storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pipeline.engine import Window, f
 from pipeline.loadtest.tables import COUNTS
+from pipeline.runtime.engine import Window, f
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

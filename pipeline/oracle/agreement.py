@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pipeline.engine import Window, f
+from pipeline.runtime.engine import Window, f
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -40,8 +40,8 @@ def oracle(
     compares that with the recorded deliveries and drops. The recorder must run with `deliveries = true`. The exit code
     is 1 if a delivery is missing, unexpected or wrong.
     """
-    from pipeline.engine import session
     from pipeline.oracle.job import run as judge
+    from pipeline.runtime.engine import session
 
     with session("canopy oracle", engine, input, output, master, driver_memory, tell) as spark:
         outcome = judge(spark, input, output, run, skip_corrupt, tell, since, until)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from pipeline.engine import Window, f
+from pipeline.runtime.engine import Window, f
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

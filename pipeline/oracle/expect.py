@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipeline.engine import f
 from pipeline.matching import is_shared, matches
 from pipeline.oracle.spans import inside
-from pipeline.schema import DELIVER, DROP, PUBLISH
+from pipeline.record.schema import DELIVER, DROP, PUBLISH
+from pipeline.runtime.engine import f
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

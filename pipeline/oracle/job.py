@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import StringType, StructField, StructType
 
-from pipeline import schema
-from pipeline.engine import f, is_duckdb, nothing, of_few_rows
 from pipeline.errors import PipelineError
 from pipeline.oracle import agreement, differ, expect, judge, spans
 from pipeline.oracle.outcome import Loss, Outcome
 from pipeline.oracle.page import page
 from pipeline.outputs import Results, check
-from pipeline.progress import progress
-from pipeline.segments import Choice, Say, covering, events, reading, told_before, unsaid
+from pipeline.record import schema
+from pipeline.record.segments import Choice, Say, covering, events, reading, told_before, unsaid
+from pipeline.runtime.engine import f, is_duckdb, nothing, of_few_rows
+from pipeline.runtime.progress import progress
 
 if TYPE_CHECKING:
     from datetime import datetime

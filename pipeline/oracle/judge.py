@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pipeline.engine import Window, f
 from pipeline.matching import is_shared
-from pipeline.schema import DELIVER, DROP, EVICT, GAP, PUBLISH, SNAPSHOT
+from pipeline.record.schema import DELIVER, DROP, EVICT, GAP, PUBLISH, SNAPSHOT
+from pipeline.runtime.engine import Window, f
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from pipeline.coverage import Coverage
+from pipeline.record.coverage import Coverage
 
 AGREES: Final = "agrees"
 DROPS: Final = "drops"

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.engine import Window, f
 from pipeline.matching import is_shared, unshared
-from pipeline.schema import SUBSCRIBE, UNSUBSCRIBE
+from pipeline.record.schema import SUBSCRIBE, UNSUBSCRIBE
+from pipeline.runtime.engine import Window, f
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

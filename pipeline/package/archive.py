@@ -18,7 +18,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
-from pipeline.storage import Local
+from pipeline.runtime.storage import Local
 
 TOP: Final = "canopy_spark"
 INSIDE: Final = ("pipeline", "canopy_delta", "canopy_pages", "broker.core.codec")

@@ -64,8 +64,8 @@ def plan(
     Each --input is the record of one downstream broker. Writes how many unwanted bytes each number of filters costs,
     and for each broker a set of filters in the format of the upstream settings.
     """
-    from pipeline.engine import session
     from pipeline.plan.job import run
+    from pipeline.runtime.engine import session
 
     with session("canopy plan", engine, [*input, *(traffic or ())], output, master, driver_memory, tell) as spark:
         outcome = run(

@@ -12,16 +12,16 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from pipeline.coverage import Coverage
-from pipeline.engine import f, few
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.outputs import Results, check
 from pipeline.plan import transforms
 from pipeline.plan.cover import Folding, Topic, choose, filters_at
 from pipeline.plan.outcome import Outcome, Plan
 from pipeline.plan.page import page
-from pipeline.progress import progress
-from pipeline.segments import Choice, Say, events, reading, unsaid
+from pipeline.record.coverage import Coverage
+from pipeline.record.segments import Choice, Say, events, reading, unsaid
+from pipeline.runtime.engine import f, few
+from pipeline.runtime.progress import progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,8 +7,8 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from pipeline.coverage import Coverage
 from pipeline.plan.cover import Step
+from pipeline.record.coverage import Coverage
 
 LONGEST_NAME: Final = 64
 """Characters of a link's name in the broker's settings."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from canopy_pages import COLOURS, POWERS, Page, Plot, line
 
 if TYPE_CHECKING:
-    from pipeline.coverage import Coverage
     from pipeline.plan.outcome import Plan
+    from pipeline.record.coverage import Coverage
 
 
 def page(plans: list[Plan], coverage: Coverage) -> Page:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType
 
-from pipeline.engine import Window, f
 from pipeline.matching import matches, unshared
-from pipeline.schema import PUBLISH, SUBSCRIBE, UNSUBSCRIBE
+from pipeline.record.schema import PUBLISH, SUBSCRIBE, UNSUBSCRIBE
+from pipeline.runtime.engine import Window, f
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

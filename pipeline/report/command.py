@@ -45,8 +45,8 @@ def report(
     Omits oracle if deliveries were not recorded, and loadtest without --load. The exit code is 1 if a job fails or
     finds faults, and 3 if parts of the record are missing.
     """
-    from pipeline.engine import session
     from pipeline.report.job import run
+    from pipeline.runtime.engine import session
 
     with session(
         "canopy report", engine, [*input, *([load] if load else [])], output, master, driver_memory, tell

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from canopy_pages import Page, linked
-from pipeline.coverage import Coverage
 from pipeline.errors import MisuseError, PipelineError, foreseen, in_a_line
 from pipeline.outputs import Results, check
+from pipeline.record.coverage import Coverage
+from pipeline.record.schema import DELIVER
+from pipeline.record.segments import Choice, Say, events, reading, unsaid
 from pipeline.report.picture import COLUMNS, Picture, draw, picture
-from pipeline.schema import DELIVER
-from pipeline.segments import Choice, Say, events, reading, unsaid
-from pipeline.storage import local_path, storage
+from pipeline.runtime.storage import local_path, storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,8 +14,8 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from canopy_pages import BLUE, COLOURS, GREEN, GREY, RED, Page, Plot, bars, label, line
-from pipeline.engine import f
-from pipeline.schema import CONNECT, DELIVER, DISCONNECT, DROP, GAP, PUBLISH
+from pipeline.record.schema import CONNECT, DELIVER, DISCONNECT, DROP, GAP, PUBLISH
+from pipeline.runtime.engine import f
 
 POINTS: Final = 600
 """Pieces of time at most."""

@@ -26,7 +26,7 @@ def retention(
 ) -> None:
     """Remove old segments, and list them in _manifests/removed.jsonl. Safe while the broker records; needs no Java."""
     age = None if keep is None else timedelta(seconds=seconds(keep, "--keep"))
-    from pipeline.depot import size
+    from pipeline.record.depot import size
     from pipeline.retention import job
 
     room = None if keep_bytes is None else size(keep_bytes, "--keep-bytes")

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from pipeline.depot import Depot, Segment
 from pipeline.errors import MisuseError
-from pipeline.manifests import REMOVED, json_lines
+from pipeline.record.depot import Depot, Segment
+from pipeline.record.manifests import REMOVED, json_lines
 
 AGE: Final = "age"
 BYTES: Final = "bytes"

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from pipeline.engine import DUCKDB, SPARK
 from pipeline.errors import MisuseError
 from pipeline.options import (
     AllowOption,
@@ -27,7 +26,8 @@ from pipeline.options import (
     seconds,
     told,
 )
-from pipeline.session import REMOTE
+from pipeline.runtime.engine import DUCKDB, SPARK
+from pipeline.runtime.session import REMOTE
 
 
 @told
@@ -79,13 +79,13 @@ def rollup(
     kept = seconds(late, "--late")
     pause = None if once else seconds(every or "10s", "--every")
 
-    from pipeline.engine import session
+    from pipeline.runtime.engine import session
 
     with session(
         "canopy-rollup", engine if checkpoint is None else SPARK, inputs, output, master, driver_memory, say
     ) as spark:
+        from pipeline.record.segments import Choice
         from pipeline.rollup import job
-        from pipeline.segments import Choice
 
         if checkpoint is None:
             outcome = job.run(spark, inputs, output, latency, Choice((), since, until, run), skip_corrupt, say)

@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.coverage import Coverage
-from pipeline.engine import f
 from pipeline.errors import MisuseError
 from pipeline.outputs import check
-from pipeline.progress import progress
+from pipeline.record.coverage import Coverage
+from pipeline.record.schema import PUBLISH
+from pipeline.record.segments import Choice, Say, covering, events, reading, unsaid
 from pipeline.rollup.latency import AUTO, NONE, bucket, columns
 from pipeline.rollup.latency import latency as taken
 from pipeline.rollup.page import Totals, by_second, page
 from pipeline.rollup.tables import Shown, Tables
 from pipeline.rollup.transforms import PUBLISHES, cells
-from pipeline.schema import PUBLISH
-from pipeline.segments import Choice, Say, covering, events, reading, unsaid
+from pipeline.runtime.engine import f
+from pipeline.runtime.progress import progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

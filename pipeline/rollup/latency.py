@@ -18,8 +18,8 @@ from typing import Final
 from pyspark.sql import Column
 from pyspark.sql.types import ArrayType, IntegerType, LongType, StructField, StructType
 
-from pipeline.engine import f
 from pipeline.errors import MisuseError
+from pipeline.runtime.engine import f
 
 AUTO: Final = "auto"
 MARK: Final = "mark"

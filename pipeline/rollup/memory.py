@@ -21,7 +21,7 @@ from pyspark.sql import functions as f
 
 from pipeline.rollup.tables import HOURS, MINUTES, PARTITION, PUBLISHERS, STATE, Shown, Tables, partition
 from pipeline.rollup.transforms import CELLS, SUMMARY, added, publishers, summary, united
-from pipeline.storage import parquet
+from pipeline.runtime.storage import parquet
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

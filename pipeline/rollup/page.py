@@ -15,10 +15,10 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, Row
 
 from canopy_pages import AMBER, BLUE, GREEN, POWERS, RED, VIOLET, Page, Plot, line
-from pipeline.coverage import Coverage
-from pipeline.engine import f
+from pipeline.record.coverage import Coverage
 from pipeline.rollup.latency import highest, lowest
 from pipeline.rollup.tables import Shown
+from pipeline.runtime.engine import f
 
 POINTS: Final = 1500
 """Points of a plot over time: minutes where they are so few, or else hours, or else days."""

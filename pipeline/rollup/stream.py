@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
 
-from pipeline.coverage import Coverage, Finding
 from pipeline.errors import GoneError, MisuseError, PipelineError, UnreadError
 from pipeline.outputs import Folder, check, folder
-from pipeline.progress import progress
+from pipeline.record.coverage import Coverage, Finding
+from pipeline.record.schema import EVENTS, PUBLISH
+from pipeline.record.segments import Say, reading, unsaid
+from pipeline.record.unread import Look, Unread, named
 from pipeline.rollup.job import Outcome, explain, finish
 from pipeline.rollup.latency import AUTO, columns
 from pipeline.rollup.memory import Memory, earlier
 from pipeline.rollup.tables import FORMAT, MINUTES, Tables
 from pipeline.rollup.transforms import PUBLISHES, cells
-from pipeline.schema import EVENTS, PUBLISH
-from pipeline.segments import Say, reading, unsaid
-from pipeline.storage import Storage, parquet, storage
-from pipeline.unread import Look, Unread, named
+from pipeline.runtime.progress import progress
+from pipeline.runtime.storage import Storage, parquet, storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

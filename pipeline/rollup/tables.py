@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Column, DataFrame
 
-from pipeline.engine import f, nothing
 from pipeline.errors import PipelineError
 from pipeline.outputs import Folder, folder
 from pipeline.rollup.transforms import CELLS, SUMMARY, publishers, summary
-from pipeline.storage import parquet
+from pipeline.runtime.engine import f, nothing
+from pipeline.runtime.storage import parquet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,8 +19,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipeline.engine import f
 from pipeline.rollup.latency import HISTOGRAM, bucket, latency
+from pipeline.runtime.engine import f
 
 _SUMS: Final = ("messages", "bytes", "qos0", "qos1", "qos2", "retained")
 

@@ -22,7 +22,7 @@ from pipeline.options import (
     seconds,
     told,
 )
-from pipeline.session import REMOTE, SETTINGS
+from pipeline.runtime.session import REMOTE, SETTINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,7 +103,7 @@ def tables(
 
     session: AbstractContextManager[SparkSession | None] = nullcontext()
     if engine == "spark":
-        from pipeline.session import spark_session
+        from pipeline.runtime.session import spark_session
 
         session = spark_session("canopy-tables", master, driver_memory)
     options = Options(

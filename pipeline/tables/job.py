@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from pipeline.coverage import Coverage
 from pipeline.errors import GoneError, MisuseError, UnreadError
 from pipeline.outputs import check
-from pipeline.segments import Say, unsaid
-from pipeline.storage import File, Local, Storage, local_path, storage
+from pipeline.record.coverage import Coverage
+from pipeline.record.segments import Say, unsaid
+from pipeline.record.unread import Look, Unread, named
+from pipeline.runtime.storage import File, Local, Storage, local_path, storage
 from pipeline.tables.births import Births
 from pipeline.tables.infer import Inferred
 from pipeline.tables.local import LocalEngine, publishes
@@ -30,7 +31,6 @@ from pipeline.tables.sinks.delta import DeltaSink
 from pipeline.tables.sinks.iceberg import IcebergSink
 from pipeline.tables.staged import Staged
 from pipeline.tables.views import iceberg_views, views
-from pipeline.unread import Look, Unread, named
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.errors import DamagedError, GoneError
-from pipeline.segments import check_columns
-from pipeline.storage import File, Storage
+from pipeline.record.segments import check_columns
+from pipeline.runtime.storage import File, Storage
 from pipeline.tables.births import Births
 from pipeline.tables.decode import Batches
 from pipeline.tables.plans import DATE, DEAD_LETTERS, NEEDED, SEQ, SIZE, Plan

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from pipeline.coverage import Coverage, Finding
 from pipeline.errors import MisuseError, PipelineError
-from pipeline.locks import alone_with
-from pipeline.storage import Storage
+from pipeline.record.coverage import Coverage, Finding
+from pipeline.record.locks import alone_with
+from pipeline.runtime.storage import Storage
 from pipeline.tables.staged import Staged
 
 IDENTITY: Final = "_tables.json"

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql import functions as f
 
-from pipeline.schema import EVENTS, PUBLISH
-from pipeline.segments import reading
-from pipeline.storage import File, Storage, parquet
+from pipeline.record.schema import EVENTS, PUBLISH
+from pipeline.record.segments import reading
+from pipeline.runtime.storage import File, Storage, parquet
 from pipeline.tables.births import Births
 from pipeline.tables.decode import Batches
 from pipeline.tables.plans import DATE, DEAD, DEAD_LETTERS, NEEDED, SEQ, Plan

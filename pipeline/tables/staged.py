@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.storage import Storage
+from pipeline.runtime.storage import Storage
 from pipeline.tables.plans import DATE
 
 

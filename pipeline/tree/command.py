@@ -52,10 +52,10 @@ def tree(
     allow_gaps: AllowOption = False,
 ) -> None:
     """Compute messages, bytes, topics and children of each prefix; list hot topics and topic explosions."""
-    from pipeline.engine import session
+    from pipeline.runtime.engine import session
 
     with session("canopy-tree", engine, inputs, output, master, driver_memory, say) as spark:
-        from pipeline.segments import Choice
+        from pipeline.record.segments import Choice
         from pipeline.tree import job
         from pipeline.tree.transforms import Thresholds
 

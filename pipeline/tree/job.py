@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.coverage import Coverage
-from pipeline.engine import f
 from pipeline.errors import MisuseError
 from pipeline.outputs import check, folder
-from pipeline.progress import progress
-from pipeline.schema import PUBLISH
-from pipeline.segments import Choice, Say, covering, events, reading, unsaid
-from pipeline.storage import parquet
+from pipeline.record.coverage import Coverage
+from pipeline.record.schema import PUBLISH
+from pipeline.record.segments import Choice, Say, covering, events, reading, unsaid
+from pipeline.runtime.engine import f
+from pipeline.runtime.progress import progress
+from pipeline.runtime.storage import parquet
 from pipeline.tree.page import page
 from pipeline.tree.transforms import PUBLISHES, Thresholds, by_topic, explosions, hot, tree
 

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, Row
 
 from canopy_pages import Page, Plot, number, treemap
 from canopy_pages.page import ROWS
-from pipeline.coverage import Coverage
-from pipeline.engine import f
+from pipeline.record.coverage import Coverage
+from pipeline.runtime.engine import f
 
 PREFIXES: Final = 600
 """Prefixes of a plot: a browser draws so many at once."""

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipeline.engine import f
+from pipeline.runtime.engine import f
 
 SLICES: Final = 8
 

@@ -34,7 +34,7 @@ RUN_BY: Final = {
     "README": "tests/docs/test_blocks.py",
     "embedding": "tests/test_embedding.py",
     "hooks": "tests/hooks/test_page.py",
-    "recorder": "tests/pipeline/test_snippets.py",
+    "recorder": "tests/pipeline/record/test_snippets.py",
     "security-tokens": "tests/security/test_tokens_page.py",
     "tables": "tests/pipeline/tables/test_page.py",
     "testing": "tests/canopy_testing/test_page.py",

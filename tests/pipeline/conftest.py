@@ -13,9 +13,9 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.duck.session import connected
-from pipeline.engine import DUCKDB, at_work
-from pipeline.session import LOCAL, MEANING, java
+from pipeline.runtime.duck.session import connected
+from pipeline.runtime.engine import DUCKDB, at_work
+from pipeline.runtime.session import LOCAL, MEANING, java
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +26,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         pytest.skip(why)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    with as_file(files("pipeline") / "log4j2.properties") as quiet:
+    with as_file(files("pipeline") / "runtime" / "log4j2.properties") as quiet:
         builder = SparkSession.builder.appName("canopy-tests").master("local[2]")
         for key, value in (dict(MEANING) | dict(LOCAL)).items():
             builder = builder.config(key, value)
@@ -52,8 +52,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def duck() -> Iterator[SparkSession]:
-    """DuckDB in Spark's place, for what does not depend on the engine: tests/pipeline/test_engines.py holds the two
-    against each other."""
+    """DuckDB in Spark's place, for what does not depend on the engine: tests/pipeline/runtime/test_engines.py holds the
+    two against each other."""
     with connected("1g") as session, at_work(DUCKDB):
         yield cast("SparkSession", session)
 

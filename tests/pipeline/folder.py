@@ -15,10 +15,10 @@ import pytest
 from pyarrow.fs import PyFileSystem
 from pyspark.sql import SparkSession
 
-from pipeline.depot import Depot
-from pipeline.hadoop import HadoopHandler
-from pipeline.segments import find
-from pipeline.storage import Storage
+from pipeline.record.depot import Depot
+from pipeline.record.segments import find
+from pipeline.runtime.hadoop import HadoopHandler
+from pipeline.runtime.storage import Storage
 from tests.pipeline.recorded import BEGIN, Story, write_segment
 
 NOW = BEGIN + timedelta(hours=6)

@@ -17,7 +17,7 @@ from broker.core.codec.packets import V5, V311, Publish
 from broker.core.queues.message import Message
 from broker.record.schema import SCHEMA
 from broker.record.unpack import FILL_BYTES, KINDS
-from pipeline.schema import EVENTS
+from pipeline.record.schema import EVENTS
 from tests.conftest import ROOT
 from tests.core import strategies
 from tests.record.scenes import HOUR, RUN_ID, Tape, messages

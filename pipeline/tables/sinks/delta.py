@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from pipeline.errors import MisuseError
-from pipeline.storage import Local
+from pipeline.runtime.storage import Local
 from pipeline.tables.plans import DATE, DEAD, DEAD_LETTERS, Plan
 from pipeline.tables.staged import rows
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.errors import MisuseError, PipelineError
-from pipeline.storage import Storage
+from pipeline.runtime.storage import Storage
 from pipeline.tables.plans import DATE, DEAD, DEAD_LETTERS, Plan
 from pipeline.tables.staged import rows
 

@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as f
 
 from pipeline.errors import MisuseError
-from pipeline.storage import Storage, parquet
+from pipeline.runtime.storage import Storage, parquet
 from pipeline.tables.plans import DATE, SEQ
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from broker.record.schema import SCHEMA
 from pipeline.cli import app
 from pipeline.compact import job
-from pipeline.depot import Depot, Segment, size
 from pipeline.errors import MisuseError, PipelineError
-from pipeline.segments import events
+from pipeline.record.depot import Depot, Segment, size
+from pipeline.record.segments import events
 from tests.pipeline.folder import NOW, Broken, down_after, manifests, record, seen
 
 HOUR = timedelta(hours=1)

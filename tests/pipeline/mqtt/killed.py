@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipeline import mqtt
-from pipeline.session import spark_session
+from pipeline.runtime.session import spark_session
 
 MAX_ROWS = 1000
 FILTER = "killed/#"

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.mqtt.executors import TOLD
-from pipeline.session import java
+from pipeline.runtime.session import java
 from tests.pipeline.mortal import environment
 from tests.pipeline.mqtt.conftest import PATIENCE, canopy, until
 from tests.pipeline.mqtt.test_spark import START, Numbers, _descendants

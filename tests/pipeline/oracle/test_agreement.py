@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.oracle import agreement, expect, spans
-from pipeline.schema import EVENTS
+from pipeline.record.schema import EVENTS
 from tests.pipeline.recorded import Story
 
 Tell = Callable[[Story], object]

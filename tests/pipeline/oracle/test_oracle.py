@@ -19,7 +19,7 @@ from pipeline.oracle import agreement
 from pipeline.oracle.differ import DIFFERENCES
 from pipeline.oracle.job import judged, run
 from pipeline.oracle.outcome import Outcome
-from pipeline.schema import EVENTS
+from pipeline.record.schema import EVENTS
 from tests.pipeline.oracle.toy import FAULTS, Difference, Toy, matches
 from tests.pipeline.recorded import Story, write_segment
 

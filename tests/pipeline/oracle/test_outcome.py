@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.coverage import Coverage, Finding
 from pipeline.oracle.outcome import Loss, Outcome
+from pipeline.record.coverage import Coverage, Finding
 
 
 def outcome(**more: int) -> Outcome:

@@ -17,7 +17,7 @@ from pipeline.errors import MisuseError, PipelineError
 from pipeline.plan import job
 from pipeline.plan.cover import covers
 from pipeline.plan.transforms import cut, subscribed
-from pipeline.segments import events
+from pipeline.record.segments import events
 from tests.pipeline.recorded import Story
 
 # Many small Spark jobs: seconds on an idle machine, and not on one where others compile.

@@ -47,7 +47,7 @@ def test_a_folder_that_is_not_there_is_told_before_a_java_is_started(
     def started(*_: object) -> None:
         raise AssertionError("a Spark was started")
 
-    monkeypatch.setattr("pipeline.engine.session", started)
+    monkeypatch.setattr("pipeline.runtime.engine.session", started)
     monkeypatch.chdir(tmp_path)
     there = [] if option == "--input" else ["--input", str(tmp_path)]
     output = [] if command == "compact" else ["--output", "o"]

@@ -17,11 +17,11 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from loadtest.load.checks.mark import Mark
 from pipeline.errors import MisuseError, PipelineError
+from pipeline.record.schema import PAIRS
+from pipeline.record.segments import Choice
 from pipeline.rollup import job
 from pipeline.rollup.latency import HISTOGRAM, LONGEST_MARK, bucket, highest, latency, lowest, percentile
 from pipeline.rollup.transforms import united
-from pipeline.schema import PAIRS
-from pipeline.segments import Choice
 from tests.pipeline.recorded import Story
 from tests.pipeline.rollup.stories import RUN, traffic
 

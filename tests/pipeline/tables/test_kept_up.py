@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from broker.record.files.segment import manifest_path
-from pipeline.storage import storage
+from pipeline.runtime.storage import storage
 from pipeline.tables.job import Options, run
 from tests.pipeline.mortal import environment
 from tests.pipeline.recorded import write_segment

@@ -20,7 +20,7 @@ from broker.record.files.segment import write_manifest
 from pipeline.cli import app
 from pipeline.compact import job as compact
 from pipeline.errors import MisuseError, PipelineError, UnreadError
-from pipeline.storage import Local
+from pipeline.runtime.storage import Local
 from pipeline.tables import local
 from pipeline.tables.job import DELTA, Options, Outcome, run
 from tests.pipeline.folder import NOW

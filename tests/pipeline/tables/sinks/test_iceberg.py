@@ -16,7 +16,7 @@ from pyiceberg.table import Transaction
 from pyiceberg.utils.config import Config
 
 from pipeline.errors import MisuseError, PipelineError
-from pipeline.storage import Local
+from pipeline.runtime.storage import Local
 from pipeline.tables.job import ICEBERG, Options, Outcome, run
 from pipeline.tables.sinks import iceberg
 from tests.pipeline.recorded import Story

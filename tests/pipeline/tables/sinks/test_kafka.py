@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from pipeline.cli import app
 from pipeline.errors import MisuseError
-from pipeline.storage import Storage, storage
+from pipeline.runtime.storage import Storage, storage
 from pipeline.tables.job import Options, run
 from pipeline.tables.sinks import kafka
 from pipeline.tables.sinks.kafka import KafkaSink, messages

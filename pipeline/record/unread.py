@@ -13,11 +13,11 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from pipeline.coverage import GAP, LEFT_OUT, MISSING, UNFINISHED, Coverage, Finding
 from pipeline.errors import MisuseError, PipelineError
-from pipeline.manifests import manifests, numbers, removed
-from pipeline.segments import fault
-from pipeline.storage import File, Storage, local_path
+from pipeline.record.coverage import GAP, LEFT_OUT, MISSING, UNFINISHED, Coverage, Finding
+from pipeline.record.manifests import manifests, numbers, removed
+from pipeline.record.segments import fault
+from pipeline.runtime.storage import File, Storage, local_path
 
 SHOWN: Final = 5
 """Findings that a stop names; there may be more."""

@@ -15,9 +15,9 @@ import pytest
 
 from loadtest.brokers.process import free_port
 from pipeline.package.archive import write
-from pipeline.session import java
+from pipeline.runtime.session import java
 from tests.pipeline.mqtt.conftest import canopy, listens, until
-from tests.pipeline.test_package import poisoned
+from tests.pipeline.package.test_package import poisoned
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 

@@ -18,11 +18,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from pipeline.coverage import Coverage
-from pipeline.engine import f, is_duckdb, nothing
 from pipeline.errors import DamagedError, GoneError, MisuseError, PipelineError
-from pipeline.manifests import is_merged, manifests
-from pipeline.storage import MANIFESTS, File, Storage, local_path, parquet, storage
+from pipeline.record.coverage import Coverage
+from pipeline.record.manifests import is_merged, manifests
+from pipeline.runtime.engine import f, is_duckdb, nothing
+from pipeline.runtime.storage import MANIFESTS, File, Storage, local_path, parquet, storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -137,7 +137,7 @@ def find(
 def told_before(spark: SparkSession | None, inputs: Sequence[str], since: str) -> str | None:
     """From when on events are to be read so that all subscriptions are known at a time: since before the last snapshot
     of them that ended before it began. None: from the beginning."""
-    from pipeline.schema import SNAPSHOT
+    from pipeline.record.schema import SNAPSHOT
 
     limit = moment(since, "--since")
     begins: list[str] = []
@@ -221,7 +221,7 @@ def events(
         MisuseError: there is no such folder, or a time is none.
         PipelineError: there is no segment, one is corrupt, or they hold no events.
     """
-    from pipeline.schema import EVENTS
+    from pipeline.record.schema import EVENTS
 
     files = find(spark, inputs, skip_corrupt, say, coverage, choice)
     names = [file.path for file in files]
@@ -270,7 +270,7 @@ def check_columns(path: str, has: set[str], columns: Sequence[str] = ()) -> None
     Raises:
         PipelineError: a column is missing without which a file holds no events.
     """
-    from pipeline.schema import ALWAYS
+    from pipeline.record.schema import ALWAYS
 
     missing = [name for name in ALWAYS if name not in has]
     missing += [name for name in columns if name not in has and name not in missing]

@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 
 from broker.record.files.segment import Segment
 from broker.record.schema import SCHEMA
-from pipeline import segments
 from pipeline.compact import job as compact
 from pipeline.errors import DamagedError, MisuseError, PipelineError
-from pipeline.schema import EVENTS
-from pipeline.segments import Choice, events, find, reading
-from pipeline.storage import MANIFESTS, Local, Storage, parquet
+from pipeline.record import segments
+from pipeline.record.schema import EVENTS
+from pipeline.record.segments import Choice, events, find, reading
+from pipeline.runtime.storage import MANIFESTS, Local, Storage, parquet
 from tests.pipeline.folder import record, through_hadoop
 from tests.pipeline.recorded import BEGIN, Story
 

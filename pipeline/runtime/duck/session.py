@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import duckdb
 
-from pipeline.duck.columns import literal, quoted_whole, sql_type
-from pipeline.duck.frames import Frame
 from pipeline.errors import DamagedError, GoneError, MisuseError, PipelineError
-from pipeline.storage import Local, local_path
+from pipeline.runtime.duck.columns import literal, quoted_whole, sql_type
+from pipeline.runtime.duck.frames import Frame
+from pipeline.runtime.storage import Local, local_path
 
 _FILE: Final = re.compile(r"['\"]([^'\"]*\.parquet)['\"]")
 _ESCAPED: Final = re.compile(r"\\(.)")

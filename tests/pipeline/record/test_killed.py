@@ -35,7 +35,7 @@ def killed(job: str, whole: Path, tmp_path: Path) -> tuple[list[Path], list[str]
     """Folders of killed jobs, in the order of their deaths, and last that of one which lived; what it changed."""
     copies = tmp_path / "copies"
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "tests.pipeline.dying", job, str(whole), str(copies)],
+        [sys.executable, "-P", "-m", "tests.pipeline.record.dying", job, str(whole), str(copies)],
         check=False, capture_output=True, text=True, timeout=240, env=environment(tmp_path),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

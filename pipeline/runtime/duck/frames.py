@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 
 from pyspark.sql import Row
 
-from pipeline.duck.columns import Column, column, listed, literal, order, quoted_whole
-from pipeline.storage import local_path
+from pipeline.runtime.duck.columns import Column, column, listed, literal, order, quoted_whole
+from pipeline.runtime.storage import local_path
 
 JOINS: Final = {
     "inner": "JOIN", "left": "LEFT JOIN", "full": "FULL JOIN", "left_semi": "SEMI JOIN", "left_anti": "ANTI JOIN",
@@ -22,7 +22,7 @@ JOINS: Final = {
 
 
 class Connection(Protocol):
-    """What computes a frame: `pipeline.duck.session`."""
+    """What computes a frame: `pipeline.runtime.duck.session`."""
 
     def run(self, text: str) -> Any:
         """Have DuckDB do something."""

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 from pipeline.cli import app
 from pipeline.compact import job as compact
-from pipeline.coverage import LISTED, SHOWN, Coverage, Finding
 from pipeline.errors import PipelineError
 from pipeline.options import close
+from pipeline.record.coverage import LISTED, SHOWN, Coverage, Finding
+from pipeline.record.segments import Choice, covering, find
 from pipeline.retention import job as retention
-from pipeline.segments import Choice, covering, find
 from tests.pipeline.folder import NOW, record
 from tests.pipeline.recorded import Story, write_segment
 

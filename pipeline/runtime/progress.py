@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
-from pipeline.engine import is_duckdb
-from pipeline.session import is_connect
+from pipeline.runtime.engine import is_duckdb
+from pipeline.runtime.session import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from pipeline.errors import PipelineError
-from pipeline.storage import MANIFESTS, File, Storage
+from pipeline.runtime.storage import MANIFESTS, File, Storage
 
 BUNDLE: Final = ".jsonl"
 """`_manifests/date=…/hour=….jsonl`: all manifests of an hour, once more: in one call where each costs a way over the

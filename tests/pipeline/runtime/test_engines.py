@@ -14,19 +14,19 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from pipeline import engine
 from pipeline.cli import app
-from pipeline.duck.session import connected
-from pipeline.engine import DUCKDB, SPARK, at_work, chosen
 from pipeline.errors import DamagedError, PipelineError
 from pipeline.loadtest import job as loadtest
 from pipeline.loadtest import tables as load_tables
 from pipeline.loadtest import transforms as load_transforms
 from pipeline.oracle import job as oracle
 from pipeline.plan import job as plan
+from pipeline.record.segments import Choice
 from pipeline.report import job as report
 from pipeline.rollup import job as rollup
-from pipeline.segments import Choice
+from pipeline.runtime import engine
+from pipeline.runtime.duck.session import connected
+from pipeline.runtime.engine import DUCKDB, SPARK, at_work, chosen
 from pipeline.tree import job as tree
 from pipeline.tree.transforms import Thresholds
 from tests.pipeline.loadtest.history import Histories
@@ -255,7 +255,7 @@ def test_the_command_says_first_which_engine_it_takes_and_starts_no_java(
     def started(*_: object) -> None:
         raise AssertionError("a Spark was started")
 
-    monkeypatch.setattr("pipeline.engine.spark_session", started)
+    monkeypatch.setattr("pipeline.runtime.engine.spark_session", started)
     record, out = damaged(tmp_path / "record"), tmp_path / "out"
     told = CliRunner().invoke(app, [command, "--input", str(record), "--output", str(out)])
     assert told.stderr.splitlines()[0].removeprefix("canopy: ") == "engine: duckdb", told.output

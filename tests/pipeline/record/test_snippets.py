@@ -20,7 +20,7 @@ from broker.record.files.folder import first_seq
 from pipeline.compact import job
 from tests.pipeline.folder import NOW, record
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[3]
 HOUR: Final = timedelta(hours=1)
 COUNTS: Final = {f"a/{number}": 15 for number in range(4)}
 """Publishes of each topic in the record; a fifth more where those are counted that merged segments stand for."""

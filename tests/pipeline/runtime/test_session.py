@@ -25,7 +25,7 @@ def test_ctrl_c_is_told_in_one_line(tmp_path: Path) -> None:
     script = """
 import os, signal, threading
 from pipeline.options import told
-from pipeline.session import spark_session
+from pipeline.runtime.session import spark_session
 
 @told
 def job():

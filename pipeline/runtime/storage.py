@@ -80,11 +80,11 @@ def _system(spark: SparkSession | None, path: str) -> tuple[Any, str]:
     if scheme.lower() in _S3:
         root = rest.lstrip("/").rstrip("/")
         return _s3(root.partition("/")[0], _s3_settings(spark)), root
-    from pipeline.session import is_connect
+    from pipeline.runtime.session import is_connect
 
     connect = is_connect(spark)
     if spark is not None and not connect:
-        from pipeline.hadoop import HadoopHandler, parts
+        from pipeline.runtime.hadoop import HadoopHandler, parts
 
         address, root = parts(path)
         return fs.PyFileSystem(HadoopHandler(spark, address)), root.rstrip("/") or "/"

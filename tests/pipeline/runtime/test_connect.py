@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 from loadtest.brokers.process import free_port
 from pipeline.cli import app
-from pipeline.session import java
-from pipeline.storage import storage
+from pipeline.runtime.session import java
+from pipeline.runtime.storage import storage
 from tests.pipeline.mqtt.conftest import listens, until
 from tests.pipeline.tables.fleet import mapping, story
 

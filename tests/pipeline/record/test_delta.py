@@ -26,8 +26,8 @@ from canopy_delta import Table, TableError
 from canopy_delta import table as tables
 from pipeline.cli import app
 from pipeline.compact import job as compact
-from pipeline.depot import Depot
 from pipeline.errors import PipelineError
+from pipeline.record.depot import Depot
 from pipeline.retention import job as retention
 from tests.pipeline.folder import NOW, Broken, down_after, record, seen, step
 from tests.pipeline.recorded import Story

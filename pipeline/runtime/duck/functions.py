@@ -10,10 +10,10 @@ from collections.abc import Callable
 from itertools import count as numbers
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.duck.columns import Case, Column, Order, branch, column, literal, quoted_whole, value
+from pipeline.runtime.duck.columns import Case, Column, Order, branch, column, literal, quoted_whole, value
 
 if TYPE_CHECKING:
-    from pipeline.duck.frames import Frame
+    from pipeline.runtime.duck.frames import Frame
 
 _LONG: Final = "CAST({} AS BIGINT)"
 _DATES: Final = (("yyyy", "%Y"), ("MM", "%m"), ("dd", "%d"), ("HH", "%H"), ("mm", "%M"), ("ss", "%S"))

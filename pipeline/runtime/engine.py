@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pipeline.errors import MisuseError, PipelineError
-from pipeline.session import REMOTE, SETTINGS, spark_session, submitted
-from pipeline.storage import Local, local_path
+from pipeline.runtime.session import REMOTE, SETTINGS, spark_session, submitted
+from pipeline.runtime.storage import Local, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ FEW: Final = 64 << 20
 """Bytes of segments up to which a Spark that is started here is one for small records (`session.SMALL`)."""
 
 _SPARK: Final = ("pyspark.sql.functions", "pyspark.sql.window")
-_DUCKDB: Final = ("pipeline.duck.functions", "pipeline.duck.columns")
+_DUCKDB: Final = ("pipeline.runtime.duck.functions", "pipeline.runtime.duck.columns")
 _modules: list[tuple[str, str]] = [_SPARK]
 """Those at work; the last one counts."""
 
@@ -72,7 +72,7 @@ if not TYPE_CHECKING:
 
 def is_duckdb(spark: Any) -> bool:
     """Whether a session is DuckDB's."""
-    return type(spark).__module__.startswith("pipeline.duck.")
+    return type(spark).__module__.startswith("pipeline.runtime.duck.")
 
 
 def chosen(engine: str, inputs: Sequence[str], output: str, master: str | None = None) -> str:
@@ -119,7 +119,7 @@ def session(
     """A session of the chosen engine for one job; says first which it is.
 
     Raises:
-        MisuseError, PipelineError: as `chosen`, and as `pipeline.session.spark_session`.
+        MisuseError, PipelineError: as `chosen`, and as `pipeline.runtime.session.spark_session`.
     """
     taken = chosen(engine, inputs, output, master)
     say(f"engine: {taken}")
@@ -128,7 +128,7 @@ def session(
         with spark_session(name, master, memory, small=small) as spark:
             yield spark
         return
-    from pipeline.duck.session import connected
+    from pipeline.runtime.duck.session import connected
 
     with connected(memory) as made, at_work(DUCKDB):
         yield cast("SparkSession", made)

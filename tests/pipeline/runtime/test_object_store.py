@@ -18,13 +18,13 @@ from broker.command.cli import app as canopy
 from broker.record.files.bundles import bundle
 from pipeline.cli import app
 from pipeline.compact import job as compact
-from pipeline.coverage import Coverage
-from pipeline.depot import Depot
-from pipeline.manifests import manifests
 from pipeline.outputs import Folder
+from pipeline.record.coverage import Coverage
+from pipeline.record.depot import Depot
+from pipeline.record.manifests import manifests
+from pipeline.record.segments import Choice, find
 from pipeline.retention import job as retention
-from pipeline.segments import Choice, find
-from pipeline.storage import CALLS, storage
+from pipeline.runtime.storage import CALLS, storage
 from tests.pipeline.folder import NOW, Broken, down_after, record
 from tests.support.s3 import BUCKET, Server, serving
 
@@ -177,7 +177,7 @@ def test_a_merge_that_breaks_off_anywhere_leaves_the_same_rows(
         over = True
         with down_after(monkeypatch, steps) as made:
             # One step after the other.
-            monkeypatch.setattr("pipeline.storage.CALLS", 1)
+            monkeypatch.setattr("pipeline.runtime.storage.CALLS", 1)
             try:
                 compact.run(path, HOUR, 1 << 20, timedelta(0), now=NOW)
             except Broken:
@@ -299,7 +299,7 @@ class TestRecordFiles:
                 compact.run(path, HOUR, 1 << 20, timedelta(0), now=NOW)
             return said
 
-        monkeypatch.setattr("pipeline.segments.manifests", reading)
+        monkeypatch.setattr("pipeline.record.segments.manifests", reading)
         told = self.files(path)
         assert told.exit_code == 0, told.stderr
         place = storage(None, path)

@@ -20,8 +20,8 @@ from broker.core.codec import packets
 from pipeline.cli import app as pipeline_app
 from pipeline.options import configured
 from pipeline.package.archive import contents, rewritten, write
-from pipeline.session import SETTINGS
-from pipeline.storage import Local
+from pipeline.runtime.session import SETTINGS
+from pipeline.runtime.storage import Local
 from tests.pipeline.folder import record
 from tests.pipeline.mqtt.conftest import canopy, publish
 

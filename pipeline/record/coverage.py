@@ -22,8 +22,8 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.manifests import Manifests, is_merged, removed
-from pipeline.storage import MANIFESTS, Storage
+from pipeline.record.manifests import Manifests, is_merged, removed
+from pipeline.runtime.storage import MANIFESTS, Storage
 
 if TYPE_CHECKING:
     from canopy_pages import Page

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from pipeline.coverage import Coverage
 from pipeline.errors import MisuseError, PipelineError
-from pipeline.locks import alone_with
-from pipeline.manifests import BUNDLE, Manifests, is_merged, manifests, removed
-from pipeline.storage import MANIFESTS, storage
+from pipeline.record.coverage import Coverage
+from pipeline.record.locks import alone_with
+from pipeline.record.manifests import BUNDLE, Manifests, is_merged, manifests, removed
+from pipeline.runtime.storage import MANIFESTS, storage
 
 LOCK: Final = f"{MANIFESTS}/.lock"
 UNFINISHED: Final = ".inprogress"

@@ -141,7 +141,7 @@ def spark_session(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         # Nor would its workers be this Python, which has what they need.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    with as_file(files("pipeline") / "log4j2.properties") as quiet:
+    with as_file(files("pipeline") / "runtime" / "log4j2.properties") as quiet:
         builder = SparkSession.builder.appName(name)
         chosen = dict(MEANING)
         if own and (master is None or master.startswith("local")):

@@ -1,8 +1,9 @@
 """A job that is killed by SIGKILL at each of its changes of a record, each time over a copy of its own.
 
-`python -m tests.pipeline.dying JOB WHOLE COPIES` leaves COPIES/0, COPIES/1, … (killed before its first change, before
-its second, …; the last is of a job that lived), and prints what the changes were. A change is what Python tells audit
-hooks of (a file opened to be written, named, removed), and the beginning and the end of a commit of the Delta table.
+`python -m tests.pipeline.record.dying JOB WHOLE COPIES` leaves COPIES/0, COPIES/1, … (killed before its first change,
+before its second, …; the last is of a job that lived), and prints what the changes were. A change is what Python tells
+audit hooks of (a file opened to be written, named, removed), and the beginning and the end of a commit of the Delta
+table.
 """
 
 from __future__ import annotations
