@@ -250,12 +250,13 @@ def check_config(
     faults, soon = certificates(settings)
     # Unlike a link, which tries again, these keep the broker from starting.
     unusable, odd = authenticators(settings)
+    in_mesh, refused = _mesh(settings)
     broken = [
         *faults,
         *socket_files(settings),
         *unusable,
         *store_unusable(settings),
-        *_mesh(settings),
+        *in_mesh,
         *_http(settings),
         *hooks_unusable(settings.hooks),
         *(plan.unusable(settings) if plan.count(settings) > 1 else ()),
@@ -286,6 +287,7 @@ def check_config(
         *ignored(),
         *odd,
         *soon,
+        *refused,
         *([few] if few else ()),
     ):
         typer.echo(f"  suspicious: {line}")
@@ -304,13 +306,14 @@ def _http(settings: Settings) -> list[str]:
     return check(settings.http)
 
 
-def _mesh(settings: Settings) -> list[str]:
-    """What is wrong with [mesh]; it is loaded only where there is one."""
+def _mesh(settings: Settings) -> tuple[list[str], list[str]]:
+    """What is wrong with [mesh], and what is suspicious; it is loaded only where there is one."""
     if not settings.mesh.name:
-        return []
-    from broker.mesh.joining import unusable
+        return [], []
+    from broker.mesh.joining import suspicious, unusable
 
-    return unusable(settings.mesh)
+    found = unusable(settings.mesh)
+    return found, [] if found else suspicious(settings.mesh)
 
 
 def _list_tables(table: str, tables: Any) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from broker.mesh.zenoh.files import fault
+from broker.mesh.zenoh.files import expires, fault, refused
 from broker.net.listening.listeners import StartupError
 from broker.settings import Mesh as MeshSettings
 
@@ -27,6 +28,11 @@ def unusable(settings: MeshSettings) -> list[str]:
     return [why] if why else []
 
 
+def suspicious(settings: MeshSettings) -> list[str]:
+    """What keeps the other nodes from this one, a line each. It reads files."""
+    return list(refused(settings))
+
+
 async def join(server: Server, settings: MeshSettings, rules: RuleTexts, failed: Callable[[str], None]) -> Mesh:
     """Become a node that has met the others. `rules`: see `Mesh`. `failed`: called with a line when this turns out to
     be none.
@@ -41,9 +47,19 @@ async def join(server: Server, settings: MeshSettings, rules: RuleTexts, failed:
         raise StartupError(f"{MISSING} ({error})") from None
     from broker.mesh.mesh import Mesh
 
-    bus = ZenohBus(settings, server.log, server.faults, failed)
+    lines, ends = await asyncio.to_thread(lambda: (suspicious(settings), expires(settings)))
+    for line in lines:
+        server.log.warning("suspicious setting", detail=line)
+    failing: asyncio.Future[str] = server.loop.create_future()
+
+    def fail(why: str) -> None:
+        if not failing.done():
+            failing.set_result(why)
+
+    bus = ZenohBus(settings, server.log, server.faults, fail)
     mesh = Mesh(server, settings, bus, rules)
     mesh.close = bus.stop
+    mesh.certificates = ends
     await mesh.streams.listen()
     try:
         await bus.start()
@@ -53,5 +69,17 @@ async def join(server: Server, settings: MeshSettings, rules: RuleTexts, failed:
         raise StartupError(str(error)) from None
     if server.companions is not None:
         server.companions.meets()
-    await mesh.meet(bus.seen())
+    meeting = asyncio.create_task(mesh.meet(bus.seen()))
+    try:
+        await asyncio.wait((meeting, failing), return_when=asyncio.FIRST_COMPLETED)
+        if failing.done():
+            raise StartupError(failing.result())
+        await meeting
+    except BaseException:
+        # Nobody else knows of the mesh yet.
+        meeting.cancel()
+        await asyncio.wait((meeting,))
+        await mesh.stop(0.0)
+        raise
+    failing.add_done_callback(lambda done: failed(done.result()))
     return mesh

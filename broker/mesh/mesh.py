@@ -69,6 +69,8 @@ class Mesh(NodeListener):
         self._stopped = False
         self.close: Callable[[], Awaitable[None]] | None = None
         """Ends the bus, where this is to be done with it."""
+        self.certificates: dict[str, float] = {}
+        """When the certificate of this node ends, by file, in seconds since 1970."""
         interest = Interest(bus, settings.max_filters, confirm_timeout=settings.confirm_timeout)
         self.interest = InterestRoom(
             bus, interest, self._link, self.turn_soon, settings.max_node_filters, settings.max_node_filter_bytes

@@ -48,7 +48,7 @@ class Alarms(Section):
     disk_used: Share = 0.9
     """The share of the disk that is used where the store or the recorder writes."""
     certificate_days: Annotated[int, Field(ge=0, le=3_650)] = 14
-    """Days before a listener's certificate expires."""
+    """Days before a certificate expires: of a listener, of HTTP, of this node of a mesh."""
     upstream_down: SecondsOrOff = 60.0
     """Seconds for which an upstream broker cannot be reached."""
     node_down: SecondsOrOff = 30.0

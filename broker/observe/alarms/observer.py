@@ -149,6 +149,8 @@ class Observer:
         if not days:
             return
         ends = {} if self._sources.certificates is None else dict(self._sources.certificates())
+        if self._sources.mesh is not None:
+            ends.update(self._sources.mesh.certificates)
         for listener in self._sources.server.listeners.open:
             if listener.certificates is not None:
                 ends.update(listener.certificates.loaded.expires)

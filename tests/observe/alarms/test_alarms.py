@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -213,6 +213,8 @@ async def test_another_node_of_the_mesh_is_away(looks: Looks, broker: Broker) ->
     down = {"b": 0.0, "c": 29.0}
 
     class Down:
+        certificates: ClassVar[dict[str, float]] = {}
+
         def down(self) -> dict[str, float]:
             return down
 
@@ -258,6 +260,23 @@ async def test_the_certificate_of_https_expires(monkeypatch: pytest.MonkeyPatch,
         # A reload reads it again.
         await broker.reload(wanted)
         assert looks.look() == []
+
+
+async def test_the_certificate_of_a_node_expires(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("a")
+    mesh = {
+        "name": "one", "node": "a", "listen": ["tls/127.0.0.1:0"],
+        "ca_file": authority.file, "cert_file": certificate, "key_file": key,
+    }  # fmt: skip
+    wanted = Settings.model_validate({"listen": ["mqtt://127.0.0.1:0"], "mesh": mesh, "alarms": {"interval": SELDOM}})
+    async with Broker(wanted) as broker:
+        looks = Looks(broker, monkeypatch)
+        assert looks.look() == []
+        assert broker.mesh is not None
+        broker.mesh.certificates[certificate] = time.time() + 13 * 86_400
+        assert len(looks.look()) == 1
+        assert next(iter(looks.alarms.active.values())).detail == f"{certificate}: 13.0 days left"
 
 
 async def test_disks_are_looked_at_where_something_writes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
