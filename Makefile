@@ -132,7 +132,7 @@ attack: setup
 	@$(TESTS) $(PY) -m benchmarks.attack $(ARGS)
 
 crash: setup
-	@$(TESTS) PYTHONSAFEPATH=1 $(PYTEST) tests/e2e/test_store_live.py tests/e2e/test_store_shared.py tests/e2e/test_links_killed.py tests/e2e/test_power_loss.py tests/e2e/mesh -q $(ARGS)
+	@$(TESTS) PYTHONSAFEPATH=1 $(PYTEST) tests/e2e/store/test_live.py tests/e2e/store/test_shared.py tests/e2e/test_links_killed.py tests/e2e/store/test_power_loss.py tests/e2e/mesh -q $(ARGS)
 
 demo: setup
 	@$(PY) tools/demo.py $(ARGS)

@@ -17,7 +17,7 @@ import pytest
 from broker.settings import Shutdown, Sys
 from canopy import Broker, Settings
 from tests.e2e import wire
-from tests.e2e.test_store_live import House, Publisher, Receiver
+from tests.e2e.store.test_live import House, Publisher, Receiver
 from tests.e2e.wire import SESSION_EXPIRY, Peer, connect, publish
 from tests.support.daemon import Daemon
 from tests.support.waiting import until

@@ -14,8 +14,8 @@ from typing import Any, Final
 import pytest
 
 from tests.e2e import wire
+from tests.e2e.store.test_live import KINDS, House, Publisher, Qos, Receiver, seen_through
 from tests.e2e.stores import InDatabase, InFile, Kept, kept
-from tests.e2e.test_store_live import KINDS, House, Publisher, Qos, Receiver, seen_through
 from tests.support.daemon import Daemon
 from tests.workers.test_serving import LONG, as_json, is_there
 

@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from tests.e2e import wire
-from tests.e2e.test_store_live import GONE
+from tests.e2e.store.test_live import GONE
 from tests.e2e.wire import DISCONNECT, PUBLISH, Peer
 from tests.support import postgresql
 from tests.support.certificates import Authority

@@ -16,7 +16,7 @@ import pytest
 from broker.command.health import UnhealthyError, check
 from broker.settings import Address
 from tests.e2e import wire
-from tests.e2e.test_store_live import House
+from tests.e2e.store.test_live import House
 from tests.e2e.wire import Closed, Peer, ack, publish
 from tests.support.daemon import Daemon
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_store_live import GONE, House, Publisher, Qos, Receiver
+from tests.e2e.store.test_live import GONE, House, Publisher, Qos, Receiver
 from tests.e2e.wire import Peer
 from tests.support import dying
 from tests.support.daemon import Daemon

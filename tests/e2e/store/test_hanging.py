@@ -18,11 +18,11 @@ import pytest
 from broker.command.health import UnhealthyError, check
 from broker.settings import Address
 from tests.e2e import wire
-from tests.e2e.test_store_live import House
+from tests.e2e.store.test_live import House
 from tests.e2e.wire import Peer, publish
 from tests.support.daemon import PATIENCE, Daemon
 
-SOURCE = Path(__file__).resolve().parents[1] / "support" / "hang.c"
+SOURCE = Path(__file__).resolve().parents[2] / "support" / "hang.c"
 
 
 class Hanging(House):

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import wire
+from tests.e2e.store.test_live import House, Publisher, Qos, Receiver, seen_through
 from tests.e2e.stores import InDatabase
-from tests.e2e.test_store_live import House, Publisher, Qos, Receiver, seen_through
 from tests.e2e.wire import publish
 from tests.support import postgresql
 from tests.support.daemon import COMMAND, PATIENCE, environment

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_store_live import House, killed_again_and_again
+from tests.e2e.store.test_live import House, killed_again_and_again
 from tests.support.daemon import PATIENCE, Daemon
 
-SOURCE = Path(__file__).resolve().parents[1] / "support" / "power.c"
+SOURCE = Path(__file__).resolve().parents[2] / "support" / "power.c"
 
 
 class Outages(House):
