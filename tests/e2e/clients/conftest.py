@@ -1,10 +1,9 @@
 """A broker in a process of its own for the real clients, and the event loops that the embedded broker is tested on.
 
 - `daemon`: one `canopy serve` with its default settings for all tests of this folder, on a free port of 127.0.0.1.
-Tests keep
-  out of each other's way by names: `unique`.
+  Tests keep out of each other's way by names: `unique`.
 - `elapse`: lets seconds pass at a broker, by a delayed Will: an event to wait for, and no guess.
-- The tests of overload and restart embed the broker, and run on asyncio's own event loop and on uvloop.
+- The tests of restart embed the broker, and run on asyncio's own event loop and on uvloop.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 
 import pytest
 
-pytest.register_assert_rewrite("tests.e2e.clients.contract")
+pytest.register_assert_rewrite("tests.e2e.clients.python.contract")
 
 from tests.e2e import wire  # noqa: E402  (assertions are rewritten from here on)
-from tests.e2e.clients.drivers import PATIENCE, Driver, Opener  # noqa: E402
+from tests.e2e.clients.python.drivers import PATIENCE, Driver, Opener  # noqa: E402
 from tests.e2e.conftest import Address  # noqa: E402
 from tests.support.daemon import Daemon  # noqa: E402
 
@@ -28,8 +27,8 @@ Unique = Callable[[str], str]
 Elapse = Callable[[int], Awaitable[None]]
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
-EMBEDDED = ("test_overload.py", "test_restart.py")
-"""Modules whose broker lives in the test's own event loop."""
+EMBEDDED = "test_restart.py"
+"""The module whose broker lives in the test's own event loop."""
 
 
 def _loops() -> dict[str, LoopFactory]:
@@ -48,7 +47,7 @@ LOOPS = _loops()
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, LoopFactory]:
     """Which event loops a test runs on, one after the other."""
     del config
-    return LOOPS if item.path.name in EMBEDDED else {"asyncio": asyncio.new_event_loop}
+    return LOOPS if item.path.name == EMBEDDED else {"asyncio": asyncio.new_event_loop}
 
 
 class Served(Daemon):

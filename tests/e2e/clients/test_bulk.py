@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.e2e.clients.aiomqtt_driver import Aio5
 from tests.e2e.clients.conftest import Unique
-from tests.e2e.clients.drivers import PATIENCE, Driver, Opener, Received, within
-from tests.e2e.clients.gmqtt_driver import Gmqtt
-from tests.e2e.clients.paho_driver import Paho, Paho5
+from tests.e2e.clients.python.aiomqtt_driver import Aio5
+from tests.e2e.clients.python.drivers import PATIENCE, Driver, Opener, Received, within
+from tests.e2e.clients.python.gmqtt_driver import Gmqtt
+from tests.e2e.clients.python.paho_driver import Paho, Paho5
 
 pytestmark = pytest.mark.long
 

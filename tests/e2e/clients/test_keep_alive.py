@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from tests.e2e import wire
-from tests.e2e.clients.aiomqtt_driver import Aio, Aio5
-from tests.e2e.clients.amqtt_driver import Amqtt
 from tests.e2e.clients.conftest import Elapse, Served, Unique
-from tests.e2e.clients.drivers import Opener
-from tests.e2e.clients.gmqtt_driver import Gmqtt, Gmqtt311
-from tests.e2e.clients.paho_driver import Paho, Paho5
+from tests.e2e.clients.python.aiomqtt_driver import Aio, Aio5
+from tests.e2e.clients.python.amqtt_driver import Amqtt
+from tests.e2e.clients.python.drivers import Opener
+from tests.e2e.clients.python.gmqtt_driver import Gmqtt, Gmqtt311
+from tests.e2e.clients.python.paho_driver import Paho, Paho5
 
 LIBRARIES = (Paho, Paho5, Aio, Aio5, Gmqtt, Gmqtt311, Amqtt)
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.e2e import wire
 from tests.e2e.clients.conftest import Served, Unique
-from tests.e2e.clients.drivers import PATIENCE, within
+from tests.e2e.clients.python.drivers import PATIENCE, within
 
 PUB, SUB = shutil.which("mosquitto_pub"), shutil.which("mosquitto_sub")
 

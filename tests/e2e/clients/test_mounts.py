@@ -14,7 +14,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from canopy import Broker, Settings
-from tests.e2e.clients.drivers import within
+from tests.e2e.clients.python.drivers import within
 from tests.support.waiting import until
 
 PUB, SUB = shutil.which("mosquitto_pub"), shutil.which("mosquitto_sub")

@@ -17,9 +17,9 @@ from typer.testing import CliRunner, Result
 
 from broker.command.cli import app
 from canopy import Broker, Settings
-from tests.e2e.clients.drivers import within
-from tests.e2e.clients.test_mqttjs import NODE, SCRIPTS
-from tests.e2e.clients.test_mqttjs import run as mqttjs
+from tests.e2e.clients.javascript.test_mqttjs import NODE, SCRIPTS
+from tests.e2e.clients.javascript.test_mqttjs import run as mqttjs
+from tests.e2e.clients.python.drivers import within
 from tests.support.certificates import DAY, Authority, now
 from tests.support.daemon import Daemon
 

@@ -14,7 +14,7 @@ from websockets.typing import Subprotocol
 
 from canopy import Broker, Settings
 from tests.e2e import wire
-from tests.e2e.clients.drivers import within
+from tests.e2e.clients.python.drivers import within
 
 MQTT = Subprotocol("mqtt")
 

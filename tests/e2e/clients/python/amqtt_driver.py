@@ -12,7 +12,7 @@ from amqtt.contexts import ClientConfig, WillConfig
 from amqtt.errors import ClientError
 from amqtt.mqtt.connack import ConnackPacket
 
-from tests.e2e.clients.drivers import Driver, Received, within
+from tests.e2e.clients.python.drivers import Driver, Received, within
 
 
 class Amqtt(Driver):

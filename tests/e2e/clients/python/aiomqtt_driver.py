@@ -11,8 +11,8 @@ from typing import Any
 import aiomqtt
 from paho.mqtt.packettypes import PacketTypes
 
-from tests.e2e.clients.drivers import IN_FLIGHT, Driver, Received, within
-from tests.e2e.clients.paho_driver import KEPT, properties, user_properties
+from tests.e2e.clients.python.drivers import IN_FLIGHT, Driver, Received, within
+from tests.e2e.clients.python.paho_driver import KEPT, properties, user_properties
 
 
 class Aio(Driver):

@@ -15,7 +15,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from tests.e2e.clients.drivers import IN_FLIGHT, PATIENCE, Driver, Received, within
+from tests.e2e.clients.python.drivers import IN_FLIGHT, PATIENCE, Driver, Received, within
 from tests.support.paho_client import close_wakeup_sockets
 
 KEPT = 3600

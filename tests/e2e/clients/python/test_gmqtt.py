@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.e2e.clients.conftest import Unique
-from tests.e2e.clients.contract import Contract
-from tests.e2e.clients.drivers import Opener, Received
-from tests.e2e.clients.gmqtt_driver import Gmqtt, Gmqtt311
+from tests.e2e.clients.python.contract import Contract
+from tests.e2e.clients.python.drivers import Opener, Received
+from tests.e2e.clients.python.gmqtt_driver import Gmqtt, Gmqtt311
 
 
 class TestGmqtt(Contract):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.e2e.clients.amqtt_driver import Amqtt
-from tests.e2e.clients.contract import Contract, UnicodeIdentifiers
+from tests.e2e.clients.python.amqtt_driver import Amqtt
+from tests.e2e.clients.python.contract import Contract, UnicodeIdentifiers
 
 
 class TestAmqtt(Contract, UnicodeIdentifiers):

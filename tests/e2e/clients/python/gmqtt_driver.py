@@ -9,7 +9,7 @@ from typing import Any
 import gmqtt
 from gmqtt.mqtt.constants import MQTTv50, MQTTv311
 
-from tests.e2e.clients.drivers import IN_FLIGHT, Driver, Received, within
+from tests.e2e.clients.python.drivers import IN_FLIGHT, Driver, Received, within
 
 KEPT = 3600
 """Seconds of session expiry where a 5.0 session is to be kept."""

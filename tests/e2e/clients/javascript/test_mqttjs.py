@@ -14,10 +14,10 @@ import pytest
 
 from canopy import Broker, Settings
 from tests.e2e.clients.conftest import Served, Unique
-from tests.e2e.clients.drivers import within
+from tests.e2e.clients.python.drivers import within
 from tests.support.certificates import Authority
 
-SCRIPTS = Path(__file__).resolve().parent.parent / "js"
+SCRIPTS = Path(__file__).resolve().parents[2] / "js"
 NODE = shutil.which("node")
 
 pytestmark = [

@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 
 from tests.e2e.clients.conftest import Unique
-from tests.e2e.clients.drivers import Driver, Opener, Received, Will
+from tests.e2e.clients.python.drivers import Driver, Opener, Received, Will
 
 LARGEST_PACKET = 1_048_576
 """The default of `limits.max_packet_size`."""

@@ -9,9 +9,9 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from tests.e2e import wire
 from tests.e2e.clients.conftest import Unique
-from tests.e2e.clients.contract import Contract, UnicodeIdentifiers
-from tests.e2e.clients.drivers import Opener, Received, within
-from tests.e2e.clients.paho_driver import Paho, Paho5, properties
+from tests.e2e.clients.python.contract import Contract, UnicodeIdentifiers
+from tests.e2e.clients.python.drivers import Opener, Received, within
+from tests.e2e.clients.python.paho_driver import Paho, Paho5, properties
 
 
 class TestPaho(Contract, UnicodeIdentifiers):

@@ -16,10 +16,10 @@ import pytest
 
 from canopy import Broker, Settings
 from tests.e2e import wire
-from tests.e2e.clients.drivers import within
+from tests.e2e.clients.python.drivers import within
 from tests.support.certificates import Authority
 
-MQTT_JS = Path(__file__).resolve().parent.parent / "js" / "node_modules" / "mqtt" / "dist" / "mqtt.min.js"
+MQTT_JS = Path(__file__).resolve().parents[2] / "js" / "node_modules" / "mqtt" / "dist" / "mqtt.min.js"
 CHROMIUM = shutil.which("chromium")
 
 pytestmark = [

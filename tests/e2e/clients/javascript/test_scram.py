@@ -10,9 +10,9 @@ import pytest
 
 from broker.security.scram.key_file import credential_line
 from canopy import Broker, Settings
-from tests.e2e.clients.drivers import within
-from tests.e2e.clients.test_mqttjs import NODE, SCRIPTS
-from tests.e2e.clients.test_mqttjs import pytestmark as pytestmark
+from tests.e2e.clients.javascript.test_mqttjs import NODE, SCRIPTS
+from tests.e2e.clients.javascript.test_mqttjs import pytestmark as pytestmark
+from tests.e2e.clients.python.drivers import within
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.e2e.clients.aiomqtt_driver import Aio, Aio5
-from tests.e2e.clients.contract import Contract, UnicodeIdentifiers
+from tests.e2e.clients.python.aiomqtt_driver import Aio, Aio5
+from tests.e2e.clients.python.contract import Contract, UnicodeIdentifiers
 
 
 class TestAio(Contract, UnicodeIdentifiers):

@@ -1,0 +1,1 @@
+"""mqtt.js: under Node, and on a web page. The scripts are in tests/e2e/js."""
