@@ -148,7 +148,7 @@ def _no_blocking_calls(request: pytest.FixtureRequest) -> Iterator[None]:
 
 # What tests share there is dear: Spark; a daemon, or the runs of a load generator, that a module's tests look at.
 FOLDERS_TOGETHER: Final = ("tests/pipeline/", "tests/e2e/clients/")
-MODULES_TOGETHER: Final = ("tests/benchmarks/test_attack.py", "tests/loadtest/", "tests/test_architecture.py")
+MODULES_TOGETHER: Final = ("tests/benchmarks/test_attack.py", "tests/loadtest/", "tests/docs/test_architecture.py")
 
 
 def _together(nodeid: str) -> str:

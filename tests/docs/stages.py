@@ -23,11 +23,11 @@ NO_INDEX: Final = "installs packages"
 NOT_RUN: Final = {
     ("CONTRIBUTING", "sudo apt"): NO_INDEX,
     ("README", "sudo apt"): NO_INDEX,
-    ("README", "pip install"): "builds the package; tests/test_project.py and CI do",
+    ("README", "pip install"): "builds the package; tests/project/test_project.py and CI do",
     (
         "README",
         "docker build",
-    ): "needs Docker; tests/test_image.py and tests/test_deployment.py hold the files against the settings",
+    ): "needs Docker; tests/project holds the files against the settings (test_image, test_deployment)",
     ("attack", "make"): BUILDS,
     ("benchmarks", "make"): BUILDS,
     ("benchmarks-pipeline", "make"): BUILDS,

@@ -32,7 +32,7 @@ TARGETS: Final = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(en
 
 RUN_BY: Final = {
     "README": "tests/docs/test_blocks.py",
-    "embedding": "tests/test_embedding.py",
+    "embedding": "tests/docs/test_embedding.py",
     "hooks": "tests/hooks/test_page.py",
     "recorder": "tests/pipeline/record/test_snippets.py",
     "security-tokens": "tests/security/test_tokens_page.py",

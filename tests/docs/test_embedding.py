@@ -18,7 +18,7 @@ from broker.net.log import NAME, Log
 from broker.net.server import Server
 from canopy import Broker, Settings, StartupError
 
-GUIDE = Path(__file__).resolve().parents[1] / "docs" / "embedding.md"
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "embedding.md"
 PROGRAMS = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
 
 

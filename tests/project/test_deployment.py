@@ -21,7 +21,7 @@ from tests.support.commands import options
 
 yaml = pytest.importorskip("yaml")
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "config"
 
 MOST_EXPOSED = 15

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.tools import load
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 tool = load("conformance")

@@ -12,7 +12,7 @@ from broker.net.listening.tls import files as tls_files
 from broker.settings import PasswordFileTable, Security, Settings, flatten
 from broker.settings.access.authenticators import TYPES
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/security.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 

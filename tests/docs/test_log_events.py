@@ -10,7 +10,7 @@ from typing import Any
 from broker.core import causes
 from tests.support.tools import load
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "logs.md").read_text(encoding="utf-8")
 
 

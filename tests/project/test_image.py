@@ -9,7 +9,7 @@ from pathlib import Path
 from broker.configuration.reading import load_settings
 from tests.support.commands import options
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "Dockerfile").read_text()
 LAST = TEXT.rpartition("\nFROM ")[2]
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 CORE = "broker/core/limits.py"
 LOAD = "loadtest/load/checks/mark.py"
 REFUSED = "class Mark:\n    def read(self) -> int:\n        return 'no int'\n"

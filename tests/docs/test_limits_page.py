@@ -9,7 +9,7 @@ import pytest
 
 from broker.settings import Settings, flatten
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in (ROOT / "docs/limits.md").read_text(encoding="utf-8").splitlines()

@@ -24,7 +24,7 @@ import pytest
 
 from tests.support.daemon import Daemon, environment
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 COMPILERS = re.compile(r"(.*-)?(cc|gcc|g\+\+|c\+\+|c[89]9(-gcc)?|clang(\+\+)?|tcc)(-[\d.]+)?")
 BUILD = "import setuptools.build_meta as b, sys; print(getattr(b, sys.argv[1])(sys.argv[2]))"
 
