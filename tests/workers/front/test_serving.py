@@ -18,7 +18,7 @@ import pytest
 
 from tests.e2e import wire
 from tests.support.daemon import COMMAND, Daemon, environment
-from tests.workers.test_serving import pids, serving, until
+from tests.workers.live.test_serving import pids, serving, until
 
 CLIENTS = 12
 

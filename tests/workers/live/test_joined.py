@@ -13,7 +13,7 @@ import pytest
 from tests.e2e import wire
 from tests.e2e.wire import DISCONNECT, Peer
 from tests.support.daemon import COMMAND, Daemon, environment
-from tests.workers.test_serving import LONG
+from tests.workers.live.test_serving import LONG
 
 CLIENTS: Final = 8
 """So many that each worker has some: that all come to one of two happens once in a hundred times, and fails nothing."""

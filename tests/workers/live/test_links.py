@@ -16,7 +16,7 @@ from tests.e2e import wire
 from tests.e2e.wire import PUBACK, Closed, Peer
 from tests.support.daemon import Daemon
 from tests.support.waiting import until
-from tests.workers.test_serving import LONG
+from tests.workers.live.test_serving import LONG
 
 CLIENTS: Final = 8
 """So many that each worker has some."""

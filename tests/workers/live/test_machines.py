@@ -19,8 +19,8 @@ from tests.e2e.wire import DISCONNECT, PUBLISH, Peer
 from tests.support import postgresql
 from tests.support.certificates import Authority
 from tests.support.daemon import COMMAND, Daemon, environment
-from tests.workers.machines import KEPT, NODES, Machines
-from tests.workers.test_serving import LONG, pids
+from tests.workers.live.machines import KEPT, NODES, Machines
+from tests.workers.live.test_serving import LONG, pids
 
 ALL: Final = [node for nodes in NODES.values() for node in nodes]
 

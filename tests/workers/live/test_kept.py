@@ -17,7 +17,7 @@ from tests.e2e import wire
 from tests.e2e.store.test_live import KINDS, House, Publisher, Qos, Receiver, seen_through
 from tests.e2e.stores import InDatabase, InFile, Kept, kept
 from tests.support.daemon import Daemon
-from tests.workers.test_serving import LONG, as_json, is_there
+from tests.workers.live.test_serving import LONG, as_json, is_there
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 

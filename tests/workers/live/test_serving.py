@@ -23,7 +23,7 @@ from tests.e2e import wire
 from tests.process.test_notify import Listener
 from tests.support.daemon import PATIENCE, Daemon, environment
 
-COMMAND: Final = (sys.executable, "-P", "-m", "tests.workers.apart")
+COMMAND: Final = (sys.executable, "-P", "-m", "tests.workers.live.apart")
 LONG: Final = PATIENCE * 2
 """Seconds for what takes the start of several processes."""
 
@@ -333,7 +333,7 @@ class TestStartsThatFail:
 
     @pytest.mark.long
     def test_a_worker_that_always_ends_at_its_start(self, tmp_path: Path) -> None:
-        sets = ("--set", "hooks=['tests.workers.dying:Plugin']", "--set", "workers.max_start_failures=2")
+        sets = ("--set", "hooks=['tests.workers.live.dying:Plugin']", "--set", "workers.max_start_failures=2")
         code, lines = failing("--port", "0", *sets, environ={"DIES_WHILE": str(tmp_path)})
         assert code == 1
         assert [as_json(line)["event"] for line in lines[:-1]] == ["worker did not start"]
@@ -342,7 +342,7 @@ class TestStartsThatFail:
     @pytest.mark.long
     def test_a_worker_that_cannot_be_started_again_ends_all(self, tmp_path: Path) -> None:
         broken = tmp_path / "broken"
-        sets = ("--set", "hooks=['tests.workers.dying:Plugin']", "--set", "workers.max_start_failures=2")
+        sets = ("--set", "hooks=['tests.workers.live.dying:Plugin']", "--set", "workers.max_start_failures=2")
         with serving(*sets, environ={"DIES_WHILE": str(broken)}) as daemon:
             broken.touch()
             os.kill(pids(daemon)["w1"], signal.SIGKILL)

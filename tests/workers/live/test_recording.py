@@ -15,8 +15,8 @@ from broker.record.reading import Found, verify
 from tests.e2e.wire import Peer
 from tests.record.scenes import stored
 from tests.support.daemon import Daemon
-from tests.workers.test_joined import publisher
-from tests.workers.test_serving import LONG, failing, pids
+from tests.workers.live.test_joined import publisher
+from tests.workers.live.test_serving import LONG, failing, pids
 
 pytestmark = pytest.mark.long
 

@@ -14,7 +14,7 @@ from tests.e2e import wire
 from tests.e2e.wire import Packet, Peer
 from tests.support.daemon import Daemon
 from tests.support.ports import free_ports
-from tests.workers.test_serving import LONG, is_there, pids
+from tests.workers.live.test_serving import LONG, is_there, pids
 
 WORKERS: Final = 2
 NODES: Final = {"a": ("a", "a-w1"), "b": ("b", "b-w1")}
