@@ -266,6 +266,32 @@ async def test_a_session_that_moves_while_it_waits_for_the_store_gets_it_once(sc
     await once(near)
 
 
+async def test_a_session_that_has_moved_takes_what_comes_behind_its_mark_alone(scene: Scene) -> None:
+    """The mark is of QoS 1, and what was published before it waits for the store when the node can be reached again."""
+    nodes = scene.nodes
+    near = await nodes.join("c", "at c", ("x", 2))
+    (await nodes.join("b", "moves", ("x", 2), clean=False, props=KEPT)).abort()
+    await scene.met()
+    publisher = await scene.publisher()
+    link = nodes.meshes["a"].links["c"]
+    nodes.mesh.cut("a", "c")
+    await until(lambda: not link.connected)
+    for number in range(3):
+        await publisher.publish("x", b"%d" % number, qos=2)
+    hears = await nodes.join("c", "moves", clean=False, props=KEPT)
+    await until(lambda: link.marks)
+    for number in range(3, 5):
+        await publisher.publish("x", b"%d" % number, qos=2)
+    await scene.commit_no_more("a")
+    nodes.mesh.join("a", "c")
+    await until(lambda: link.connected)
+    await nodes.mesh.settle()
+    scene.commit_all_along("a")
+    for peer in (near, hears):
+        assert [(await peer.message()).payload for _ in range(5)] == [b"%d" % number for number in range(5)]
+        assert await peer.fence() == []
+
+
 @pytest.mark.parametrize("then", ["a", "b", "c"])
 async def test_who_has_had_it_and_moves_does_not_get_it_again(scene: Scene, then: str) -> None:
     """[MQTT-4.3.3-10] Nobody wanted it at the new node when it was published, and its number is not known there."""

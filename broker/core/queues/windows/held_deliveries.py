@@ -2,9 +2,9 @@
 
 Owns their order. So a message that was sent by a broker which is then killed is known to the next one by its packet
 identifier, and delivered once (section 4.3.3). Promises: their order stays [MQTT-4.6.0-6]; the outbox gets them when
-they are committed and it has room; messages of another QoS do not wait for them, and those that overtook them stay in
-front when they are sent again. They are in flight in their session meanwhile, and so bounded by its send quota and its
-bytes; if the connection ends, they are unsent.
+they are committed and it has room. Messages of another QoS do not wait for them, and stay in front when they are sent
+again; on a window that is `in_order` they do. They are in flight in their session meanwhile, and so bounded by its send
+quota and its bytes; if the connection ends, they are unsent.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ class HeldDelivery:
 
 
 class HeldDeliveries(Waiter):
-    """The held deliveries of one session, on its present connection."""
+    """The held deliveries of one session, on its present connection. `in_order`: see `SendWindow`."""
 
-    def __init__(self, inflight: InFlight, commits: Commits) -> None:
+    def __init__(self, inflight: InFlight, commits: Commits, in_order: bool) -> None:
         super().__init__()
         self._inflight = inflight
         self._commits = commits
+        self._in_order = in_order
         self._outbox: Outbox | None = None
         self._line: deque[HeldDelivery] = deque()
 
@@ -54,15 +55,13 @@ class HeldDeliveries(Waiter):
         """Queue a delivery that is in flight, for which the outbox has room, when everything told so far is committed.
 
         `waits`: it is kept, and was not written yet. Any other was committed before, or is not kept: it only stays
-        behind the others.
+        behind the others, as does one of QoS 1.
         """
         line = self._line
-        number: i64 = self._commits.told if waits else 0
+        number: i64 = self._commits.told if waits and delivery.qos == 2 else 0
         if not line:
             if number <= self._commits.committed:
-                if delivery.attempts == 0:
-                    self._inflight.move_behind(delivery)
-                outbox.push(delivery)
+                self._queue(delivery, outbox)
                 return
             self._outbox = outbox
             self._commits.wait_for(self, number)
@@ -84,14 +83,17 @@ class HeldDeliveries(Waiter):
             if self._is_in_flight(delivery):
                 if not outbox.has_room(delivery.message.size() + HEADROOM):
                     return count
-                if delivery.attempts == 0:
-                    self._inflight.move_behind(delivery)
-                outbox.push(delivery)
+                self._queue(delivery, outbox)
                 count += 1
             line.popleft()
         if line:
             self._commits.wait_for(self, line[0].number)
         return count
+
+    def _queue(self, delivery: Delivery, outbox: Outbox) -> None:
+        if delivery.attempts == 0 and not self._in_order:
+            self._inflight.move_behind(delivery)
+        outbox.push(delivery)
 
     def go_on(self) -> None:
         """The outbox has room again."""
@@ -106,7 +108,7 @@ class HeldDeliveries(Waiter):
         self._commits.leave(self)
         self._outbox = None
         for delivery in (*(held.delivery for held in self._line), *unsent):
-            if delivery.qos == 2 and delivery.attempts == 0 and self._is_in_flight(delivery):
+            if delivery.qos == 2 and delivery.attempts == 0 and not self._in_order and self._is_in_flight(delivery):
                 self._inflight.move_behind(delivery)
         self._line.clear()
 

@@ -67,6 +67,7 @@ class SendWindow:
         # What the present connection has to send again before anything else; None: nothing.
         self.resend: deque[Delivery] | None = None
         self.held: HeldDeliveries | None = None  # what may not leave yet, once there was any
+        self.in_order = False  # whether QoS 1 stays behind it, too
         self.spent = False  # whether `send_again` or `send_waiting` ended because it had done enough for one turn
         self._client_id = ledger.client_id
         self._ledger = ledger
@@ -169,7 +170,7 @@ class SendWindow:
     def room(self, count: i64, size: i64, outbox: Outbox) -> i64:
         """How many messages of `size` bytes, at most `count`, `send_now` or `send_run` would send now."""
         load = self._load
-        if self.resend is not None:
+        if self.resend is not None or (self.in_order and self.held is not None and self.held.count > 0):
             return 0
         if count > self.quota:
             count = self.quota
@@ -246,10 +247,10 @@ class SendWindow:
         journal, commits, new = self.journal, self.commits, delivery.attempts == 0
         if journal is not None and new:
             journal.in_flight(self._client_id, delivery)
-        if commits is None or delivery.qos < 2:
+        if commits is None or (delivery.qos < 2 and not self.in_order):
             outbox.push(delivery)
             return
-        self.held = held = self.held or HeldDeliveries(self.inflight, commits)
+        self.held = held = self.held or HeldDeliveries(self.inflight, commits, self.in_order)
         held.push(delivery, outbox, new and (journal is not None or has_number(delivery.message)))
 
     def full_of_own(self, outbox: Outbox) -> bool:
