@@ -1,6 +1,7 @@
 # Canopy from its wheel, compiled, without root; it writes nowhere but to /var/lib/canopy. For amd64 and arm64:
 #
 #   docker build -t canopy .
+#   docker build -t canopy --build-arg EXTRAS="record mesh postgresql" .    # with workers, [mesh] and databases as stores
 #   docker buildx build --platform linux/amd64,linux/arm64 -t registry.example.org/canopy --push .
 #
 #   docker run --init -p 1883:1883 canopy
@@ -36,9 +37,11 @@ RUN CANOPY_REQUIRE_COMPILED=1 pip wheel --no-cache-dir --no-deps --wheel-dir /di
 FROM python:3.13-slim-bookworm AS installed
 WORKDIR /src
 COPY pyproject.toml uv.lock ./
+ARG EXTRAS=record
 # What is locked, by its hashes.
 RUN pip install --no-cache-dir uv \
-    && uv export --quiet --frozen --no-emit-project --no-default-groups --extra record --output-file requirements.txt \
+    && uv export --quiet --frozen --no-emit-project --no-default-groups $(printf -- '--extra %s ' $EXTRAS) \
+        --output-file requirements.txt \
     && python -m venv /opt/canopy \
     && /opt/canopy/bin/pip install --no-cache-dir --require-hashes --requirement requirements.txt
 COPY --from=wheel /dist /dist

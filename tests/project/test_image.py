@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 from broker.configuration.reading import load_settings
@@ -40,6 +41,14 @@ def test_every_package_goes_into_the_wheel() -> None:
     assert len(packages) >= 6
     for package in packages:
         assert f"\nCOPY {package} {package}\n" in TEXT
+
+
+def test_its_extras_are_canopys() -> None:
+    (default,) = re.findall(r"^ARG EXTRAS=(.+)$", TEXT, re.MULTILINE)
+    (example,) = re.findall(r'^#   docker build .*--build-arg EXTRAS="(.+?)"', TEXT, re.MULTILINE)
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {default, *example.split()} <= set(known)
+    assert "$EXTRAS)" in TEXT
 
 
 def test_every_architecture_has_the_same_lines() -> None:
