@@ -139,7 +139,7 @@ def connected(node: Node, others: int) -> bool:
         found = node.status()
     except OSError:  # it does not answer yet
         return False
-    return len([each for each in found if each["state"] == "connected" and each["in_step"]]) == others
+    return len([each for each in found if each["state"] == "connected" and each["synchronized"]]) == others
 
 
 def await_that(what: str, true: Callable[[], bool], pause: float = 0.05, patience: float = PATIENCE) -> None:

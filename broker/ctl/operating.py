@@ -37,14 +37,14 @@ NODES: Final[Columns] = {
     "for": lambda of: f"{of['down']:.0f} s" if of["down"] else "",
     "filters": lambda of: of["filters"],
     "behind": lambda of: of["behind"],
-    "retained": lambda of: "in step" if of["in_step"] else "on their way",
+    "retained": lambda of: "synchronized" if of["synchronized"] else "synchronizing",
     "waiting": lambda of: of["waiting"],
     "bytes": lambda of: of["waiting_bytes"],
     "dropped": lambda of: of["dropped"],
 }
 
 MESH: Final = {
-    "told": "filters sent",
+    "declared": "filters declared",
     "left_out": "filters replaced by wider ones",
     "sessions_in": "sessions from other nodes",
     "sessions_out": "sessions to other nodes",

@@ -24,7 +24,7 @@ class NodeStatus:
     """Topic filters and share groups that it wants."""
     behind: bool
     """Whether it has not confirmed yet all that is wanted here."""
-    in_step: bool
+    synchronized: bool
     """Whether what both retain has been compared since it came."""
     waiting: int
     """Messages that wait for it, or that it has not acknowledged."""
@@ -42,12 +42,12 @@ class MeshStatus:
 
     mesh: str
     node: str
-    told: int
-    """Topic filters and share groups that other nodes are told to be wanted here."""
+    declared: int
+    """Topic filters and share groups that are declared to other nodes, which send the messages of these."""
     left_out: int
-    """Those that found no room, and for which wider ones are told."""
-    unheard: int
-    """Those that nobody is told of in any way, since there is no room for wider ones either."""
+    """Those that found no room, and for which wider ones are declared."""
+    undeclared: int
+    """Those that are declared in no form, since there is no room for wider ones either."""
     answers_waiting: int
     """Who waits until all nodes know what is wanted here, and who went on before they did."""
     answers_late: int
@@ -93,7 +93,7 @@ def status(mesh: Mesh) -> MeshStatus:
                 state="connected" if link.connected else away,
                 filters=0 if remote is None else remote.count,
                 behind=name in there and interest.confirmed_by(name) < interest.version,
-                in_step=name in there and mesh.retained.ready_with(name),
+                synchronized=name in there and mesh.retained.ready_with(name),
                 waiting=int(session.queue.messages) + len(session.inflight),
                 waiting_bytes=int(session.queue.bytes),
                 dropped=session.ledger.in_all(),
@@ -104,9 +104,9 @@ def status(mesh: Mesh) -> MeshStatus:
     return MeshStatus(
         mesh=mesh.settings.name,
         node=mesh.bus.node,
-        told=interest.told.count,
+        declared=interest.told.count,
         left_out=interest.told.left_out,
-        unheard=interest.unheard,
+        undeclared=interest.undeclared,
         answers_waiting=len(interest.waiting),
         answers_late=interest.waiting.late,
         sessions_in=ownership.taker.moved,

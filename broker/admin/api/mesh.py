@@ -22,7 +22,7 @@ class Node(BaseModel):
     """Topic filters and share groups of its clients."""
     behind: bool
     """Whether it has not confirmed all of this node's topic filters yet."""
-    in_step: bool
+    synchronized: bool
     """Whether retained messages have been compared since it joined."""
     waiting: int
     """Messages that wait for it, or that it has not acknowledged."""
@@ -40,8 +40,8 @@ class Nodes(BaseModel):
     mesh: str
     node: str
     """This node; of a broker with workers "all workers": each is in the list as the others see it."""
-    told: int
-    """Topic filters and share groups that this node sends to the others."""
+    declared: int
+    """Topic filters and share groups that this node declares to the others: they send it the messages of these."""
     left_out: int
     """Filters above the limits (`mesh.max_filters`, or those of other nodes), which are replaced by wider ones."""
     sessions_in: int

@@ -171,10 +171,10 @@ class Interest:
         return version
 
     @property
-    def unheard(self) -> int:
+    def undeclared(self) -> int:
         """How many filters and share groups no node is told of in any way, since there is no room: see the bounds."""
         refused = self.ledger.refused if isinstance(self.ledger, BudgetLedger) else 0
-        return self.told.unheard + refused
+        return self.told.undeclared + refused
 
     def confirmed_by(self, node: str) -> int:
         """A node has everything up to this version; 0: that is not sure, or it is not there."""

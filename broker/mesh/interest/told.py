@@ -16,7 +16,7 @@ WIDES: Final = 16
 """Wide filters that are told at most, so many as there are first levels that begin with `$`, and one."""
 
 WIDE_BYTES: Final = 256
-"""Bytes of a wide filter at most. What has a longer first level is unheard where there is no room."""
+"""Bytes of a wide filter at most. What has a longer first level is undeclared where there is no room."""
 
 UNBOUNDED: Final = 1 << 62
 """A bound where nobody has named one."""
@@ -56,13 +56,13 @@ class Places:
 class Told(UpstreamSubscriptions):
     """The table. `count`, `digest`: how many keys are told, and the sum of their marks.
 
-    `changed`: the keys that have changed since the caller last took them, each with the state that it had. `unheard`:
-    how many are told by nothing.
+    `changed`: the keys that have changed since the caller last took them, each with the state that it had.
+    `undeclared`: how many are told by nothing.
 
     Promises: what finds no room is *left out*, and in its place a wide filter is told, `#` or `$level/#`, that matches
     all of its topics: the other nodes then send more than is wanted, and nothing is lost. For wide filters some places
     are kept free. Share groups come before filters, which make room for them; for a group there is no wide filter, so
-    that groups alone, beyond the bound, are `unheard`. Each call costs the same whatever is in the table; what takes
+    that groups alone, beyond the bound, are `undeclared`. Each call costs the same whatever is in the table; what takes
     more is done by `settle`, in turns.
     """
 
@@ -73,7 +73,7 @@ class Told(UpstreamSubscriptions):
         self.count = 0
         self.digest = 0
         self.changed: dict[str, int] = {}
-        self.unheard = 0
+        self.undeclared = 0
         # The bound, and the bytes of what stands in `filters` and `groups`.
         self._most = UNBOUNDED
         self._most_bytes = UNBOUNDED
@@ -126,12 +126,12 @@ class Told(UpstreamSubscriptions):
                 self._crowded[key] = state
                 return
             del self._crowded[key]
-            self.unheard -= 1
+            self.undeclared -= 1
         elif self.groups.has(key) or (state != ABSENT and self._has_room(key)):
             self._set_group(key, state)
         elif state != ABSENT:
             self._crowded[key] = state
-            self.unheard += 1
+            self.undeclared += 1
 
     # -- room ----------------------------------------------------------------------------------------------------------
 
@@ -154,7 +154,7 @@ class Told(UpstreamSubscriptions):
             elif self._crowded:
                 first = next(iter(self._crowded))
                 if self._has_room(first):
-                    self.unheard -= 1
+                    self.undeclared -= 1
                     self._set_group(first, self._crowded.pop(first))
                 else:
                     self._make_room()
@@ -173,7 +173,7 @@ class Told(UpstreamSubscriptions):
             return
         last = self.groups.names[-1]
         self._crowded[last] = self._states[last]
-        self.unheard += 1
+        self.undeclared += 1
         self._set_group(last, ABSENT)
 
     def _size(self) -> int:
@@ -226,7 +226,7 @@ class Told(UpstreamSubscriptions):
         count = self.wides.get(wide, 0)
         if len(wide) * 4 > WIDE_BYTES or (count == 0 and len(self.wides) >= WIDES):
             self._left_out[topic_filter] = ""
-            self.unheard += 1
+            self.undeclared += 1
             return
         self._left_out[topic_filter] = wide
         before = self.state(wide)
@@ -236,7 +236,7 @@ class Told(UpstreamSubscriptions):
     def _take_back(self, topic_filter: str) -> None:
         wide = self._left_out.pop(topic_filter)
         if not wide:
-            self.unheard -= 1
+            self.undeclared -= 1
             return
         before = self.state(wide)
         self.wides[wide] -= 1

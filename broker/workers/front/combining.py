@@ -73,12 +73,12 @@ def nodes(views: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             continue
         known["state"] = max(known["state"], node["state"], key=STATES.index)
         known["behind"] = known["behind"] or node["behind"]
-        known["in_step"] = known["in_step"] and node["in_step"]
+        known["synchronized"] = known["synchronized"] and node["synchronized"]
         for name in ("down", "filters"):
             known[name] = max(known[name], node[name])
         for name in ("waiting", "waiting_bytes", "dropped"):
             known[name] += node[name]
-    counts = ("told", "left_out", "sessions_in", "sessions_out", "claims_unanswered")
+    counts = ("declared", "left_out", "sessions_in", "sessions_out", "claims_unanswered")
     return {
         "mesh": views[0]["mesh"],
         "node": "all workers",

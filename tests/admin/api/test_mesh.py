@@ -61,7 +61,7 @@ async def test_other_nodes_are_no_clients(api: Api, broker: Broker, joined: tupl
 async def test_the_other_nodes_are_shown(api: Api, broker: Broker, joined: tuple[Broker, MemoryMesh]) -> None:
     peer = await Peer.join(joined[0].ports[0], "c", "x", "$share/g/y")
     found = await api.get("/mesh")
-    assert (found["mesh"], found["node"], found["told"]) == ("one", "a", 0)
+    assert (found["mesh"], found["node"], found["declared"]) == ("one", "a", 0)
     (node,) = found["nodes"]
     assert (node["name"], node["state"], node["filters"], node["behind"]) == ("b", "connected", 2, False)
     assert (node["waiting"], node["dropped"]) == (0, 0)
@@ -82,7 +82,7 @@ async def test_a_node_that_is_gone_is_shown_with_what_waits_for_it(
     here = await Peer.join(broker.ports[0], "p")
     await here.publish("x", b"1", qos=1)
     (node,) = (await api.get("/mesh"))["nodes"]
-    assert (node["state"], node["waiting"], node["in_step"]) == ("gone", 1, False)
+    assert (node["state"], node["waiting"], node["synchronized"]) == ("gone", 1, False)
     assert node["down"] > 0.0
     run = await ctl(broker, "mesh")
     assert run.exit_code == 3

@@ -179,13 +179,13 @@ class Nodes(RuleBasedStateMachine):
                     assert sink.filters == told
                     assert sink.groups == groups
                     missing = [each for each in wanted if not sink.covers(each)]
-                    assert len(missing) <= node.interest.unheard - node.interest.told.unheard
+                    assert len(missing) <= node.interest.undeclared - node.interest.told.undeclared
                     remote = self.mesh.nodes[other].room.remotes[name]
                     assert remote.count == len(told) + len(groups) <= remote.most
                     assert remote.bytes <= remote.most_bytes
             here = {key: state for key, state in self.groups[name].items() if state != 0}
             assert groups.items() <= here.items()
-            assert len(here) - len(groups) == node.interest.told.unheard
+            assert len(here) - len(groups) == node.interest.told.undeclared
             if node.interest.told.left_out == 0:
                 assert groups == here
                 if self.max_filters[name] == 0:
@@ -195,7 +195,7 @@ class Nodes(RuleBasedStateMachine):
     def promises_are_kept(self) -> None:
         """Who has said that it has a filter has it, as long as it is wanted."""
         for (name, other), kept in self.kept.items():
-            if self.mesh.nodes[name].interest.unheard > self.mesh.nodes[name].interest.told.unheard:
+            if self.mesh.nodes[name].interest.undeclared > self.mesh.nodes[name].interest.told.undeclared:
                 kept.clear()  # its budget is not enough for what is wanted, and that is counted
             sink = self.mesh.nodes[other].sinks[name]
             for each in list(kept):

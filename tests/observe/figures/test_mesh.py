@@ -51,7 +51,7 @@ async def test_they_say_who_is_there_what_is_wanted_and_what_waits(pair: Pair) -
     found = told(a)
     assert (found["mesh/name"], found["mesh/node"], found["mesh/known"]) == ("one", "a", "1")
     assert (found["mesh/nodes/b/state"], found["mesh/nodes/b/down"]) == ("connected", "0.0")
-    assert found["mesh/nodes/b/filters"] == told(b)["mesh/filters/told"] == "2"
+    assert found["mesh/nodes/b/filters"] == told(b)["mesh/filters/declared"] == "2"
     memory.cut("a", "b")
     await until(lambda: told(a)["mesh/nodes/b/state"] == "gone")
     for _ in range(3):

@@ -100,10 +100,10 @@ def test_figures_add_up_but_for_what_all_have_alike() -> None:
 
 def test_a_worker_is_in_the_mesh_as_the_one_that_sees_the_worst_of_it() -> None:
     def node(name: str, state: str, waiting: int, **more: Any) -> dict[str, Any]:
-        fine = {"down": 0.0, "filters": 3, "behind": False, "in_step": True, "waiting_bytes": 10, "dropped": 1}
+        fine = {"down": 0.0, "filters": 3, "behind": False, "synchronized": True, "waiting_bytes": 10, "dropped": 1}
         return {"name": name, "state": state, "waiting": waiting, **fine, **more}
 
-    counts = {"told": 1, "left_out": 2, "sessions_in": 3, "sessions_out": 4, "claims_unanswered": 5}
+    counts = {"declared": 1, "left_out": 2, "sessions_in": 3, "sessions_out": 4, "claims_unanswered": 5}
     views = [
         {"mesh": "m", "node": "a", **counts, "nodes": [node("b", "connected", 1), node("c", "connected", 2)]},
         {"mesh": "m", "node": "b", **counts, "nodes": [node("a", "connected", 0), node("c", "gone", 5, down=7.0)]},

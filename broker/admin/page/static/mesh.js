@@ -22,14 +22,14 @@ const COLUMNS = [
   { title: "Lost", cell: (each) => (each.dropped ? h("strong", { class: "bad" }, count(each.dropped)) : "0"), number: true },
   { title: "Its filters", cell: (each) => count(each.filters), number: true },
   { title: "Knows our filters", cell: (each) => late(each, each.behind, "not all", "yes") },
-  { title: "Retained messages", cell: (each) => late(each, !each.in_step, "synchronizing", "synchronized") },
+  { title: "Retained messages", cell: (each) => late(each, !each.synchronized, "synchronizing", "synchronized") },
 ];
 
 export function mesh(root) {
   const title = h("h1", {}, "Mesh");
   const now = figures({
     connected: "Nodes connected", waiting: "Queued bytes", lost: "Lost messages", in: "Sessions taken over",
-    out: "Sessions handed over", late: "Late answers", told: "Filters sent",
+    out: "Sessions handed over", late: "Late answers", declared: "Filters declared",
   });
   const shown = h("div");
   replace(root, title, now.list, shown, h("p", { class: "soft" },
@@ -52,7 +52,7 @@ export function mesh(root) {
       now.set("in", count(found.sessions_in));
       now.set("out", count(found.sessions_out));
       now.set("late", count(found.claims_unanswered + found.answers_late));
-      now.set("told", count(found.told));
+      now.set("declared", count(found.declared));
       refresh(shown, found.nodes.length ? table("Other nodes", COLUMNS, found.nodes) : h("p", { class: "told" }, "No other node has connected yet."),
         found.others ? h("p", { class: "soft" }, `and ${plural(found.others, "other")} that are connected`) : null);
     },
