@@ -20,15 +20,15 @@ from broker.mesh.ownership.messages import LATER, LATEST, LOST, NONE, Answer, As
 
 MICROSECONDS: Final = 1_000_000
 
-TOLD: Final = 100
-"""Connections that are told in one turn: each opens its session, and thousands may have waited for one node."""
+NOTIFIED: Final = 100
+"""Claimants that are notified in one turn: each opens its session, and thousands may have waited for one node."""
 
 FORGET: Final = 4_096
 """Claims whose sessions may be over before they are looked for."""
 
 
-class Hall(ABC):
-    """What claims are made among: the nodes, and the sessions of this one."""
+class ClaimHost(ABC):
+    """What claims ask of the node that they are made on: its sessions, and the other nodes."""
 
     @abstractmethod
     def nodes(self) -> list[str]:
@@ -67,21 +67,21 @@ class Hall(ABC):
         """Hand a session over to a node that has claimed it: NONE, REFUSED, or LATER: somebody answers in time."""
 
     @abstractmethod
-    def tell_soon(self) -> None:
-        """Have `Claims.tell` be called in a later turn."""
+    def notify_soon(self) -> None:
+        """Have `Claims.notify` be called in a later turn."""
 
 
-class Waiting(OwnerClaim):
-    """One connection that waits for a claim; then the one that opens the session."""
+class Claimant(OwnerClaim):
+    """A connection that waits until a claim is decided, which calls `decided`, and then until its session is open."""
 
-    def __init__(self, claims: Claims, claim: Claim, clean: bool, told: Callable[[int], None]) -> None:
+    def __init__(self, claims: Claims, claim: Claim, clean: bool, decided: Callable[[int], None]) -> None:
         self.clean = clean
-        self.told: Callable[[int], None] | None = told
+        self.decided: Callable[[int], None] | None = decided
         self.claim: Claim | None = claim
         self._claims = claims
 
     def over(self) -> None:
-        self.told = None
+        self.decided = None
         claim, self.claim = self.claim, None
         if claim is not None:
             self._claims.left_by(claim, self)
@@ -106,9 +106,9 @@ class Claim:
         # Nodes that keep their session: it is compared with the one that is here when this is over.
         self.contested: set[str] = set()
         self.beaten = False
-        self.waiting: list[Waiting] = []
+        self.claimants: list[Claimant] = []
         # Connections that came when it was beaten: the next claim is theirs.
-        self.next: list[tuple[Waiting, str | None]] = []
+        self.next: list[tuple[Claimant, str | None]] = []
         # Nodes that claim the same, and have their answer when this is over.
         self.askers: list[tuple[str, Ask]] = []
 
@@ -116,7 +116,7 @@ class Claim:
 class Claims:
     """The claims of one node. `wall`: seconds since the epoch; `timeout`: seconds that a node is waited for."""
 
-    def __init__(self, node: str, hall: Hall, wall: Callable[[], float], timeout: float) -> None:
+    def __init__(self, node: str, host: ClaimHost, wall: Callable[[], float], timeout: float) -> None:
         self.node = node
         self.timeout = timeout
         self.pending: dict[str, Claim] = {}
@@ -131,7 +131,7 @@ class Claims:
         """Clients that were refused because another one came elsewhere at the same time."""
         self.fenced = 0
         """Answers to claims that were over."""
-        self._hall = hall
+        self._host = host
         self._wall = wall
         # When clients came back to sessions here, which other nodes have not heard of.
         self._back: dict[str, int] = {}
@@ -139,37 +139,37 @@ class Claims:
         self._line: dict[Claim, None] = {}
         # How many of `times` there were when they were last looked through.
         self._kept = 0
-        self._to_tell: list[tuple[Waiting, int]] = []
+        self._to_notify: list[tuple[Claimant, int]] = []
 
     # -- clients of this node ------------------------------------------------------------------------------------------
 
-    def claim(self, client_id: str, user: str | None, clean: bool, told: Callable[[int], None]) -> Waiting | None:
+    def claim(self, client_id: str, user: str | None, clean: bool, decided: Callable[[int], None]) -> Claimant | None:
         """Claim a client identifier for a connection; None: it is this node's, and need not wait.
 
-        Else `told` is called in a later turn: 0, or the reason code with which the client is refused.
+        Else `decided` is called in a later turn: 0, or the reason code with which the client is refused.
         """
         claim = self.pending.get(client_id)
         if claim is None:
-            giving = self._hall.giving(client_id)
-            if not giving and self._hall.holds(client_id):
+            giving = self._host.giving(client_id)
+            if not giving and self._host.holds(client_id):
                 self._came_back(client_id, clean)
                 return None
-            if not giving and not self._hall.nodes():
+            if not giving and not self._host.nodes():
                 self._own(client_id, self.next(), clean)
                 return None
             claim = self._begin(client_id, user, clean)
-        waiting = Waiting(self, claim, clean, told)
-        here = claim.merges and self._hall.holds(client_id)
+        claimant = Claimant(self, claim, clean, decided)
+        here = claim.merges and self._host.holds(client_id)
         if claim.beaten or claim.askers or ((claim.merges or claim.user != user) and not here):
-            claim.next.append((waiting, user))
-            self._hall.hurry(client_id)
+            claim.next.append((claimant, user))
+            self._host.hurry(client_id)
         else:
-            claim.waiting.append(waiting)
+            claim.claimants.append(claimant)
             if claim.granted:
                 self._came_back(client_id, clean)
-                self._tell(waiting, 0)
+                self._notify(claimant, 0)
         self._advance(claim)
-        return waiting
+        return claimant
 
     def reclaim(self, client_id: str, user: str | None, node: str, time: int) -> None:
         """The session is here, and an older one, claimed at `time`, at a node: have that come into this one.
@@ -178,7 +178,7 @@ class Claims:
         """
         clean = time < self.clean.get(client_id, 0)
         claim = self.pending.get(client_id)
-        if self._hall.giving(client_id) or (claim is not None and not claim.granted):
+        if self._host.giving(client_id) or (claim is not None and not claim.granted):
             return  # somebody claims it: what the node has goes there
         if claim is None:
             claim = self._begin_merging(client_id, user, clean)
@@ -202,11 +202,11 @@ class Claims:
         Whoever claims it for a client is later, and has it. A node that could not talk to that one may have another
         session: the two become one.
         """
-        if client_id in self.pending or self._hall.holds(client_id):
+        if client_id in self.pending or self._host.holds(client_id):
             return
         claim = Claim(client_id, user, False, time)
         self._add(claim)
-        for other in {node, *self._hall.nodes()}:
+        for other in {node, *self._host.nodes()}:
             self._say(claim, other, other != node)
 
     def later(self, client_id: str, node: str, time: int) -> bool:
@@ -227,23 +227,23 @@ class Claims:
         claim = self.pending.get(client_id)
         return claim is not None and self.node in claim.awaiting
 
-    def left_by(self, claim: Claim, waiting: Waiting) -> None:
+    def left_by(self, claim: Claim, claimant: Claimant) -> None:
         """A connection has its session open, or has ended."""
-        if waiting in claim.waiting:
-            claim.waiting.remove(waiting)
-        claim.next = [each for each in claim.next if each[0] is not waiting]
+        if claimant in claim.claimants:
+            claim.claimants.remove(claimant)
+        claim.next = [each for each in claim.next if each[0] is not claimant]
         for ask in [ask for _, ask in claim.askers if not ask.merges][:1]:
-            self._hall.let_go(ask)
+            self._host.let_go(ask)
         self._advance(claim)
 
-    def tell(self) -> None:
-        """Tell connections what has become of their claims: some, and the others in later turns."""
-        told, self._to_tell = self._to_tell[:TOLD], self._to_tell[TOLD:]
-        if self._to_tell:
-            self._hall.tell_soon()
-        for waiting, code in told:
-            call = waiting.told
-            waiting.told = None
+    def notify(self) -> None:
+        """Tell claimants what has become of their claims: some, and the others in later turns."""
+        decisions, self._to_notify = self._to_notify[:NOTIFIED], self._to_notify[NOTIFIED:]
+        if self._to_notify:
+            self._host.notify_soon()
+        for claimant, code in decisions:
+            call = claimant.decided
+            claimant.decided = None
             if call is not None:
                 call(code)
 
@@ -251,11 +251,11 @@ class Claims:
         claim = Claim(client_id, user, clean, self.next())
         self.made += 1
         self._add(claim)
-        for node in self._hall.nodes():
+        for node in self._host.nodes():
             self._say(claim, node, False)
-        if self._hall.giving(client_id):
+        if self._host.giving(client_id):
             claim.awaiting.add(self.node)
-            self._hall.hurry(client_id)
+            self._host.hurry(client_id)
         return claim
 
     def _begin_merging(self, client_id: str, user: str | None, clean: bool) -> Claim:
@@ -265,25 +265,25 @@ class Claims:
         return claim
 
     def _add(self, claim: Claim) -> None:
-        claim.made = self._hall.now()
+        claim.made = self._host.now()
         self.pending[claim.client_id] = claim
         self._wait(claim)
 
     def _wait(self, claim: Claim) -> None:
         """From now on."""
         self._line.pop(claim, None)
-        claim.due = self._hall.now() + self.timeout
+        claim.due = self._host.now() + self.timeout
         self._line[claim] = None
 
     def _ask(self, claim: Claim, node: str, merges: bool) -> None:
         """Ask one node more. Unless that has come about before, it has as long as the others had."""
-        if claim not in self._line or self._hall.now() < claim.made + self.timeout:
+        if claim not in self._line or self._host.now() < claim.made + self.timeout:
             self._wait(claim)
         self._say(claim, node, merges)
 
     def _say(self, claim: Claim, node: str, merges: bool) -> None:
         claim.awaiting.add(node)
-        self._hall.send(node, Ask(claim.client_id, claim.user, claim.clean, merges, claim.time))
+        self._host.send(node, Ask(claim.client_id, claim.user, claim.clean, merges, claim.time))
 
     def next(self) -> int:
         """The next point of the clock."""
@@ -308,29 +308,29 @@ class Claims:
         if clean:
             self.clean[client_id] = time
         if len(self.times) > 2 * self._kept + FORGET:
-            self.times = {each: at for each, at in self.times.items() if self._hall.holds(each)}
+            self.times = {each: at for each, at in self.times.items() if self._host.holds(each)}
             self.clean = {each: at for each, at in self.clean.items() if each in self.times}
             self._back = {each: at for each, at in self._back.items() if each in self.times}
             self.times[client_id] = time
             self._kept = len(self.times)
 
-    def _tell(self, waiting: Waiting, code: int) -> None:
-        if not self._to_tell:
-            self._hall.tell_soon()
-        self._to_tell.append((waiting, code))
+    def _notify(self, claimant: Claimant, code: int) -> None:
+        if not self._to_notify:
+            self._host.notify_soon()
+        self._to_notify.append((claimant, code))
 
     # -- what becomes of a claim ---------------------------------------------------------------------------------------
 
     def _beat(self, claim: Claim, code: int) -> None:
         """Its clients are refused, except those that open their session now; what is on its way here still comes."""
         claim.beaten = True
-        refused = [waiting for waiting in claim.waiting if waiting.told is not None]
-        self._to_tell = [each for each in self._to_tell if each[0] not in refused]
-        for waiting in refused:
+        refused = [claimant for claimant in claim.claimants if claimant.decided is not None]
+        self._to_notify = [each for each in self._to_notify if each[0] not in refused]
+        for claimant in refused:
             self.lost += 1
-            waiting.claim = None
-            claim.waiting.remove(waiting)
-            self._tell(waiting, code)
+            claimant.claim = None
+            claim.claimants.remove(claimant)
+            self._notify(claimant, code)
 
     def _advance(self, claim: Claim) -> None:
         if self.pending.get(claim.client_id) is not claim:
@@ -338,23 +338,23 @@ class Claims:
         if not claim.awaiting and not claim.granted and not claim.beaten:
             claim.granted = True
             self._own(claim.client_id, claim.time, claim.clean)
-            for waiting in claim.waiting:
-                self._tell(waiting, 0)
-        if claim.awaiting or claim.waiting or claim.moves:
+            for claimant in claim.claimants:
+                self._notify(claimant, 0)
+        if claim.awaiting or claim.claimants or claim.moves:
             return
         del self.pending[claim.client_id]
         self._line.pop(claim, None)
         for node in claim.contested:
-            self._hall.name(claim.client_id, node)
+            self._host.name(claim.client_id, node)
         # The latest first: it has the session, and the others hear of none.
         for node, ask in sorted(claim.askers, key=lambda asker: (asker[1].time, asker[0]), reverse=True):
             self._serve(node, ask)
         if claim.next:
             _, user = claim.next[-1]
             after = self._begin(claim.client_id, user, claim.next[-1][0].clean)
-            for waiting, _ in claim.next:
-                waiting.claim = after
-                after.waiting.append(waiting)
+            for claimant, _ in claim.next:
+                claimant.claim = after
+                after.claimants.append(claimant)
             self._advance(after)
 
     # -- other nodes ---------------------------------------------------------------------------------------------------
@@ -368,17 +368,17 @@ class Claims:
             return
         if not (claim.granted and (claim.merges or ask.merges)) and (claim.time, self.node) > (ask.time, node):
             # Also where this one is beaten itself: two that wait for each other would never come to an end.
-            self._hall.send(node, Answer(ask.client_id, ask.time, LOST))
+            self._host.send(node, Answer(ask.client_id, ask.time, LOST))
             return
         claim.askers.append((node, ask))
         if not ask.merges:
             if not claim.beaten:
                 self._beat(claim, reasons.SERVER_UNAVAILABLE)
-            self._hall.let_go(ask)
+            self._host.let_go(ask)
         if claim.merges and not claim.moves and (claim.time, self.node) < (ask.time, node):
             claim.awaiting.clear()  # the other node may wait for this one in the same way
         self._advance(claim)
-        self._hall.hurry(ask.client_id)
+        self._host.hurry(ask.client_id)
 
     def _serve(self, node: str, ask: Ask) -> None:
         """Hand over what is here, or say that it is nothing.
@@ -386,12 +386,12 @@ class Claims:
         A node whose claim is earlier than the last one that was made here has not heard of that, and gives what it has
         when it does: not the other way round as well.
         """
-        if not ask.merges and self.times.get(ask.client_id, 0) > ask.time and self._hall.holds(ask.client_id):
+        if not ask.merges and self.times.get(ask.client_id, 0) > ask.time and self._host.holds(ask.client_id):
             outcome = LOST
         else:
-            outcome = self._hall.give(node, ask)
+            outcome = self._host.give(node, ask)
         if outcome != LATER:
-            self._hall.send(node, Answer(ask.client_id, ask.time, outcome))
+            self._host.send(node, Answer(ask.client_id, ask.time, outcome))
 
     def answered(self, node: str, answer: Answer) -> None:
         """A node has answered a claim of this one."""
@@ -400,7 +400,7 @@ class Claims:
             self.fenced += 1
             if answer.outcome != NONE:
                 # The client has its session here by now, perhaps, and there is another one.
-                self._hall.name(answer.client_id, node)
+                self._host.name(answer.client_id, node)
             return
         if node not in claim.awaiting:
             self.fenced += 1
@@ -418,10 +418,10 @@ class Claims:
             if claim.merges or claim.beaten:
                 continue
             if claim.granted:
-                untold = [waiting for waiting, _ in self._to_tell if waiting.claim is claim]
-                if not untold:
+                unnotified = [claimant for claimant, _ in self._to_notify if claimant.claim is claim]
+                if not unnotified:
                     continue  # its session is here, and is compared
-                self._to_tell = [each for each in self._to_tell if each[0].claim is not claim]
+                self._to_notify = [each for each in self._to_notify if each[0].claim is not claim]
                 claim.granted = False
             self._ask(claim, node, False)
 
@@ -486,7 +486,7 @@ class Claims:
 
     def tick(self) -> None:
         """Go on without the nodes whose time is over."""
-        now = self._hall.now()
+        now = self._host.now()
         while 0.0 < self.due <= now:
             claim = next(iter(self._line))
             del self._line[claim]

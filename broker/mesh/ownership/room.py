@@ -23,7 +23,7 @@ from broker.core.session.session import Session
 from broker.mesh.bus import OWNERSHIP, Bus, Room
 from broker.mesh.ownership.adopting import Adopter
 from broker.mesh.ownership.barriers import Barriers
-from broker.mesh.ownership.claims import Claims, Hall
+from broker.mesh.ownership.claims import ClaimHost, Claims
 from broker.mesh.ownership.comparing import Comparing, counts
 from broker.mesh.ownership.gates import SPEAKS, Gates, filters_of, name_of
 from broker.mesh.ownership.giving import Giver, Giving
@@ -147,8 +147,8 @@ class Ownership(Room, Owner):
         self._router = router
         self._bus = bus
         self._shell = shell
-        self._hall = _Hall(self)
-        self.claims = Claims(bus.node, self._hall, shell.wall, timeout)
+        self._claim_host = _ClaimHost(self)
+        self.claims = Claims(bus.node, self._claim_host, shell.wall, timeout)
         # Two of them have to fit into the time that a claim has: the last one waits for no node that the first missed.
         self.barriers = Barriers(self.say, shell.now, timeout / 2)
         self.gates = Gates(
@@ -178,7 +178,7 @@ class Ownership(Room, Owner):
             self.claims,
             self.gates,
             self.say,
-            self._hall.giving,
+            self._claim_host.giving,
             shell.settle,
             self.barrier,
             self.comparing.name,
@@ -190,7 +190,7 @@ class Ownership(Room, Owner):
         self.claimed: Callable[[str, str | None, bool], None] | None = None
         """Who is told of each client that has come to a node, here and before others hear that it may have its session:
         its identifier, its user, and whether its session begins anew."""
-        self.adopter = Adopter(router, self._hall.giving, self.comparing.name, shell.now, log)
+        self.adopter = Adopter(router, self._claim_host.giving, self.comparing.name, shell.now, log)
         self.adopter.came = self._adopted
         self.leaving: Leaving | None = None
         """This node is about to go: what it offers to others."""
@@ -409,7 +409,7 @@ class Ownership(Room, Owner):
         if self._router.sessions.get(giving.client_id) is not giving.session:
             self.gates.forget(giving.session)
             self.claims.gone(giving.client_id)
-        if not self._hall.giving(giving.client_id):
+        if not self._claim_host.giving(giving.client_id):
             self.taker.given(giving.client_id)
             self.claims.given(giving.client_id)
 
@@ -428,9 +428,9 @@ class Ownership(Room, Owner):
     # -- for the claims ------------------------------------------------------------------------------------------------
 
     def give(self, node: str, ask: Ask) -> int:
-        """See `Hall.give`."""
+        """See `ClaimHost.give`."""
         session = self._router.sessions.get(ask.client_id)
-        merges = ask.merges and session is not None and not self._hall.giving(ask.client_id)
+        merges = ask.merges and session is not None and not self._claim_host.giving(ask.client_id)
         if session is not None and merges and self.claims.later(ask.client_id, node, ask.time):
             # Its client has come back here since: it is the other way round.
             self.claims.reclaim(ask.client_id, session.user_name, node, ask.time)
@@ -438,8 +438,8 @@ class Ownership(Room, Owner):
         return self.giver.give(node, ask)
 
 
-class _Hall(Hall):
-    """What the claims of a room are made among."""
+class _ClaimHost(ClaimHost):
+    """This node, for its claims."""
 
     def __init__(self, room: Ownership) -> None:
         self._room = room
@@ -472,8 +472,8 @@ class _Hall(Hall):
     def name(self, client_id: str, node: str) -> None:
         self._room.comparing.name([client_id], [node])
 
-    def tell_soon(self) -> None:
-        self._room._shell.soon(self._room.claims.tell)
+    def notify_soon(self) -> None:
+        self._room._shell.soon(self._room.claims.notify)
 
 
 def _moves(session: Session) -> bool:

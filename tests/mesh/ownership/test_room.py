@@ -8,7 +8,7 @@ import pytest
 
 from broker.core.codec.packets import V311, Disconnect, Publish, Will
 from broker.mesh.bus import ProtocolFault
-from broker.mesh.ownership.claims import TOLD
+from broker.mesh.ownership.claims import NOTIFIED
 from broker.mesh.ownership.giving import WINDOW
 from broker.mesh.ownership.messages import MOST, Answer, Ask, Held, Hello, Message, Noted, Part, decode, encode
 from broker.mesh.ownership.records import PART_BYTES
@@ -283,7 +283,7 @@ def test_a_node_that_leaves_counts_as_having_nothing() -> None:
 def test_very_many_that_waited_for_a_node_open_their_sessions_in_turns() -> None:
     """Other clients are served in between."""
     world = World("a", "b")
-    clients = [world.client(f"c{number}") for number in range(3 * TOLD)]
+    clients = [world.client(f"c{number}") for number in range(3 * NOTIFIED)]
     for client in clients:
         world.connect(client, "a")
     world.run("a")
@@ -291,7 +291,7 @@ def test_very_many_that_waited_for_a_node_open_their_sessions_in_turns() -> None
     let_in: list[int] = []
     while world.run("a"):
         let_in.append(sum(client.connack.reason_code == 0 for client in clients))
-    assert let_in[:3] == [TOLD, 2 * TOLD, 3 * TOLD]
+    assert let_in[:3] == [NOTIFIED, 2 * NOTIFIED, 3 * NOTIFIED]
 
 
 def test_a_node_that_does_not_answer_in_time_counts_as_having_nothing() -> None:

@@ -62,7 +62,7 @@ class Stopped(Stopping):
         self.world.advance(ENDS)
         for name in self.world.running():
             for claim in self.world[name].room.claims.pending.values():
-                assert not any((claim.awaiting, claim.waiting, claim.next, claim.askers)), name
+                assert not any((claim.awaiting, claim.claimants, claim.next, claim.askers)), name
         self.one_has_it()
         for name in NAMES:
             self.world.go_on(name)
