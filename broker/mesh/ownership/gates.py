@@ -130,6 +130,10 @@ class Gates(LateListener):
         """How many messages are owed to nodes."""
         return len(self._owed)
 
+    def speaks(self, node: str) -> bool:
+        """Whether a node knows of all this."""
+        return self._version(node) >= SPEAKS
+
     # -- sessions that come --------------------------------------------------------------------------------------------
 
     def begin(self, name: str, giver: str, sessions: list[Session], merges: bool = False) -> Gate | None:
@@ -177,7 +181,7 @@ class Gates(LateListener):
                 self._ask([gate], node)
 
     def _ask(self, gates: list[Gate], node: str) -> None:
-        if self._version(node) < SPEAKS:
+        if not self.speaks(node):
             for gate in gates:
                 self._open(gate, node)
             return
@@ -295,7 +299,7 @@ class Gates(LateListener):
     def _pay(self, owed: list[Owed], node: str) -> None:
         for each in owed:
             each.told = True
-        if self._version(node) < SPEAKS:
+        if not self.speaks(node):
             for each in owed:
                 self._settled(node, each.late.name)
         else:

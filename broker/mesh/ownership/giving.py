@@ -6,7 +6,8 @@ that it has not taken. Until a node has said that it keeps the session, it is st
 also if somebody else waits for it, and the node has said nothing of it for too long (`silence`).
 
 What comes to the session while it goes is its rest, and follows when all nodes know where its subscriptions stand now.
-With the rest the other node is told which nodes did not take part in this, and these are told of the move (`gates`).
+With the rest the other node is told which nodes did not take part in this, and these are told of the move (`gates`): so
+again if it then finds that further ones did not.
 """
 
 from __future__ import annotations
@@ -72,8 +73,10 @@ class Giving(Move):
         self.will_due = 0.0
         self.writer: SessionWriter | None = None
         self.rest = False
-        # Nodes that may not know the session's filters at the other node, or have not sent all that is for it here.
+        # Nodes that may not know the session's filters at the other node, or have not sent all that is for it here. Of
+        # those that were told of the move (as publishers) nothing goes along that comes after that.
         self.without: set[str] = set()
+        self.parted: frozenset[str] = frozenset()
         # Nodes that claim it too: they have their answer when this is over.
         self.askers: list[tuple[str, Ask]] = []
 
@@ -226,7 +229,7 @@ class Giver:
             self._go_on(giving)
 
     def _begin_parts(self, giving: Giving) -> None:
-        session = giving.session
+        session, parted = giving.session, giving.parted
         record = self._rest_of(giving) if giving.rest else self._all_of(giving)
         pages = [] if session.queue.disk is None else session.queue.disk.pages()
         # In their places among what is in memory; without those that were dropped since they were read.
@@ -236,6 +239,8 @@ class Giver:
             waiting = [kept for kept in record.deliveries if kept.state == QUEUED] + read
             waiting.sort(key=lambda kept: kept.number)
             record.deliveries[:] = [kept for kept in record.deliveries if kept.state != QUEUED] + waiting
+        if parted:
+            record.deliveries[:] = [kept for kept in record.deliveries if not _is_of(kept, parted)]
         record.pages.clear()
         giving.writer = SessionWriter(record, self._principals)
         line = self._lines.setdefault(giving.node, _Line())
@@ -262,6 +267,7 @@ class Giver:
         if not session.ended:
             self._parting(giving)
             rest = [delivery for delivery in session.queue.waiting() if delivery not in giving.gone]
+            giving.gone.update(rest)
             self._name(giving, rest)
             record.deliveries.extend(delivery_record(delivery, {}, now) for delivery in rest)
         return record
@@ -302,15 +308,21 @@ class Giver:
             self._pump(node, line)
 
     def ready(self, node: str, client_id: str, time: int, without: list[str]) -> None:
-        """All nodes know that the subscriptions stand there, `without` these: the rest goes."""
+        """All nodes know that the subscriptions stand there, `without` these: the rest goes. So again, if what further
+        nodes have sent here since has not come there."""
         giving = self._of(node, client_id, time)
-        if giving is not None and not giving.rest and giving.writer is not None and giving.writer.over:
-            giving.rest = True
-            giving.without = set(without)
-            self.silence.broken(giving)
-            self._going(giving)
-            # What nodes sent before they knew it is still on its way here, perhaps.
-            self._barrier(lambda missed: self._begin_rest(giving, missed))
+        if giving is None or giving.writer is None or not giving.writer.over:
+            return
+        giving.writer = None
+        giving.without = giving.without | set(without)
+        self.silence.broken(giving)
+        if giving.rest:
+            self._begin_rest(giving, set())
+            return
+        giving.rest = True
+        self._going(giving)
+        # What nodes sent before they knew it is still on its way here, perhaps.
+        self._barrier(lambda missed: self._begin_rest(giving, missed))
 
     def _begin_rest(self, giving: Giving, missed: set[str]) -> None:
         giving.without = (giving.without | missed) - {self._node, giving.node}
@@ -382,3 +394,8 @@ class Giver:
         del self.givings[giving.client_id]
         self.silence.forget(giving)
         self._over(giving)
+
+
+def _is_of(kept: DeliveryRecord, publishers: frozenset[str]) -> bool:
+    """Whether a message of one of these would not be taken by a session that is shut to them."""
+    return kept.qos > 0 and not kept.share and kept.message is not None and kept.message.publisher in publishers

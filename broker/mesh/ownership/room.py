@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from broker.core.hooks import Owner, OwnerClaim
 from broker.core.queues.message import Message as CoreMessage
+from broker.core.routing.remote.loop_detection import FROM_NODE
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.mesh.bus import OWNERSHIP, Bus, Room
@@ -25,7 +26,7 @@ from broker.mesh.ownership.adopting import Adopter
 from broker.mesh.ownership.barriers import Barriers
 from broker.mesh.ownership.claims import ClaimHost, Claims
 from broker.mesh.ownership.comparing import Comparing, counts
-from broker.mesh.ownership.gates import SPEAKS, Gates, filters_of, name_of
+from broker.mesh.ownership.gates import LATE, Gates, filters_of, name_of
 from broker.mesh.ownership.giving import Giver, Giving
 from broker.mesh.ownership.leaving import Leaving
 from broker.mesh.ownership.messages import (
@@ -182,7 +183,7 @@ class Ownership(Room, Owner):
             shell.settle,
             self.barrier,
             self.comparing.name,
-            lambda coming: self._speaks(coming.node) and self.claims.waited_for(coming.client_id),
+            lambda coming: self.gates.speaks(coming.node) and self.claims.waited_for(coming.client_id),
             shell.now,
             log,
             SILENCE * timeout,
@@ -242,9 +243,6 @@ class Ownership(Room, Owner):
         self.gates.tick()
         self._shell.wake()
 
-    def _speaks(self, node: str) -> bool:
-        return self._bus.version(node) >= SPEAKS
-
     def barrier(self, call: Callable[[set[str]], None], but: Collection[str] = (), *, numbers: bool = False) -> None:
         """See `Barrier`. All nodes are meant that something may wait for."""
         nodes = [each for each in self._told if each not in but]
@@ -256,7 +254,7 @@ class Ownership(Room, Owner):
         """A node is there: say how many sessions are here, so that the one with fewer names them."""
         count = self._told[node] = sum(map(counts, self._router.sessions.values()))
         self.say_now(node, Hello(self.claims.clock, count))
-        if self._speaks(node):
+        if self.gates.speaks(node):
             self.say_now(node, Knows(sorted(self._shell.known())))
         self.gates.joined(node)
         self.claims.joined(node)
@@ -264,7 +262,7 @@ class Ownership(Room, Owner):
     def met(self, node: str) -> None:
         """Something may wait for a node from now on."""
         for other in self._told:
-            if other != node and self._speaks(other):
+            if other != node and self.gates.speaks(other):
                 self.say_now(other, Knows([node]))
 
     def left(self, node: str) -> None:
@@ -388,15 +386,16 @@ class Ownership(Room, Owner):
     def _parting(self, giving: Giving) -> None:
         """What comes to a session from now on does not go along: say of whom more may come, and tell those."""
         filters = filters_of([giving.session])
-        if filters and self._speaks(giving.node):
+        if filters and self.gates.speaks(giving.node):
             missed = self.gates.missed(giving.session, giving.node, giving.without)
             if missed:
                 self.say(giving.node, Without(giving.client_id, giving.ask.time, missed))
                 self.gates.owe(name_of(giving.client_id, giving.ask.time), giving.node, missed, filters)
+                giving.parted = frozenset(head + each.node for each in missed for head in (FROM_NODE, LATE))
 
     def _awaits_giving(self, giving: Giving) -> bool:
         """Whether somebody waits for a session that goes, and its new node understands that it stays."""
-        return self._speaks(giving.node) and (bool(giving.askers) or self.claims.waits_here(giving.client_id))
+        return self.gates.speaks(giving.node) and (bool(giving.askers) or self.claims.waits_here(giving.client_id))
 
     def _stays(self, giving: Giving) -> None:
         """The other node may have all of it."""

@@ -53,8 +53,10 @@ class Coming(Move):
         # Its subscriptions stand here, and the rest may come.
         self.placed = False
         self.rest: list[DeliveryRecord] = []
-        # The nodes that did not take part, and what it is shut to them with; None: as if all had.
+        # The nodes that did not take part, and what it is shut to them with; None: as if all had. `without`: those that
+        # the old node was told of.
         self.missed: list[Missed] = []
+        self.without: set[str] = set()
         self.gate: Gate | None = None
         # Its messages are in the session here.
         self.complete = False
@@ -141,10 +143,11 @@ class Taker:
             raise ProtocolFault("a session under a name that it has not")
         if part.rest:
             # What came to the old node came here too, or does so before this is passed.
-            coming.rest = record.deliveries
+            coming.rest += record.deliveries
+            coming.reader = SessionReader(self._principals)
             # What its client has had of QoS 2 is not to come again to this node, where nobody may have wanted it.
             missed = {each.node for each in coming.missed}
-            self._barrier(lambda _: self._complete(coming, True), missed, numbers=True)
+            self._barrier(lambda unsure: self._rest_came(coming, unsure - missed), missed, numbers=True)
         else:
             coming.record = record
             self._barrier(lambda unsure: self._came(coming, unsure))
@@ -200,7 +203,11 @@ class Taker:
     def _settled(self, coming: Coming, unsure: set[str]) -> None:
         if self.coming.get((coming.node, coming.client_id)) is coming:
             self.silence.broken(coming)
-            self._send(coming.node, Ready(coming.client_id, coming.time, sorted(unsure | coming.unsure)))
+            self._ready(coming, unsure | coming.unsure)
+
+    def _ready(self, coming: Coming, without: set[str]) -> None:
+        coming.without |= without
+        self._send(coming.node, Ready(coming.client_id, coming.time, sorted(without)))
 
     def given(self, client_id: str) -> None:
         """A session goes to another node no more: one that came meanwhile has its place."""
@@ -209,6 +216,24 @@ class Taker:
                 self._place(coming)
 
     # -- its messages --------------------------------------------------------------------------------------------------
+
+    def _rest_came(self, coming: Coming, unsure: set[str]) -> None:
+        """Nodes that this one has lost just now may have sent to the old node what is still to come here: they did not
+        take part after all."""
+        if self.coming.get((coming.node, coming.client_id)) is not coming or coming.complete:
+            return
+        lost = unsure - coming.without - {coming.node}
+        shuts = coming.gate is not None and bool(coming.gate.filters) and self._untouched(coming)
+        if lost and shuts and self._gates.speaks(coming.node):
+            self._goes_on(coming)
+            self._ready(coming, lost)
+        else:
+            self._complete(coming, True)
+
+    def _untouched(self, coming: Coming) -> bool:
+        """Whether the session here was made of it, and its client has not been here yet."""
+        session = self._router.sessions.get(coming.client_id)
+        return session is not None and session is coming.fresh and session.outbox is None and not session.inflight
 
     def _complete(self, coming: Coming, tells: bool) -> None:
         """All has come: put its messages into the session. `tells`: the node hears when they are kept."""
@@ -226,7 +251,7 @@ class Taker:
             if shut and session is coming.fresh and session is not None:
                 drop_waiting(session, shut)
         if session is not None:
-            if session is coming.fresh and session.outbox is None and not session.inflight:
+            if self._untouched(coming):
                 # What waits on disk alone already stays before the rest.
                 came = [] if session.queue.disk is not None else session.queue.take_all()
                 session.offered -= len(came)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import pytest
 
@@ -190,6 +191,49 @@ async def test_the_mark_may_come_before_the_rest_of_the_session(start: Start, qo
     hears = await coming
     await said(says, (7,), qos)
     assert await numbers(hears, 7) == [*range(1, 8)]
+    await over(nodes)
+
+
+@pytest.mark.parametrize("lost", [("ac",), ("bc", "ac"), ("ac", "bc"), ()], ids="-".join)
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_a_node_may_be_lost_when_all_know_where_the_session_is(
+    start: Start, qos: int, lost: tuple[str, ...]
+) -> None:
+    """What it has published since then has come to the old node, and not to the new one yet. Or it takes too long."""
+    nodes = await start("a", "b", "c", mesh=SETTINGS)
+    await nodes.join("a", "other", ("x/#", 2))
+    (await subscribed(nodes, "x/#")).abort()
+    says = await nodes.join("c", "says")
+    giver = nodes.meshes["b"].ownership.giver
+    session = nodes.brokers["b"].router.sessions["hears"]
+    ready, known = giver.ready, asyncio.Event()
+
+    def hears_ready(node: str, client_id: str, time: int, without: list[str]) -> None:
+        assert without == []
+        giver.ready = ready  # type: ignore[method-assign]
+        nodes.mesh.hold("c", "a")
+        publishing.append(asyncio.create_task(said(says, (1, 2, 3), qos)))
+        giving.append(partial(ready, node, client_id, time, without))
+        known.set()
+
+    giving: list[Callable[[], None]] = []
+    publishing: list[asyncio.Task[None]] = []
+    giver.ready = hears_ready  # type: ignore[method-assign]
+    coming = asyncio.create_task(comes(nodes, "a"))
+    await known.wait()
+    await until(session.queued)
+    giving[0]()
+    await nodes.mesh.settle()
+    for pair in lost:
+        nodes.mesh.cut(*pair)
+    hears = await coming
+    nodes.mesh.release("c", "a")
+    for pair in lost[::-1]:
+        await until(lambda: not connected(nodes, pair))  # noqa: B023
+        await join(nodes, pair)
+    await publishing[0]
+    await said(says, (4,), qos)
+    assert await numbers(hears, 4) == [1, 2, 3, 4]
     await over(nodes)
 
 
