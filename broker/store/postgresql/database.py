@@ -119,6 +119,13 @@ class Database:
             )
         return self._connection
 
+    def begun(self) -> Any:
+        """The connection that is in a transaction. Raises ConnectionError: it is not, and a new one would not be."""
+        connection = self._connection
+        if connection is None or connection.is_closed() or not connection.is_in_transaction():
+            raise ConnectionError("the connection was lost in the middle of a transaction")
+        return connection
+
     def drop(self) -> None:
         """Whatever became of the connection: it goes."""
         connection, self._connection = self._connection, None
@@ -209,8 +216,7 @@ class Database:
 
     async def commit(self) -> None:
         """End the transaction of a group. An error: nobody knows how it came out, but `claim` finds out."""
-        connection = await self.connection()
-        if await connection.execute("COMMIT") != "COMMIT":
+        if await self.begun().execute("COMMIT") != "COMMIT":
             raise ConnectionError("the transaction was rolled back")
         self.group += 1
         self._renew()

@@ -113,8 +113,8 @@ async def _migrate(database: Database) -> None:
     version = await _version(database)
     if version == schema.VERSION:
         return
-    connection = await database.connection()
     await database.hold()
+    connection = database.begun()
     for each in range(version, schema.VERSION):
         await connection.execute(schema.MIGRATIONS[each])
     await connection.execute("UPDATE canopy_store SET version = $1", schema.VERSION)

@@ -47,7 +47,7 @@ async def remove(database: Database) -> None:
             [[count]] = await database.fetch(statement)
             if count:
                 raise StoreError(f"{database.place} is not removed: {count} {what} are in it")
-        connection = await database.connection()
+        connection = database.begun()
         await connection.execute(f"DROP TABLE {', '.join(TABLES)}")
         await connection.execute("COMMIT")
         # Unless it is not this user's, or something else is in it.

@@ -50,7 +50,7 @@ class Sweep:
         """Remove some; False: there is nothing left. Raises what asyncpg raises; then the round begins again."""
         try:
             await self._database.hold()
-            connection = await self._database.connection()
+            connection = self._database.begun()
             if self._last is None:
                 self._last = await connection.fetchval(LAST)
                 self._phase = self._number = 0

@@ -111,7 +111,7 @@ async def write(database: Database, batch: Batch, principal: Callable[[Principal
     """
     if not await database.claim():
         return
-    connection = await database.connection()
+    connection = database.begun()
     for adopted in batch.adopted:
         await move(connection, adopted, database.lease_timeout)
     if not batch.empty():

@@ -39,6 +39,18 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(committing, "LAST_RETRY", 0.05)
 
 
+async def test_a_connection_that_is_lost_within_a_transaction_is_not_replaced_there(name: str) -> None:
+    """A COMMIT on a new connection would succeed, with nothing of the group in it."""
+    store = await opened(name, lease_timeout=3_600.0)
+    database = store._database
+    assert await database.claim()
+    (await database.connection()).terminate()
+    with pytest.raises(ConnectionError):
+        await database.commit()
+    assert database.group == 0
+    await store.close()
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_commit_whose_outcome_nobody_heard(name: str, proxy: Proxy, when: str) -> None:
     """The connection breaks with the COMMIT on its way, or with its answer: the group is there, and once."""
