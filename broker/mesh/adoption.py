@@ -162,6 +162,7 @@ class Adoption:
                         told = True
                         self._log.warning("node is dead", node=store.node, sessions=estate.count)
                     while estate.sessions:
+                        await estate.prepare(PIECE)
                         if store.node in self._bus.nodes():
                             return
                         came = self._put(estate)

@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from broker.core.persistence.journal import BroadcastRecord, SessionRecord
+from broker.core.persistence.journal import BroadcastRecord, DeliveryRecord, SessionRecord
 from broker.core.persistence.pages import Page
+from broker.core.queues.delivery import QUEUED
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,27 @@ class Abandoned:
     """Whether a node has begun to take the sessions out, since its own broker had it."""
     held: bool = False
     """Whether a node does so now."""
+
+
+def cost(record: SessionRecord) -> int:
+    """What a session counts for in a turn: itself, subscriptions, messages in memory, pages."""
+    return 1 + len(record.subscriptions) + len(record.deliveries) + len(record.pages)
+
+
+def in_order(deliveries: list[DeliveryRecord], pages: list[Page]) -> list[tuple[list[DeliveryRecord], Page | None]]:
+    """What is in flight and what waits, up to each page and behind the last one."""
+    if not pages:
+        return [(deliveries, None)]
+    found: list[tuple[list[DeliveryRecord], Page | None]] = []
+    waiting = deque(kept for kept in deliveries if kept.state == QUEUED)
+    before = [kept for kept in deliveries if kept.state != QUEUED]
+    for page in pages:
+        while waiting and waiting[0].number < page.first:
+            before.append(waiting.popleft())
+        found.append((before, page))
+        before = []
+    found.append(([*waiting], None))
+    return found
 
 
 class Estate(ABC):
@@ -56,6 +78,18 @@ class Estate(ABC):
     async def more(self) -> bool:
         """Read the next of the sessions that are there, some at a time. False: these were all; the next call begins
         with the first again. Raises StoreError."""
+
+    @abstractmethod
+    async def prepare(self, most: int) -> None:
+        """Copy what waits on disk alone of the next sessions: so many, with subscriptions, messages and pages, about.
+
+        It takes as long as there is much of it, and holds up nobody who waits for what the broker writes. Raises
+        StoreError.
+        """
+
+    @abstractmethod
+    def place(self, number: int, page: Page | None) -> None:
+        """The next deliveries of a session have their place before a page; None: behind all of them."""
 
     @abstractmethod
     def page(self, number: int, client_id: str, page: Page) -> Page:

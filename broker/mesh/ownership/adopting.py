@@ -11,16 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 from broker.core.counters import SESSION_ENDED
-from broker.core.persistence.journal import DeliveryRecord, SessionRecord
+from broker.core.persistence.journal import SessionRecord
 from broker.core.persistence.late import deliver_late
 from broker.core.persistence.pages import Page
 from broker.core.persistence.restore import admit, append, append_page, subscribe
-from broker.core.queues.delivery import QUEUED
 from broker.core.queues.message import Message
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.mesh.ownership.merging import is_of, waiting_again
-from broker.store.adoptions import Estate
+from broker.store.adoptions import Estate, cost, in_order
 
 
 class Adopter:
@@ -62,7 +61,7 @@ class Adopter:
                 estate.sessions.rotate(-1)
                 continue
             estate.sessions.popleft()
-            most -= 1 + len(record.subscriptions) + len(record.deliveries) + len(record.pages)
+            most -= cost(record)
             self._put(estate, number, record, fresh)
             estate.took(number)
             came.append(record.client_id)
@@ -97,8 +96,10 @@ class Adopter:
             self.dropped += len(record.deliveries) + sum(int(page.messages) for page in record.pages)
             self._tell_dropped(estate, record, dropped)
             return
-        for run, page in _in_order(deliveries, record.pages):
-            self.dropped += append(router, session, run, estate.read_at)
+        for run, page in in_order(deliveries, record.pages):
+            estate.place(number, page)
+            if run or page is None:
+                self.dropped += append(router, session, run, estate.read_at)
             if page is not None:
                 self._page(estate, number, session, page)
         for broadcast in estate.broadcasts:
@@ -129,15 +130,3 @@ class Adopter:
                 node=estate.node,
                 messages=self.dropped - before,
             )
-
-
-def _in_order(deliveries: list[DeliveryRecord], pages: list[Page]) -> list[tuple[list[DeliveryRecord], Page | None]]:
-    """What is in flight and what waits, up to each page and behind the last one."""
-    found: list[tuple[list[DeliveryRecord], Page | None]] = []
-    left = deliveries
-    for page in pages:
-        before = [kept for kept in left if kept.state != QUEUED or kept.number < page.first]
-        left = [kept for kept in left if kept.state == QUEUED and kept.number >= page.first]
-        found.append((before, page))
-    found.append((left, None))
-    return found

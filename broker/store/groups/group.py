@@ -28,6 +28,9 @@ BROADCAST_COLUMNS: Final = 8
 wait for an absent client: queued, with a message of their own and nothing special. Number, session, QoS, topic,
 payload, QoS of the publish, properties, publisher, expiry, size."""
 
+ROW_BYTES: Final = 100
+"""What a row of a session or a subscription counts for in a group, or one of a session that has had a message."""
+
 UNSET: Final = -1e300
 """A time that is none. A number, so that it stands in its object without one of its own."""
 
@@ -59,6 +62,19 @@ class Kept:
         self.received: dict[int, int] | None = None
         # Whether any identifier has ever had a number.
         self.numbered = False
+
+    def end(self) -> i64:
+        """The session is over: by how many bytes the open group shrinks."""
+        self.gone = True
+        size: i64 = ROW_BYTES if self.changed else 0
+        if self.subscriptions is not None:
+            for topic_filter, row in self.subscriptions.items():
+                if row is not None:
+                    size += ROW_BYTES + len(topic_filter)
+        self.will = None
+        self.subscriptions = None
+        self.received = None
+        return size
 
     def begin(self, packet_id: int, number: int) -> None:
         """A QoS 2 publish begins; one whose identifier was to go stands in the file."""
@@ -164,7 +180,8 @@ class Adopted:
     """What the group takes out of another broker's store: the sessions that go there, and their pages on disk.
 
     Pages one behind the other: the session there, the session here, the first and the last number there, the first
-    number here. `bytes`: of their messages.
+    number here. `bytes`: of their messages. `copied`: those that are here already in a transaction that is open on the
+    connection `begun`, and that the group is to end; whoever writes it takes that, once.
     """
 
     def __init__(self, source: str, epoch: int) -> None:
@@ -173,6 +190,8 @@ class Adopted:
         self.epoch = epoch
         self.sessions: list[int] = []
         self.pages: list[tuple[int, int, int, int, int]] = []
+        self.copied: list[tuple[int, int, int, int, int]] = []
+        self.begun: object = None
         self.bytes: i64 = 0
 
 

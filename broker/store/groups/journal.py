@@ -23,6 +23,7 @@ from broker.core.queues.message import Message
 from broker.core.topics.subscription import Subscription
 from broker.store.base import Times
 from broker.store.groups.group import (
+    ROW_BYTES,
     UNSET,
     Batch,
     Change,
@@ -36,9 +37,6 @@ from broker.store.groups.group import (
 )
 from broker.store.groups.notes import AdoptionNotes, BroadcastNotes, RetainedNotes
 from broker.store.groups.shell import Shell
-
-ROW_BYTES: Final = 100
-"""What a row of a session or a subscription counts for in a group, or one of a session that has had a message."""
 
 ENDED_ROWS: Final = 1_024
 """Deliveries of ended sessions that stay in the open group; more of them go when they are half of all."""
@@ -127,10 +125,13 @@ class GroupJournal(Journal):
     def session_kept(self, client_id: str, principal: Principal, expiry_interval: int, disconnected_at: float) -> None:
         kept = self.kept.get(client_id)
         if kept is None:
-            self._session += 1
-            kept = Kept(self._session, client_id, principal)
+            number: i64 = self.adoptions.number_of(client_id)
+            if number == 0:
+                self._session += 1
+                number = self._session
+            kept = Kept(number, client_id, principal)
             self.kept[client_id] = kept
-            self.broadcasts.came_later(self._session)
+            self.broadcasts.came_later(kept.id)
         kept.principal = principal
         kept.expiry_interval = expiry_interval
         kept.disconnected_at = self._times.lasting(disconnected_at) if disconnected_at != 0.0 else UNSET
@@ -144,21 +145,12 @@ class GroupJournal(Journal):
 
     def session_gone(self, client_id: str) -> None:
         kept = self.kept.pop(client_id)
-        kept.gone = True
         if kept.id <= self._sessions_before:
             self._gone.append(kept.id)
         self._read_back.pop(kept.id, None)
         # Sessions that come and go while the disk fails leave nothing here.
         self._touched.pop(kept.id, None)
-        if kept.changed:
-            self._size -= ROW_BYTES
-        if kept.subscriptions is not None:
-            for topic_filter, row in kept.subscriptions.items():
-                if row is not None:
-                    self._size -= ROW_BYTES + len(topic_filter)
-        kept.will = None
-        kept.subscriptions = None
-        kept.received = None
+        self._size -= kept.end()
         self._ended_rows += kept.rows
         if self._ended_rows > ENDED_ROWS and self._ended_rows * 2 > len(self._rows):
             self._forget_ended()
@@ -223,12 +215,16 @@ class GroupJournal(Journal):
         self._add(client_id, delivery)
 
     def _add(self, client_id: str, delivery: Delivery) -> Row:
-        self._number += 1
-        delivery.record = self._number
+        number: i64 = self._number + 1
+        if self.adoptions.places > 0:
+            number = self.adoptions.take_place()
+        else:
+            self._number = number
+        delivery.record = number
         kept = self.kept[client_id]
         kept.rows += 1
         row = Row(kept, delivery, self._commits.told + 1)
-        self._rows[self._number] = row
+        self._rows[number] = row
         if delivery.qos == 1 and kept.disconnected_at == UNSET:
             # Its client may acknowledge it before it is written.
             self._count(delivery.message.size())
@@ -237,6 +233,7 @@ class GroupJournal(Journal):
         return row
 
     def paged(self, client_id: str, delivery: Delivery) -> None:
+        self.adoptions.unexpect(client_id)  # what would come behind it has lower numbers
         row = self._add(client_id, delivery)
         row.size = delivery.message.size()
         self._bind(row.note)
@@ -393,6 +390,16 @@ class GroupJournal(Journal):
     def retained_cleared(self, topic: str) -> None:
         self._size -= self._retained.put(topic, None)
         self._note(0)
+
+    def expect(self, client_id: str, numbers: int) -> tuple[int, int]:
+        """A session is to come out of another store (`adoptions`), with so many deliveries: its number here, and the
+        first of theirs."""
+        kept = self.kept.get(client_id)
+        if kept is None:
+            self._session += 1
+        self.adoptions.expected[client_id] = self._session if kept is None else 0
+        self._number += numbers
+        return self._session if kept is None else kept.id, self._number - numbers + 1
 
     def adopting(self, numbers: int) -> int:
         """Something of `adoptions` is to be written. It takes so many numbers of deliveries: the first of them."""

@@ -14,14 +14,16 @@ from functools import partial
 from typing import Any, Final
 
 from broker.core.connection.connect.handshake import RESERVED
+from broker.core.persistence.journal import SessionRecord
 from broker.core.persistence.pages import Page
 from broker.core.routing.remote.loop_detection import FROM_NODE
-from broker.store.adoptions import Abandoned, Adoptions, Estate
+from broker.store.adoptions import Abandoned, Adoptions, Estate, cost
 from broker.store.base import StoreError, Times
 from broker.store.groups.committing import Groups
 from broker.store.groups.group import Adopted
 from broker.store.groups.principals import Principals
 from broker.store.groups.records import Damaged
+from broker.store.postgresql.copying import Copies, Range, copy, quoted
 from broker.store.postgresql.database import FAILURES, Database, Replaced
 from broker.store.postgresql.pieces import Pieces
 from broker.store.postgresql.schema import VERSION
@@ -59,19 +61,6 @@ KNOWN: Final = "SELECT version FROM canopy_store"
 HOLD: Final = (
     "UPDATE {0}.owner SET lease_until = clock_timestamp() + $2 * interval '1 second' WHERE epoch = $1 RETURNING epoch"
 )
-PAGE: Final = (
-    "INSERT INTO delivery SELECT $5 - 1 + row_number() OVER (ORDER BY number), $2, NULL, 0, 0, 0, delivery.qos,"
-    " delivery.retain, identifiers, share,"
-    " CASE WHEN message IS NULL THEN delivery.topic ELSE message.topic END,"
-    " CASE WHEN message IS NULL THEN delivery.payload ELSE message.payload END,"
-    " CASE WHEN message IS NULL THEN publish_qos ELSE message.qos END,"
-    " CASE WHEN message IS NULL THEN publish_retain ELSE message.retain END,"
-    " CASE WHEN message IS NULL THEN delivery.properties ELSE message.properties END,"
-    " CASE WHEN message IS NULL THEN delivery.publisher ELSE message.publisher END,"
-    " CASE WHEN message IS NULL THEN delivery.expires_at ELSE message.expires_at END, size"
-    " FROM {0}.delivery LEFT JOIN {0}.message ON message.id = delivery.message"
-    " WHERE size IS NOT NULL AND state = 0 AND session = $1 AND number BETWEEN $3 AND $4"
-).replace("WHEN message IS NULL", "WHEN delivery.message IS NULL")
 GONE: Final = (
     "WITH gone AS (DELETE FROM {0}.session WHERE id = ANY($1::bigint[]) RETURNING id),"
     " back AS (DELETE FROM {0}.read_back WHERE session = ANY($1::bigint[]))"
@@ -83,30 +72,40 @@ CLIENTLESS: Final = [f"{each}%" for each in RESERVED]
 """The names of sessions that are no client's, as patterns."""
 
 
-def quoted(name: str) -> str:
-    """A name as it stands in a statement."""
-    return '"' + name.replace('"', '""') + '"'
+async def move(connection: Any, adopted: Adopted, lease: float, copied: bool = False) -> None:
+    """Take sessions out of another schema, within the transaction that writes them here. Raises Replaced.
 
-
-async def move(connection: Any, adopted: Adopted, lease: float) -> None:
-    """Take sessions out of another schema, within the transaction that writes them here. Raises Replaced."""
+    `copied`: the transaction has what was copied before.
+    """
     source = quoted(adopted.source)
     if await connection.fetchval(HOLD.format(source), adopted.epoch, lease) is None:
         raise Replaced(
             f"schema {adopted.source} was taken by another broker while its sessions came here: this broker has to "
             "begin anew"
         )
-    for page in adopted.pages:
-        await connection.execute(PAGE.format(source), *page)
+    await copy(connection, adopted.source, adopted.pages if copied else [*adopted.copied, *adopted.pages])
     await connection.execute(GONE.format(source), adopted.sessions)
 
 
-class PostgresEstate(Estate):
-    """A schema that this broker holds besides its own, over a connection of its own."""
+def _add(ranges: list[Range], last: tuple[int, int], added: Range) -> None:
+    """Have a page be moved, too. `last`: the session there, and the last number here, of the page before."""
+    number, known, _, last_number, first = added
+    if ranges and last == (number, first - 1):
+        # Nothing stands between the two, there or here: one statement for both.
+        ranges[-1] = (number, known, ranges[-1][2], last_number, ranges[-1][4])
+    else:
+        ranges.append(added)
 
-    def __init__(self, database: Database, groups: Groups, node: str, read_at: float, pieces: Pieces) -> None:
+
+class PostgresEstate(Estate):
+    """A schema that this broker holds besides its own, over a connection of its own. `own`: its own."""
+
+    def __init__(
+        self, database: Database, own: Database, groups: Groups, node: str, read_at: float, pieces: Pieces
+    ) -> None:
         super().__init__(node, read_at)
         self._database = database
+        self._copies = Copies(own, database, groups.journal)
         self._pieces = pieces
         self._groups = groups
         self._notes = groups.journal.adoptions
@@ -132,21 +131,39 @@ class PostgresEstate(Estate):
         self.sessions.extend(loaded.sessions.items())
         return True
 
+    async def prepare(self, most: int) -> None:
+        chosen: list[tuple[int, SessionRecord]] = []
+        for number, record in self.sessions:
+            chosen.append((number, record))
+            most -= cost(record)
+            if most <= 0:
+                break
+        try:
+            await self._copies.make(chosen)
+        except FAILURES as error:
+            raise StoreError(self._database.told(error)) from error
+
+    def place(self, number: int, page: Page | None) -> None:
+        self._copies.place(number, page)
+
     def page(self, number: int, client_id: str, page: Page) -> Page:
         journal = self._groups.journal
-        first = journal.adopting(page.messages)
-        known = journal.kept[client_id].id
+        known = int(journal.kept[client_id].id)
         adopted = self._of()
         adopted.bytes += page.bytes
-        last = (number, known, page.first, page.last, first)
-        if adopted.pages and self._last_page == (number, first - 1):
-            # Nothing stands between the two, there or here: one statement for both.
-            last = (number, known, adopted.pages[-1][2], page.last, adopted.pages.pop()[4])
-        adopted.pages.append(last)
+        copied = self._copies.of(number)
+        if copied is None:
+            first = journal.adopting(page.messages)
+            _add(adopted.pages, self._last_page, (number, known, page.first, page.last, first))
+        else:
+            first = sum(copied.places[page.first])
+            copied.pages -= 1
+            _add(adopted.copied, self._last_page, (number, known, page.first, page.last, first))
         self._last_page = (number, first + page.messages - 1)
         return Page(first, first + page.messages - 1, page.messages, page.bytes)
 
     def took(self, number: int) -> None:
+        self._copies.place(number, None)
         self._of().sessions.append(number)
         self._groups.journal.adopting(0)
 
@@ -154,6 +171,9 @@ class PostgresEstate(Estate):
         return self._notes.of(self._database.name, self._database.epoch)
 
     def end(self) -> None:
+        begun = self._copies.take()
+        if begun is not None:
+            self._of().begun = begun
         self._groups.end()
 
     async def kept(self) -> None:
@@ -164,6 +184,7 @@ class PostgresEstate(Estate):
 
     async def close(self) -> None:
         """What the sessions left there is removed first, as far as that goes."""
+        self._copies.drop()
         try:
             if not (await self._database.fetch(COUNT, CLIENTLESS))[0][0]:
                 await self._sweep()
@@ -247,7 +268,7 @@ class PostgresAdoptions(Adoptions):
                 await database.disconnect()
                 return None
             pieces = Pieces(database, self._times.now(), self._principals, self._page, mine)
-            estate = PostgresEstate(database, self._groups, store.node, self._times.broker(), pieces)
+            estate = PostgresEstate(database, self._database, self._groups, store.node, self._times.broker(), pieces)
             await estate.begin()
         except BaseException as error:
             database.drop()

@@ -9,8 +9,8 @@ commit whose outcome nobody heard, the number of the group tells.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -126,6 +126,25 @@ class Database:
             raise ConnectionError("the connection was lost in the middle of a transaction")
         return connection
 
+    def detach(self) -> Any:
+        """The connection: it is another's from now on."""
+        connection, self._connection = self._connection, None
+        return connection
+
+    @asynccontextmanager
+    async def over(self, connection: Any) -> AsyncIterator[None]:
+        """Write a group over another connection, on which its transaction has begun, and which ends then."""
+        own, self._connection = self._connection, connection
+        try:
+            yield
+        except BaseException:
+            connection.terminate()
+            raise
+        finally:
+            self._connection = own
+        with suppress(*FAILURES):
+            await connection.close(timeout=self.timeout)
+
     def drop(self) -> None:
         """Whatever became of the connection: it goes."""
         connection, self._connection = self._connection, None
@@ -189,15 +208,18 @@ class Database:
         """Say which mesh this broker is in, if any, now that the tables are of the present version."""
         await self.fetch(OWN, self.epoch, mesh)
 
-    async def claim(self) -> bool:
+    async def claim(self, begun: bool = False) -> bool:
         """Begin the transaction of the next group. False: it is written already, and nothing is left to do.
+
+        `begun`: a part of it is in the transaction that the connection is in (`over`).
 
         Raises:
             Replaced: another broker has the tables.
             Behind: groups before are missing.
         """
-        connection = await self.connection()
-        await connection.execute("BEGIN")
+        connection = self.begun() if begun else await self.connection()
+        if not begun:
+            await connection.execute("BEGIN")
         if await connection.fetchval(CLAIM, self.epoch, self.group, self.lease_timeout) is not None:
             return True
         await connection.execute("ROLLBACK")

@@ -31,6 +31,12 @@ class Store(Estate):
     async def more(self) -> bool:
         raise AssertionError
 
+    async def prepare(self, most: int) -> None:
+        raise AssertionError(most)
+
+    def place(self, number: int, page: Page | None) -> None:
+        """Nothing waits on disk alone."""
+
     def page(self, number: int, client_id: str, page: Page) -> Page:
         raise AssertionError(number, client_id, page)
 

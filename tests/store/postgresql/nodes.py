@@ -88,6 +88,7 @@ class Node:
     async def put(self, estate: Estate) -> None:
         """All of it."""
         while estate.sessions or await estate.more():
+            await estate.prepare(1)
             self.adopter.adopt(estate, 1)
         self.broker.after_batch()
 

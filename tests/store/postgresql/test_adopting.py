@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -36,13 +37,18 @@ async def test_everything_that_a_session_has_comes(start: Start) -> None:
     await hold(node, *flight)
 
 
-async def test_pages_one_behind_the_other_go_by_one_statement(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many there are; what waits in memory between them keeps its place."""
+@pytest.mark.parametrize("copied", [False, True])
+async def test_pages_one_behind_the_other_go_by_one_statement(
+    start: Start, monkeypatch: pytest.MonkeyPatch, copied: bool
+) -> None:
+    """However many there are, whether they are copied before or not; what waits in memory between them keeps its
+    place, also for a broker that is started anew."""
     moved: list[Adopted] = []
 
-    async def move(connection: Any, adopted: Adopted, lease: float) -> None:
+    async def move(connection: Any, adopted: Adopted, lease: float, begun: bool) -> None:
         moved.append(adopted)
-        await adopting.move(connection, adopted, lease)
+        assert begun is copied
+        await adopting.move(connection, adopted, lease, begun)
 
     monkeypatch.setattr(writing, "move", move)
     dead, node = await start(), await start()
@@ -61,12 +67,17 @@ async def test_pages_one_behind_the_other_go_by_one_statement(start: Start, monk
     estate = await node.take(dead)
     assert await estate.more()
     assert sum(len(record.pages) for _, record in estate.sessions) == 17
+    if copied:
+        await estate.prepare(1_000)
     assert len(node.adopter.adopt(estate, 1_000)) == 3
     await node.put(estate)
     await estate.kept()
     await estate.close()
-    assert [len(each.pages) for each in moved] == [3]
+    assert [(len(each.copied), len(each.pages)) for each in moved] == [(3, 0) if copied else (0, 3)]
     assert moved[0].bytes > 0
+    await node.die()
+    await node.expire()
+    node = await start(node.name)
     for client_id in ("c", "d"):
         peer = await node.peer(client_id, present=True)
         assert [int((await peer.message()).payload) for _ in range(20)] == [*range(20)]
@@ -119,9 +130,12 @@ STATEMENTS = (
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("copied", [False, True])
 @pytest.mark.parametrize("arrives", [False, True], ids=["lost", "arrives"])
 @pytest.mark.parametrize("statement", STATEMENTS)
-async def test_the_one_that_takes_them_dies(start: Start, proxy: Proxy, statement: str, arrives: bool) -> None:
+async def test_the_one_that_takes_them_dies(
+    start: Start, proxy: Proxy, statement: str, arrives: bool, copied: bool
+) -> None:
     """At each statement of the transaction, before it gets there or behind it: another one finds each session once."""
     dead = await start()
     node = await start(url=await proxy.start())
@@ -135,8 +149,12 @@ async def test_the_one_that_takes_them_dies(start: Start, proxy: Proxy, statemen
         proxy.before = statement.format(dead=dead.name).encode()
     proxy.open = False
     assert await estate.more()
-    # Some sessions in a group of their own, as in one turn.
-    node.adopter.adopt(estate, 10_000)
+    if copied:
+        with suppress(StoreError):
+            await estate.prepare(10_000)
+    if not proxy.lost:
+        # Some sessions in a group of their own, as in one turn.
+        node.adopter.adopt(estate, 10_000)
     await until(lambda: proxy.lost)
     await node.die()
     proxy.cut()

@@ -7,14 +7,14 @@ import asyncio
 import pytest
 
 from broker.store import StoreError
-from broker.store.postgresql import pieces, reading
+from broker.store.postgresql import copying, pieces, reading
 from tests.store.postgresql.nodes import Start, fill, hold
 from tests.store.postgresql.place import ask
 
 
 async def test_it_is_read_a_few_rows_at_a_time(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever a statement ends, what is behind it follows."""
-    for module, name in ((pieces, "TURN"), (reading, "TURN"), (pieces, "INDEXED")):
+    for module, name in ((pieces, "TURN"), (reading, "TURN"), (pieces, "INDEXED"), (copying, "COPIED")):
         monkeypatch.setattr(module, name, 2)
     dead, node = await start(), await start()
     flight = await fill(dead)
