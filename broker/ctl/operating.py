@@ -36,8 +36,9 @@ NODES: Final[Columns] = {
     "state": lambda of: of["state"],
     "for": lambda of: f"{of['down']:.0f} s" if of["down"] else "",
     "filters": lambda of: of["filters"],
-    "behind": lambda of: of["behind"],
-    "retained": lambda of: "synchronized" if of["synchronized"] else "synchronizing",
+    # Of one that is gone there is nothing to say.
+    "behind": lambda of: "" if of["state"] == "gone" else of["behind"],
+    "retained": lambda of: "" if of["state"] == "gone" else "synchronized" if of["synchronized"] else "synchronizing",
     "waiting": lambda of: of["waiting"],
     "bytes": lambda of: of["waiting_bytes"],
     "dropped": lambda of: of["dropped"],
@@ -126,6 +127,8 @@ def mesh(context: typer.Context) -> None:
         facts(context, {MESH.get(name, name): value for name, value in told.items() if name != "nodes"})
         if told["nodes"]:
             table(NODES, told["nodes"])
+        else:
+            typer.echo("no other node has joined")
     if any(node["state"] != "connected" for node in told["nodes"]):
         raise typer.Exit(SOME)
 

@@ -72,6 +72,14 @@ async def test_the_other_nodes_are_shown(api: Api, broker: Broker, joined: tuple
     peer.abort()
 
 
+@pytest.mark.usefixtures("joined")
+async def test_no_other_node(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker.mesh, "links", {})
+    run = await ctl(broker, "mesh")
+    assert run.exit_code == 0, run.output
+    assert run.stdout.splitlines()[-1] == "no other node has joined"
+
+
 async def test_a_node_that_is_gone_is_shown_with_what_waits_for_it(
     api: Api, broker: Broker, joined: tuple[Broker, MemoryMesh]
 ) -> None:
@@ -86,7 +94,8 @@ async def test_a_node_that_is_gone_is_shown_with_what_waits_for_it(
     assert node["down"] > 0.0
     run = await ctl(broker, "mesh")
     assert run.exit_code == 3
-    assert run.stdout.splitlines()[-1].split()[:4] == ["b", "gone", "0", "s"]
+    # How much it has of what is wanted and retained here is not known.
+    assert run.stdout.splitlines()[-1].split()[:7] == ["b", "gone", "0", "s", "1", "1", str(node["waiting_bytes"])]
     for peer in (here, there):
         peer.abort()
 
