@@ -83,6 +83,7 @@ class Mesh(NodeListener):
         )
         store = server.router.retained_store
         self.retained = Replicas(bus, store, terms, server.loop.time, time.time, self.turn_soon)
+        self.retained.clock_differs = self._clock_differs
         principals = Principals(rules)
         # One must not be more than may wait for a node.
         largest = min(LARGEST_WILL, settings.queue_bytes // 4)
@@ -223,6 +224,9 @@ class Mesh(NodeListener):
         """For how many seconds each other node has taken nothing; 0.0: it is connected."""
         now = self._loop.time()
         return {name: 0.0 if link.connected else now - link.down_since for name, link in self.links.items()}
+
+    def _clock_differs(self, node: str, ahead: float) -> None:
+        self.server.log.warning("clock differs", node=node, ahead=ahead)
 
     def counted(self) -> tuple[int, int]:
         """How many connections there are with other nodes, and how many sessions of theirs."""

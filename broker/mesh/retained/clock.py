@@ -71,10 +71,16 @@ class HybridClock:
             self._last = stamp[0]
         return True
 
-    def heard(self, node: str, milliseconds: int) -> None:
-        """Another node has said what its clock shows now."""
-        self._ahead[node] = milliseconds - self.milliseconds()
+    def heard(self, node: str, milliseconds: int) -> float:
+        """Another node has said what its clock shows now.
+
+        Returns by how many seconds it is ahead of this one (negative: behind), if that is news and more than
+        `max_ahead`; else 0.0.
+        """
+        before = self._ahead.get(node, 0)
+        ahead = self._ahead[node] = milliseconds - self.milliseconds()
         self._find_shift()
+        return ahead / 1_000 if abs(ahead) > self._max_ahead >= abs(before) else 0.0
 
     def forget(self, node: str) -> None:
         """A node is gone, and its clock with it."""

@@ -129,6 +129,9 @@ class Replicas(Room):
         self.stamps = Stamps(terms.tombstone_bytes)
         self.overwritten: Callable[[str], None] | None = None
         """Who is told of each topic that another node wrote, when that holds here; it has to be brief."""
+        self.clock_differs: Callable[[str, float], None] | None = None
+        """Who is told of a node whose clock is more than `max_clock_ahead` ahead of this one's, or behind, by how many
+        seconds; once, until it is right again, or joins again."""
         self._bus = bus
         self._store = store
         self._terms = terms
@@ -204,7 +207,9 @@ class Replicas(Room):
                 raise ProtocolFault("it has taken retained messages that were not sent")
         elif kind == DIGEST:
             milliseconds, peer.sums = read_digest(data)
-            self.clock.heard(node, milliseconds)
+            ahead = self.clock.heard(node, milliseconds)
+            if ahead and self.clock_differs is not None:
+                self.clock_differs(node, ahead)
         elif kind == DIFFERENT:
             if peer.phase != ASKING or not peer.asked:
                 raise ProtocolFault("it has compared retained messages unasked")

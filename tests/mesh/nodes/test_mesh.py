@@ -6,9 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.core.connection.answers import MOST_WAITING
 from broker.core.queues.message import Message
+from broker.mesh.retained.wire import digest_message
 from tests.e2e import wire
 from tests.e2e.wire import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, Peer
 from tests.mesh.brokers import Nodes, Start
@@ -29,6 +31,17 @@ async def test_a_message_reaches_a_subscriber_of_another_node(start: Start, qos:
     for number in range(3):
         message = await hears.message()
         assert (message.topic, message.payload, message.qos) == ("x/y", b"%d" % number, qos)
+
+
+async def test_the_log_names_a_node_whose_clock_differs(start: Start) -> None:
+    with capture_logs() as lines:
+        retained = (await start("a", "b")).meshes["a"].retained
+        await until(lambda: retained.ready_with("b"))
+        for ahead in (59_000, 120_000, 120_000):
+            now = retained.clock.milliseconds()
+            retained.received("b", digest_message(now + ahead, retained.stamps.sums))
+    (line,) = [line for line in lines if line["event"] == "clock differs"]
+    assert (line["node"], round(line["ahead"])) == ("b", 120)
 
 
 async def test_who_meets_the_others_waits_for_what_they_want_and_no_longer_than_set(start: Start) -> None:

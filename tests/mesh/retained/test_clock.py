@@ -98,3 +98,13 @@ def test_clocks_that_differ_by_less_are_left_alone() -> None:
     clock = made(Wall(1_000_000.0))
     clock.heard("b", 1_000_030_000)
     assert clock.shift == 0
+
+
+def test_a_clock_that_is_wrong_is_news_once() -> None:
+    clock = made(Wall(1_000_000.0))
+    # 60 s is what may be.
+    assert [clock.heard("b", 1_000_000_000 + ahead) for ahead in (60_000, 60_001, 90_000)] == [0.0, 60.001, 0.0]
+    # It is set right, and then wrong the other way.
+    assert [clock.heard("b", 1_000_000_000 - behind) for behind in (500, 61_000, 61_000)] == [0.0, -61.0, 0.0]
+    clock.forget("b")
+    assert clock.heard("b", 1_000_061_000) == 61.0
