@@ -444,7 +444,7 @@ class _Answer(Waiter):
     def __init__(self, waiting: Confirmed) -> None:
         self._waiting = waiting
 
-    def told(self, everywhere: bool) -> None:
+    def confirmed(self, everywhere: bool) -> None:
         """They do, or it has waited long enough."""
         del everywhere
         self._waiting.confirmed()

@@ -99,5 +99,5 @@ class _Settled(Waiter):
         self._shell = shell
         self._called = call
 
-    def told(self, everywhere: bool) -> None:
+    def confirmed(self, everywhere: bool) -> None:
         self._shell.settled(self._called, everywhere)

@@ -104,8 +104,8 @@ def status(mesh: Mesh) -> MeshStatus:
     return MeshStatus(
         mesh=mesh.settings.name,
         node=mesh.bus.node,
-        declared=interest.told.count,
-        left_out=interest.told.left_out,
+        declared=interest.declared.count,
+        left_out=interest.declared.left_out,
         undeclared=interest.undeclared,
         answers_waiting=len(interest.waiting),
         answers_late=interest.waiting.late,

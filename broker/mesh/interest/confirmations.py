@@ -1,8 +1,8 @@
-"""Who waits until the other nodes have what was told.
+"""Who waits until the other nodes have what was declared.
 
-Owns the line of those who wait. Promises: each is told once, from within `release`, in the order in which they came: as
-soon as all nodes that are there have the version that he waits for, or when his time is over. Nobody waits longer than
-his time, and no more wait than the bound: beyond it the first in the line goes, as if his time were over.
+Owns the line of those who wait. Promises: each is called once, from within `release`, in the order in which they came:
+as soon as all nodes that are there have the version that he waits for, or when his time is over. Nobody waits longer
+than his time, and no more wait than the bound: beyond it the first in the line goes, as if his time were over.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RELEASED: Final = 1_024
 class Waiter:
     """Somebody who waits until the other nodes have what is wanted here."""
 
-    def told(self, everywhere: bool) -> None:
+    def confirmed(self, everywhere: bool) -> None:
         """They have it (`everywhere`), or time is over. Called once."""
 
 
@@ -68,5 +68,5 @@ class Confirmations:
             line.popleft()
             if not everywhere:
                 self.late += 1
-            first.waiter.told(everywhere)
+            first.waiter.confirmed(everywhere)
         return bool(line)

@@ -1,8 +1,9 @@
-"""What another node's clients want, as that node tells it: the other side of the interest tables.
+"""What another node's clients want, as that node declares it: the other side of the interest tables.
 
-Owns `RemoteInterest`: the keys that a node has told, and what of them stands in this node's trie, by way of a `Sink`.
+Owns `RemoteInterest`: the keys that a node has declared, and what of them stands in this node's trie, by way of a
+`Sink`.
 
-Promises: a node's keys are what it has told, or wider; what its node still wants when it begins anew has no gap. A
+Promises: a node's keys are what it has declared, or wider; what its node still wants when it begins anew has no gap. A
 version is confirmed when all up to it stands in the sink. Messages are looked at when they come, so that a bad one is a
 ProtocolFault there; they are applied by `turn`, so many keys at a time. A node has one message waiting here at most,
 and `most` keys and `most_bytes` of them, or twice that while something is exchanged for something else.
@@ -17,7 +18,7 @@ from mypy_extensions import mypyc_attr
 from broker.core.codec.topic_names import parse_shared
 from broker.mesh.bus import INTEREST, Bus, ProtocolFault
 from broker.mesh.interest import wire
-from broker.mesh.interest.wire import ABSENT, AWAY, MASK, TELL_BYTES, TELL_KEYS, WANTED, Message, is_group, mark
+from broker.mesh.interest.wire import ABSENT, AWAY, DECLARE_BYTES, DECLARE_KEYS, MASK, WANTED, Message, is_group, mark
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -40,8 +41,8 @@ class Sink:
 class RemoteInterest:
     """What one other node wants. `most`, `most_bytes`: keys that are taken of it, and their bytes in UTF-8.
 
-    `work`: keys that were applied or looked at, so far. `count`, `bytes`: what it has told. `differed`: how often its
-    digest was another than ours.
+    `work`: keys that were applied or looked at, so far. `count`, `bytes`: what it has declared. `differed`: how often
+    its digest was another than ours.
     """
 
     def __init__(self, bus: Bus, node: str, sink: Sink, most: int, most_bytes: int) -> None:
@@ -53,10 +54,10 @@ class RemoteInterest:
         self.bytes = 0
         self.differed = 0
         self.complete = False
-        """All that the node wanted when it told its full set stands in the sink."""
+        """All that the node wanted when it declared its full set stands in the sink."""
         self._bus = bus
-        # What the node has told since its last full set began; and what it told before, and has not named since. All
-        # of both stands in the sink.
+        # What the node has declared since its last full set began; and what it declared before, and has not named
+        # since. All of both stands in the sink.
         self._held: dict[str, int] = {}
         self._stale: dict[str, int] = {}
         self._marks = 0
@@ -69,7 +70,7 @@ class RemoteInterest:
 
     @property
     def count(self) -> int:
-        """How many keys the node has told."""
+        """How many keys the node has declared."""
         return len(self._held)
 
     @property
@@ -83,14 +84,14 @@ class RemoteInterest:
         return not self._held and not self._stale
 
     def restore(self, keys: Iterable[str]) -> None:
-        """The node has told these before, and they stand in the sink: of groups, that all members are away."""
+        """The node has declared these before, and they stand in the sink: of groups, that all members are away."""
         for key in keys:
             state = AWAY if is_group(key) else WANTED
             self._held[key] = state
             self._count(key, ABSENT, state)
 
     def joined(self) -> None:
-        """The node is there, and tells all anew: what it told before stands until it has done so."""
+        """The node is there, and declares all anew: what it declared before stands until it has done so."""
         self._message = None
         self._begun = self.complete = False
         self._bus.send(self.node, INTEREST, wire.hello(self.most, self.most_bytes))
@@ -101,7 +102,7 @@ class RemoteInterest:
         self._begun = self.complete = False
 
     def expect(self, topic_filters: Iterable[str]) -> None:
-        """The node wants these, as another one says: they stand until it has told its full set itself."""
+        """The node wants these, as another one says: they stand until it has declared its full set itself."""
         if self.complete or self._forgetting:
             return
         for key in topic_filters:
@@ -118,16 +119,16 @@ class RemoteInterest:
         self._forgetting = not self.empty
 
     def received(self, message: Message) -> None:
-        """The node says TELL or DIGEST. Raises ProtocolFault."""
+        """The node says DECLARE or DIGEST. Raises ProtocolFault."""
         if self._message is not None:
             raise ProtocolFault("a message of the interest before the last one was answered")
-        if message.kind == wire.TELL:
+        if message.kind == wire.DECLARE:
             if not self._begun and not message.begins:
-                raise ProtocolFault("a TELL before the full set began")
+                raise ProtocolFault("a DECLARE before the full set began")
             if message.begins:
-                # Whatever it told before, with a bound of then.
+                # Whatever it declared before, with a bound of then.
                 self._begin()
-            elif len(self._held) > 2 * self.most + TELL_KEYS or self.bytes > 2 * self.most_bytes + TELL_BYTES:
+            elif len(self._held) > 2 * self.most + DECLARE_KEYS or self.bytes > 2 * self.most_bytes + DECLARE_BYTES:
                 raise ProtocolFault(f"{len(self._held)} topic filters of {self.bytes} bytes: more than was agreed to")
         elif message.kind == wire.DIGEST:
             if not self._begun:
@@ -218,7 +219,7 @@ class RemoteInterest:
             self.sink.subscribe(key)
 
     def _answer(self, message: Message) -> None:
-        if message.kind == wire.TELL:
+        if message.kind == wire.DECLARE:
             self.complete = self.complete or message.version > 0
             self._bus.send(self.node, INTEREST, wire.confirm(message.version))
             return

@@ -25,7 +25,7 @@ class InterestRoom(Room):
     `most`, `most_bytes`: what is taken from each other node. `interest`: this node's own. `units`: keys of other nodes
     that are applied in one turn.
 
-    What a node wants stands until it is told otherwise, also while the node is gone: the broker calls `forget` when
+    What a node wants stands until the node says otherwise, also while the node is gone: the broker calls `forget` when
     nothing is to be kept for it any more.
     """
 
@@ -72,7 +72,7 @@ class InterestRoom(Room):
         self._call()
 
     def wait(self, waiter: Waiter, now: float) -> bool:
-        """Whether other nodes do not have all yet that is wanted now: then the waiter is told, once, by a `turn`.
+        """Whether other nodes do not have all yet that is wanted now: then the waiter is called, once, by a `turn`.
 
         Together with `wanted` before it, this is what a SUBACK waits for: `confirm_timeout` at most.
         """
@@ -82,7 +82,8 @@ class InterestRoom(Room):
         return waits
 
     def restore(self, node: str, sink: Sink, keys: Iterable[str]) -> None:
-        """A node wanted this when this one ended; all of it stands in the sink. It stands until the node tells anew."""
+        """A node wanted this when this one ended; all of it stands in the sink. It stands until the node declares
+        anew."""
         remote = RemoteInterest(self._bus, node, sink, self.most, self.most_bytes)
         remote.restore(keys)
         self.remotes[node] = remote
@@ -124,7 +125,7 @@ class InterestRoom(Room):
         if node not in self._there:
             raise ProtocolFault("a message of the interest before the node was there")
         message = wire.decode(data)
-        if message.kind == wire.TELL or message.kind == wire.DIGEST:
+        if message.kind == wire.DECLARE or message.kind == wire.DIGEST:
             self.remotes[node].received(message)
         else:
             self.interest.received(node, message)

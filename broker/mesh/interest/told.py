@@ -1,7 +1,8 @@
-"""What other nodes are told of what is wanted here, within the bound of the one that takes least.
+"""What is declared to other nodes of what is wanted here, within the bound of the one that takes least.
 
-Owns `Told`: the keys (topic filters and share groups) with their states, and what has changed in this turn. It stands
-below a ledger (`broker.upstream.filters`), whose declarations it takes. What finds no room is told by a wider filter.
+Owns `Declared`: the keys (topic filters and share groups) with their states, and what has changed in this turn. It
+stands below a ledger (`broker.upstream.filters`), whose declarations it takes. A wider filter is declared for what
+finds no room.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from broker.mesh.interest.wire import ABSENT, MASK, WANTED, mark
 from broker.upstream.filters.ledger import UpstreamSubscriptions
 
 WIDES: Final = 16
-"""Wide filters that are told at most, so many as there are first levels that begin with `$`, and one."""
+"""Wide filters that are declared at most, so many as there are first levels that begin with `$`, and one."""
 
 WIDE_BYTES: Final = 256
 """Bytes of a wide filter at most. What has a longer first level is undeclared where there is no room."""
@@ -53,17 +54,17 @@ class Places:
             self._places[last] = place
 
 
-class Told(UpstreamSubscriptions):
-    """The table. `count`, `digest`: how many keys are told, and the sum of their marks.
+class Declared(UpstreamSubscriptions):
+    """The table. `count`, `digest`: how many keys are declared, and the sum of their marks.
 
     `changed`: the keys that have changed since the caller last took them, each with the state that it had.
-    `undeclared`: how many are told by nothing.
+    `undeclared`: for how many nothing is declared.
 
-    Promises: what finds no room is *left out*, and in its place a wide filter is told, `#` or `$level/#`, that matches
-    all of its topics: the other nodes then send more than is wanted, and nothing is lost. For wide filters some places
-    are kept free. Share groups come before filters, which make room for them; for a group there is no wide filter, so
-    that groups alone, beyond the bound, are `undeclared`. Each call costs the same whatever is in the table; what takes
-    more is done by `settle`, in turns.
+    Promises: what finds no room is *left out*, and in its place a wide filter is declared, `#` or `$level/#`, that
+    matches all of its topics: the other nodes then send more than is wanted, and nothing is lost. For wide filters some
+    places are kept free. Share groups come before filters, which make room for them; for a group there is no wide
+    filter, so that groups alone, beyond the bound, are `undeclared`. Each call costs the same whatever is in the table;
+    what takes more is done by `settle`, in turns.
     """
 
     def __init__(self) -> None:
@@ -79,7 +80,7 @@ class Told(UpstreamSubscriptions):
         self._most_bytes = UNBOUNDED
         self._bytes = 0
         self._states: dict[str, int] = {}
-        # What was left out: filters with what is told in their place ("": nothing), groups with their states.
+        # What was left out: filters with what is declared in their place ("": nothing), groups with their states.
         self._left_out: OrderedDict[str, str] = OrderedDict()
         self._crowded: OrderedDict[str, int] = OrderedDict()
 
@@ -89,7 +90,7 @@ class Told(UpstreamSubscriptions):
         return len(self._left_out) + len(self._crowded)
 
     def state(self, key: str) -> int:
-        """What is told of a key."""
+        """What is declared of a key."""
         if self.filters.has(key) or key in self.wides:
             return WANTED
         return self._states.get(key, ABSENT)
@@ -100,7 +101,7 @@ class Told(UpstreamSubscriptions):
         self._most_bytes = most_bytes
 
     def fits(self, most: int, most_bytes: int) -> bool:
-        """Whether a node that takes so much can be told all."""
+        """Whether all can be declared to a node that takes so much."""
         return self._size() + WIDES <= most and self._bytes + WIDES * WIDE_BYTES <= most_bytes
 
     # -- what the ledger says ------------------------------------------------------------------------------------------

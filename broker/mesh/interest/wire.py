@@ -17,20 +17,20 @@ from broker.core.codec.topic_names import SHARE_PREFIX, parse_shared, validate_f
 from broker.mesh.bus import ProtocolFault
 
 HELLO: Final = 1
-"""From who hears: so many keys, and bytes of them, are taken from you at most. The first message after `joined`."""
+"""From the recipient: so many keys, and bytes of them, are taken from you at most. The first message after `joined`."""
 
-TELL: Final = 2
-"""From who tells: states of keys, in their order; with `begins` a full set begins. The version says that the hearer has
-everything up to there now; 0: more has to come before that is so."""
+DECLARE: Final = 2
+"""From who declares: states of keys, in their order; with `begins` a full set begins. The version says that the
+recipient has everything up to there now; 0: more has to come before that is so."""
 
 CONFIRM: Final = 3
-"""From who hears: the TELL with that version is applied, one for each. Until then no other message is told."""
+"""From the recipient: the DECLARE with that version is applied, one for each. Until then no other one is sent."""
 
 DIGEST: Final = 4
-"""From who tells: so many keys have a state now, with this sum of marks. It takes the place of a TELL."""
+"""From who declares: so many keys have a state now, with this sum of marks. It takes the place of a DECLARE."""
 
 ANSWER: Final = 5
-"""From who hears: whether the digest is the same here. If it is not, a full set begins."""
+"""From the recipient: whether the digest is the same here. If it is not, a full set begins."""
 
 ABSENT: Final = 0
 """The state of a key that nobody wants any more."""
@@ -43,13 +43,13 @@ MOST_CONNECTED: Final = 255
 AWAY: Final = 256
 """The state of a share group of whose members none is connected."""
 
-TELL_BYTES: Final = 32_768
-"""Bytes of keys after which a TELL takes no more: it bounds what is laid out, sent and taken apart at once."""
+DECLARE_BYTES: Final = 32_768
+"""Bytes of keys after which a DECLARE takes no more: it bounds what is laid out, sent and taken apart at once."""
 
-TELL_KEYS: Final = 1_024
-"""Keys that a TELL has at most."""
+DECLARE_KEYS: Final = 1_024
+"""Keys that a DECLARE has at most."""
 
-MOST_BYTES: Final = TELL_BYTES + MAX_FIELD + 32
+MOST_BYTES: Final = DECLARE_BYTES + MAX_FIELD + 32
 """Bytes that a message has at most: the last key may be as long as a topic filter can be."""
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -61,8 +61,8 @@ _BEGINS: Final = 1
 class Message:
     """One message. Which fields have a meaning depends on `kind`.
 
-    `keys`, `states`: of a TELL, one state for each key. `version`: of a TELL or CONFIRM. `begins`: of a TELL. `most`:
-    keys of a HELLO or DIGEST. `most_bytes`: of a HELLO. `digest`: of a DIGEST. `same`: of an ANSWER.
+    `keys`, `states`: of a DECLARE, one state for each key. `version`: of a DECLARE or CONFIRM. `begins`: of a DECLARE.
+    `most`: keys of a HELLO or DIGEST. `most_bytes`: of a HELLO. `digest`: of a DIGEST. `same`: of an ANSWER.
     """
 
     def __init__(self, kind: int) -> None:
@@ -92,9 +92,9 @@ def hello(most: int, most_bytes: int) -> bytes:
     return BYTE[HELLO] + _eight(most) + _eight(most_bytes)
 
 
-def tell(keys: Sequence[str], states: Sequence[int], version: int, begins: bool) -> bytes:
+def declare(keys: Sequence[str], states: Sequence[int], version: int, begins: bool) -> bytes:
     """States of keys."""
-    parts = [BYTE[TELL], BYTE[_BEGINS if begins else 0], _eight(version)]
+    parts = [BYTE[DECLARE], BYTE[_BEGINS if begins else 0], _eight(version)]
     for at, key in enumerate(keys):
         parts.append(varint(states[at]))
         parts.append(text(key))
@@ -102,12 +102,12 @@ def tell(keys: Sequence[str], states: Sequence[int], version: int, begins: bool)
 
 
 def confirm(version: int) -> bytes:
-    """A TELL is applied."""
+    """A DECLARE is applied."""
     return BYTE[CONFIRM] + _eight(version)
 
 
 def digest(count: int, marks: int) -> bytes:
-    """What the hearer has to have by now."""
+    """What the recipient has to have by now."""
     return BYTE[DIGEST] + _eight(count) + _eight(marks)
 
 
@@ -130,10 +130,10 @@ def _decode(data: bytes) -> Message:
     reader = Reader(data, 0, len(data))
     message = Message(reader.byte())
     kind = message.kind
-    if kind == TELL:
+    if kind == DECLARE:
         flags = reader.byte()
         if flags > _BEGINS:
-            raise ProtocolFault(f"a TELL has flags {flags}")
+            raise ProtocolFault(f"a DECLARE has flags {flags}")
         message.begins = flags == _BEGINS
         message.version = _read_eight(reader)
         while reader.position < reader.end:
@@ -159,8 +159,8 @@ def _decode(data: bytes) -> Message:
 
 
 def _read_key(reader: Reader, message: Message) -> None:
-    if len(message.keys) >= TELL_KEYS:
-        raise ProtocolFault(f"a TELL has more than {TELL_KEYS} keys")
+    if len(message.keys) >= DECLARE_KEYS:
+        raise ProtocolFault(f"a DECLARE has more than {DECLARE_KEYS} keys")
     state = reader.varint()
     key = reader.string()
     group, topic_filter = parse_shared(key)

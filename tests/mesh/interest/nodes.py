@@ -78,7 +78,7 @@ class Node:
         max_filters: int = 0,
         most: int = PLENTY,
         most_bytes: int = PLENTY,
-        tell_keys: int = 1_024,
+        declare_keys: int = 1_024,
         units: int = 512,
         looks: int = 2_048,
     ) -> None:
@@ -86,7 +86,7 @@ class Node:
         self.bus = Line(mesh, name)
         self.sinks: dict[str, Wanted] = {}
         self.woken = False
-        self.interest = Interest(self.bus, max_filters, hold=10.0, tell_keys=tell_keys, units=looks)
+        self.interest = Interest(self.bus, max_filters, hold=10.0, declare_keys=declare_keys, units=looks)
         self.room = InterestRoom(self.bus, self.interest, self._sink, self._wake, most, most_bytes, units)
 
     def _sink(self, node: str) -> Sink:
@@ -104,15 +104,15 @@ class Node:
             self.woken = False
             self.room.turn(now)
 
-    def told(self) -> tuple[set[str], dict[tuple[str, str], int]]:
-        """What it tells: filters, and share groups with what `Wanted` has of them."""
-        told = self.interest.told
+    def declared(self) -> tuple[set[str], dict[tuple[str, str], int]]:
+        """What it declares: filters, and share groups with what `Wanted` has of them."""
+        declared = self.interest.declared
         groups: dict[tuple[str, str], int] = {}
-        for key in told.groups.names:
+        for key in declared.groups.names:
             _, name, topic_filter = key.split("/", 2)
-            state = told.state(key)
+            state = declared.state(key)
             groups[name, topic_filter] = -1 if state == 256 else state
-        return {*told.filters.names, *told.wides}, groups
+        return {*declared.filters.names, *declared.wides}, groups
 
 
 class Mesh:
@@ -181,5 +181,5 @@ class Counted(Waiter):
     def __init__(self) -> None:
         self.heard: list[bool] = []
 
-    def told(self, everywhere: bool) -> None:
+    def confirmed(self, everywhere: bool) -> None:
         self.heard.append(everywhere)

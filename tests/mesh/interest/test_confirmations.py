@@ -11,7 +11,7 @@ class Waits(Waiter):
     def __init__(self) -> None:
         self.heard: list[bool] = []
 
-    def told(self, everywhere: bool) -> None:
+    def confirmed(self, everywhere: bool) -> None:
         self.heard.append(everywhere)
 
 

@@ -57,7 +57,7 @@ class Nodes(RuleBasedStateMachine):
                 max_filters=self.max_filters[name],
                 most=data.draw(st.sampled_from([PLENTY, PLENTY, 16 + 5, 16 + 8])),
                 most_bytes=data.draw(st.sampled_from([PLENTY, PLENTY, 16 * 256 + 20])),
-                tell_keys=data.draw(st.sampled_from([1, 2, 1_024])),
+                declare_keys=data.draw(st.sampled_from([1, 2, 1_024])),
                 units=data.draw(st.sampled_from([1, 3, 512])),
                 looks=data.draw(st.sampled_from([1, 3, 2_048])),
             )
@@ -161,7 +161,7 @@ class Nodes(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        """Everybody hears everybody: what each has is what each tells, and that covers what is wanted."""
+        """Everybody hears everybody: what each has is what each declares, and that covers what is wanted."""
         for name in NAMES:
             self.turn(name)  # what is due by time begins here
         self.mesh.settle()
@@ -171,31 +171,31 @@ class Nodes(RuleBasedStateMachine):
         for name in NAMES:
             node = self.mesh.nodes[name]
             assert node.interest.confirmed == node.interest.version
-            told, groups = node.told()
+            declared, groups = node.declared()
             wanted = {each for each, count in self.wanted[name].items() if count > 0}
             for other in NAMES:
                 if other != name:
                     sink = self.mesh.nodes[other].sinks[name]
-                    assert sink.filters == told
+                    assert sink.filters == declared
                     assert sink.groups == groups
                     missing = [each for each in wanted if not sink.covers(each)]
-                    assert len(missing) <= node.interest.undeclared - node.interest.told.undeclared
+                    assert len(missing) <= node.interest.undeclared - node.interest.declared.undeclared
                     remote = self.mesh.nodes[other].room.remotes[name]
-                    assert remote.count == len(told) + len(groups) <= remote.most
+                    assert remote.count == len(declared) + len(groups) <= remote.most
                     assert remote.bytes <= remote.most_bytes
             here = {key: state for key, state in self.groups[name].items() if state != 0}
             assert groups.items() <= here.items()
-            assert len(here) - len(groups) == node.interest.told.undeclared
-            if node.interest.told.left_out == 0:
+            assert len(here) - len(groups) == node.interest.declared.undeclared
+            if node.interest.declared.left_out == 0:
                 assert groups == here
                 if self.max_filters[name] == 0:
-                    assert told == wanted
+                    assert declared == wanted
 
     @invariant()
     def promises_are_kept(self) -> None:
         """Who has said that it has a filter has it, as long as it is wanted."""
         for (name, other), kept in self.kept.items():
-            if self.mesh.nodes[name].interest.undeclared > self.mesh.nodes[name].interest.told.undeclared:
+            if self.mesh.nodes[name].interest.undeclared > self.mesh.nodes[name].interest.declared.undeclared:
                 kept.clear()  # its budget is not enough for what is wanted, and that is counted
             sink = self.mesh.nodes[other].sinks[name]
             for each in list(kept):
@@ -206,9 +206,9 @@ class Nodes(RuleBasedStateMachine):
 
     @invariant()
     def budgets_are_kept(self) -> None:
-        """No node tells more filters than it may."""
+        """No node declares more filters than it may."""
         for name, most in self.max_filters.items():
-            assert most == 0 or len(self.mesh.nodes[name].interest.told.filters.names) <= most
+            assert most == 0 or len(self.mesh.nodes[name].interest.declared.filters.names) <= most
 
     def teardown(self) -> None:
         """In the end all know all, and nobody waits."""

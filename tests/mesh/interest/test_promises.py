@@ -30,7 +30,7 @@ class Watched:
 
     def __init__(self, max_filters: int, most: int) -> None:
         self.mesh = Mesh()
-        self.here = self.mesh.add(Node(self.mesh, "here", max_filters=max_filters, tell_keys=1))
+        self.here = self.mesh.add(Node(self.mesh, "here", max_filters=max_filters, declare_keys=1))
         self.there = self.mesh.add(Node(self.mesh, "there", units=1, most=most))
         self.mesh.settle()
         self.sink = self.there.sinks["here"]
@@ -126,4 +126,4 @@ def test_who_has_confirmed_a_filter_has_it_or_a_wider_one(
     both.wait()
     assert both.promised == set(both.wanted)
     both.look()
-    assert both.sink.filters == both.here.told()[0]
+    assert both.sink.filters == both.here.declared()[0]

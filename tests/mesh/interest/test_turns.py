@@ -13,7 +13,7 @@ LOOKS = 16
 @pytest.mark.parametrize("there", [False, True], ids=["before the other node comes", "while it is there"])
 def test_very_much_that_changes_at_once_is_closed_in_turns(there: bool) -> None:
     mesh = Mesh()
-    tells, hears = (mesh.add(Node(mesh, name, tell_keys=LOOKS, looks=LOOKS)) for name in ("tells", "hears"))
+    tells, hears = (mesh.add(Node(mesh, name, declare_keys=LOOKS, looks=LOOKS)) for name in ("tells", "hears"))
     if there:
         mesh.settle()
     for number in range(MANY):

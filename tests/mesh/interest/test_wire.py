@@ -23,9 +23,9 @@ def test_a_tell_is_read_as_it_was_laid_out(
     states: list[tuple[str, int]], groups: list[tuple[str, int]], version: int, begins: bool
 ) -> None:
     both = [*states, *groups]
-    data = wire.tell([key for key, _ in both], [state for _, state in both], version, begins)
+    data = wire.declare([key for key, _ in both], [state for _, state in both], version, begins)
     message = wire.decode(data)
-    assert (message.kind, message.version, message.begins) == (wire.TELL, version, begins)
+    assert (message.kind, message.version, message.begins) == (wire.DECLARE, version, begins)
     assert list(zip(message.keys, message.states, strict=True)) == both
 
 
@@ -44,21 +44,21 @@ def test_the_other_messages_are_read_as_they_were_laid_out(one: int, two: int, s
 def test_the_longest_topic_filter_fits_into_the_last_place_of_a_message() -> None:
     longest = "x" * 65_535
     keys = ["y" * 32_700, longest]
-    assert wire.decode(wire.tell(keys, [1, 1], 7, False)).keys == keys
+    assert wire.decode(wire.declare(keys, [1, 1], 7, False)).keys == keys
 
 
 WHOLE = [
     wire.hello(1, 2),
-    wire.tell(["a/b", "$share/g/a"], [1, 256], 3, True),
+    wire.declare(["a/b", "$share/g/a"], [1, 256], 3, True),
     wire.confirm(3),
     wire.digest(1, 2),
     wire.answer(True),
 ]
 
 
-@pytest.mark.parametrize("data", WHOLE, ids=["hello", "tell", "confirm", "digest", "answer"])
+@pytest.mark.parametrize("data", WHOLE, ids=["hello", "declare", "confirm", "digest", "answer"])
 def test_a_message_that_ends_early_or_late_is_a_fault(data: bytes) -> None:
-    complete = {10, 10 + 1 + 2 + 3} if data[0] == wire.TELL else set()  # ends of whole keys
+    complete = {10, 10 + 1 + 2 + 3} if data[0] == wire.DECLARE else set()  # ends of whole keys
     for size in range(len(data)):
         if size in complete:
             wire.decode(data[:size])
@@ -77,16 +77,16 @@ def test_a_message_that_ends_early_or_late_is_a_fault(data: bytes) -> None:
         b"\x06",
         b"\x02\x02" + bytes(8),
         b"\x05\x02",
-        wire.tell(["a"], [2], 1, False),
-        wire.tell(["$share/g/a"], [257], 1, False),
-        wire.tell(["a#"], [1], 1, False),
-        wire.tell([""], [1], 1, False),
-        wire.tell(["$share/g"], [1], 1, False),
-        wire.tell(["$share/+/a"], [1], 1, False),
-        wire.tell(["a"], [1], 1, False)[:-1] + b"\xff",
-        wire.tell(["a"], [1], 1, False)[:-1] + b"\0",
-        wire.tell(["a"] * 1_025, [1] * 1_025, 1, False),
-        wire.tell(["x" * 60_000] * 2, [1, 1], 1, False),
+        wire.declare(["a"], [2], 1, False),
+        wire.declare(["$share/g/a"], [257], 1, False),
+        wire.declare(["a#"], [1], 1, False),
+        wire.declare([""], [1], 1, False),
+        wire.declare(["$share/g"], [1], 1, False),
+        wire.declare(["$share/+/a"], [1], 1, False),
+        wire.declare(["a"], [1], 1, False)[:-1] + b"\xff",
+        wire.declare(["a"], [1], 1, False)[:-1] + b"\0",
+        wire.declare(["a"] * 1_025, [1] * 1_025, 1, False),
+        wire.declare(["x" * 60_000] * 2, [1, 1], 1, False),
     ],
 )
 def test_what_no_node_says_is_a_fault(data: bytes) -> None:
@@ -101,8 +101,8 @@ def read(data: bytes) -> None:
     except ProtocolFault:
         return
     assert message.kind in range(1, 6)
-    again = wire.tell(message.keys, message.states, message.version, message.begins)
-    if message.kind == wire.TELL:
+    again = wire.declare(message.keys, message.states, message.version, message.begins)
+    if message.kind == wire.DECLARE:
         assert again == data
 
 
