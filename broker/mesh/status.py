@@ -118,7 +118,7 @@ def status(mesh: Mesh) -> MeshStatus:
         claims_unanswered=ownership.claims.timed_out,
         wills_kept=mesh.wills.kept,
         will_bytes=mesh.wills.kept_bytes,
-        wills_left_out=mesh.wills.left_out + mesh.wills.teller.too_large,
+        wills_left_out=mesh.wills.left_out + mesh.wills.replicator.too_large,
         wills_published=mesh.wills.published,
         retained=mesh.retained.counts,
         nodes=nodes,

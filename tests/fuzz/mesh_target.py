@@ -192,7 +192,7 @@ class Run:
                 "moves": room.gates._gates,
                 "interest": [name for name in mesh.interest.remotes if name == HOSTILE],
                 "pipes": mesh.streams._pipes._theirs.get(HOSTILE, ()),
-                "nodes that wills are told": [name for name in mesh.wills.teller.nodes if name == HOSTILE],
+                "nodes that wills are told": [name for name in mesh.wills.replicator.nodes if name == HOSTILE],
                 "peers of retained messages": [name for name in mesh.retained._peers if name == HOSTILE],
             }
             for what, table in tables.items():

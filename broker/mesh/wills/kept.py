@@ -1,7 +1,7 @@
-"""What other nodes have told of their wills.
+"""Copies of the wills of other nodes' clients.
 
 Owns the wills of each process of another node, and how many bytes they take: beyond a bound they are not kept. A
-process that is there again tells all anew: what is known from before stands until that is whole. Each call takes about
+process that is there again sends all anew: what is known from before stands until that is whole. Each call takes about
 as long whatever is kept, but for a list of all; what takes more is done by `some` and `forget_stale`, in turns.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from broker.mesh.wills.messages import MILLISECONDS, Told
+from broker.mesh.wills.messages import MILLISECONDS, WillCopy
 
 ENTRY: Final = 384
 """What a will takes besides its data and its client's name (bytes): two objects, a place in a table and in a heap."""
@@ -21,19 +21,29 @@ class KeptWill:
     """The will of a client of another node."""
 
     __slots__ = (
-        "client_id", "data", "delay", "due", "ends", "losses", "moved", "over", "process", "running", "serial",
-        "telling",
+        "client_id",
+        "data",
+        "delay",
+        "due",
+        "ends",
+        "losses",
+        "moved",
+        "over",
+        "process",
+        "round",
+        "running",
+        "serial",
     )  # fmt: skip
 
-    def __init__(self, process: Process, told: Told, now: float) -> None:
+    def __init__(self, process: Process, copy: WillCopy, now: float) -> None:
         self.process = process
-        self.client_id = told.client_id
-        self.serial = told.serial
-        self.data = told.data
-        self.delay = told.delay / MILLISECONDS
-        self.running = told.running
+        self.client_id = copy.client_id
+        self.serial = copy.serial
+        self.data = copy.data
+        self.delay = copy.delay / MILLISECONDS
+        self.running = copy.running
         """Its connection had ended before the node was lost."""
-        self.ends = now + self.delay if told.running else 0.0
+        self.ends = now + self.delay if copy.running else 0.0
         """When its delay has passed, if that runs."""
         self.due = 0.0
         """When it is published, where that has been planned."""
@@ -42,8 +52,8 @@ class KeptWill:
         self.moved = False
         """That is so since its client has come to another node."""
         self.losses = 0
-        self.telling = process.telling
-        """In which telling of all wills it was named last."""
+        self.round = process.round
+        """In which round of all wills it was sent last."""
 
     @property
     def size(self) -> int:
@@ -52,15 +62,15 @@ class KeptWill:
 
 
 class Process:
-    """One process of another node, and the wills that it has told."""
+    """One process of another node, and the wills that it has sent."""
 
     def __init__(self, node: str, number: int) -> None:
         self.node = node
         self.number = number
         self.wills: dict[str, KeptWill] = {}
-        """Those that it has told; some of them stand no more, and are forgotten in turns (`find`)."""
-        self.telling = 0
-        """How often it has begun to tell all of them."""
+        """Those that it has sent; some of them stand no more, and are forgotten in turns (`find`)."""
+        self.round = 0
+        """How often it has begun to send all of them."""
         self.bytes = 0
         self.open = 0
         """Wills that are not over."""
@@ -74,7 +84,7 @@ class Process:
         self.published = 0
         self.left_out = 0
         """Wills that found no room."""
-        # Since which telling a will must have been named to stand; and whether it stands only where its delay runs.
+        # Since which round a will must have been sent to stand; and whether it stands only where its delay runs.
         self._since = 0
         self._stops = False
         # Those of which it is still to be seen whether they stand. None: all do.
@@ -99,39 +109,39 @@ class Process:
         return kept if kept is not None and self._stands(kept) else None
 
     def _stands(self, kept: KeptWill) -> bool:
-        return kept.telling >= self._since and (kept.running or not self._stops)
+        return kept.round >= self._since and (kept.running or not self._stops)
 
     def back(self) -> None:
-        """It is there again, and tells all anew."""
+        """It is there again, and sends all anew."""
         if self._stops:
             self.forget_stale(len(self.wills))
             self._stops = False
         self.there = True
         self.dead = self.walking = False
-        self.telling += 1
+        self.round += 1
 
-    def told(self, told: Told, now: float, room: int) -> None:
-        """It tells of a will; `room`: bytes that there are for it."""
-        before = self.wills.pop(told.client_id, None)
+    def put(self, copy: WillCopy, now: float, room: int) -> None:
+        """It sends a will; `room`: bytes that there are for it."""
+        before = self.wills.pop(copy.client_id, None)
         if before is not None:
             self._count(before, -1)
             room += before.size
-        if not told.data:
+        if not copy.data:
             return
-        kept = KeptWill(self, told, now)
-        if before is not None and before.serial == told.serial and (before.moved or told.running):
+        kept = KeptWill(self, copy, now)
+        if before is not None and before.serial == copy.serial and (before.moved or copy.running):
             # It has not heard yet what has become of it.
             kept.over, kept.moved = before.over, before.moved
         if kept.size > room:
             self.left_out += 1
             return
-        self.wills[told.client_id] = kept
+        self.wills[copy.client_id] = kept
         self._count(kept, 1)
 
     def whole(self) -> None:
-        """It has told all."""
-        if self._since < self.telling:
-            self._since = self.telling
+        """It has sent all."""
+        if self._since < self.round:
+            self._since = self.round
             self._look_for_stale()
 
     def stops(self) -> None:
@@ -178,7 +188,7 @@ class Process:
 
     def forget(self) -> None:
         """Nothing of it is to be known any more, from the next `forget_stale` on."""
-        self._since = self.telling = self.telling + 1
+        self._since = self.round = self.round + 1
         self._look_for_stale()
 
     def _look_for_stale(self) -> None:

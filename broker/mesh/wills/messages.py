@@ -41,7 +41,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, tag=0):
     process: Number
 
 
-class Told(msgspec.Struct, array_like=True, frozen=True):
+class WillCopy(msgspec.Struct, array_like=True, frozen=True):
     """A will of a client of the node that speaks, as `encode_will` writes it; without data: it has none any more.
 
     `delay`: from the end of its connection, its Will Delay Interval or that of its session's expiry. `running`: its
@@ -55,23 +55,23 @@ class Told(msgspec.Struct, array_like=True, frozen=True):
     data: bytes
 
 
-class Tell(msgspec.Struct, array_like=True, frozen=True, tag=1):
+class Copies(msgspec.Struct, array_like=True, frozen=True, tag=1):
     """Some wills. It is answered with `Took`."""
 
-    wills: Annotated[list[Told], msgspec.Meta(max_length=MOST)]
+    wills: Annotated[list[WillCopy], msgspec.Meta(max_length=MOST)]
 
 
-class Whole(msgspec.Struct, array_like=True, frozen=True, tag=2):
-    """All wills have been told: what was known from before and was not named is none any more."""
+class Complete(msgspec.Struct, array_like=True, frozen=True, tag=2):
+    """All wills have been sent: what was known from before and was not named is none any more."""
 
 
 class Took(msgspec.Struct, array_like=True, frozen=True, tag=3):
-    """So many bytes of `Tell` and `Over` were taken: as many more may follow."""
+    """So many bytes of `Copies` and `Over` were taken: as many more may follow."""
 
     size: Number
 
 
-class Stand(msgspec.Struct, array_like=True, frozen=True, tag=4):
+class ProcessState(msgspec.Struct, array_like=True, frozen=True, tag=4):
     """How the node that speaks stands to a process of another one: GONE, THERE, HELD."""
 
     node: Name
@@ -99,7 +99,7 @@ class Stops(msgspec.Struct, array_like=True, frozen=True, tag=6):
     """The node that speaks stops. It has published the wills of its clients; those whose delay runs are left."""
 
 
-Message = Hello | Tell | Whole | Took | Stand | Over | Stops
+Message = Hello | Copies | Complete | Took | ProcessState | Over | Stops
 
 
 class _Will(msgspec.Struct, array_like=True, frozen=True):

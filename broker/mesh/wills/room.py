@@ -27,21 +27,21 @@ from broker.mesh.wills.messages import (
     GONE,
     HELD,
     THERE,
+    Complete,
+    Copies,
     Hello,
     Over,
-    Stand,
+    ProcessState,
     Stops,
-    Tell,
     Took,
-    Whole,
     decode,
     decode_will,
 )
-from broker.mesh.wills.telling import Teller
+from broker.mesh.wills.telling import Replicator
 from broker.store.groups.principals import Principals
 
 SPEAKS: Final = 2
-"""From this version on nodes tell each other of wills."""
+"""From this version on nodes copy wills to each other."""
 
 TURN: Final = 50
 """Wills that are published in one turn: some milliseconds."""
@@ -53,7 +53,7 @@ AGAIN: Final = 30.0
 """Seconds for which a node waits to hear that the one before it has published a will."""
 
 LARGEST_WILL: Final = 1_048_576
-"""Bytes of a will's topic, payload and properties, beyond which other nodes are not told of it."""
+"""Bytes of a will's topic, payload and properties, beyond which it is not copied to other nodes."""
 
 MOST_STANDS: Final = 4_096
 """Processes of which another node may say how it stands to them."""
@@ -63,7 +63,7 @@ MOST_STANDS: Final = 4_096
 class WillTerms:
     """`dead_after`: seconds after which a node that is gone is dead. `most_bytes`: of the wills of one other node.
     `known_for`: seconds for which it is known which wills of a node that is gone are over. `largest`: bytes of a will's
-    topic, payload and properties, beyond which other nodes are not told of it."""
+    topic, payload and properties, beyond which it is not copied to other nodes."""
 
     dead_after: float
     most_bytes: int
@@ -72,7 +72,7 @@ class WillTerms:
 
 
 class Wills(Room, WillListener):
-    """The room, and who is told of the wills here.
+    """The room, and what hears of each change of the wills here.
 
     The broker attaches it to the bus (`WILLS`), before the ownership of sessions, and to `WillQueue.listener`; it calls
     `turn` soon after `wake`, and when `due` has come.
@@ -94,7 +94,7 @@ class Wills(Room, WillListener):
         """Wills that this node has published for others."""
         self.left_out = 0
         """Wills of other nodes that found no room here."""
-        self.teller = Teller(router, bus, process, principals, now, terms.largest)
+        self.replicator = Replicator(router, bus, process, principals, now, terms.largest)
         self._router = router
         self._bus = bus
         self._principals = principals
@@ -108,7 +108,7 @@ class Wills(Room, WillListener):
         # Wills by the time at which they are published.
         self._deadlines = Deadlines()
         for session in router.sessions.values():
-            self.teller.changed(session)
+            self.replicator.changed(session)
 
     @property
     def kept(self) -> int:
@@ -122,14 +122,14 @@ class Wills(Room, WillListener):
 
     def stop(self) -> None:
         """This node stops, and its clients are gone."""
-        self.teller.stop()
+        self.replicator.stop()
 
     # -- the router's --------------------------------------------------------------------------------------------------
 
     def will_changed(self, session: Session) -> None:
         """See `WillListener.will_changed`."""
-        self.teller.changed(session)
-        if self.teller.busy:
+        self.replicator.changed(session)
+        if self.replicator.busy:
             self._wake()
 
     def claimed(self, client_id: str, user_name: str | None, clean_start: bool) -> None:
@@ -153,13 +153,13 @@ class Wills(Room, WillListener):
             else:
                 process.end(kept, True)
                 if self._rank(kept) == 0:
-                    self.teller.ended(kept)
+                    self.replicator.ended(kept)
             self._wake()
 
     # -- the bus's -----------------------------------------------------------------------------------------------------
 
     def joined(self, node: str) -> None:
-        """A node is there: tell it of the wills here, and of those that are over."""
+        """A node is there: send it the wills here, and of those that are over."""
         if self._bus.version(node) < SPEAKS:
             return
         over: list[KeptWill] = []
@@ -168,7 +168,7 @@ class Wills(Room, WillListener):
                 over.extend(process.wills.values())
             elif process.open < len(process.wills):
                 over.extend(kept for kept in process.wills.values() if kept.over)
-        self.teller.joined(node, over)
+        self.replicator.joined(node, over)
         self._stands[node] = {}
         for process in self._processes.values():
             self._say(node, process, THERE if process.there else HELD)
@@ -177,7 +177,7 @@ class Wills(Room, WillListener):
     def left(self, node: str) -> None:
         """A node is gone, perhaps for a moment."""
         now = self._now()
-        self.teller.left(node)
+        self.replicator.left(node)
         stands = self._stands.pop(node, {})
         process = self._there(node)
         if process is not None:
@@ -200,18 +200,18 @@ class Wills(Room, WillListener):
         match message:
             case Hello():
                 self._hello(node, message.process)
-            case Tell():
-                self._told(node, message)
-                self.teller.send(node, Took(len(data)))
-            case Whole():
+            case Copies():
+                self._copied(node, message)
+                self.replicator.send(node, Took(len(data)))
+            case Complete():
                 self._of(node).whole()
             case Took():
-                self.teller.took(node, message.size)
-            case Stand():
+                self.replicator.took(node, message.size)
+            case ProcessState():
                 self._stands_so(node, (message.node, message.process), message.state)
             case Over():
                 self._over(message)
-                self.teller.send(node, Took(len(data)))
+                self.replicator.send(node, Took(len(data)))
             case Stops():
                 self._of(node).stops()
         self._wake()
@@ -226,14 +226,14 @@ class Wills(Room, WillListener):
             process.back()
         self._stand(process, THERE)
 
-    def _told(self, node: str, message: Tell) -> None:
+    def _copied(self, node: str, message: Copies) -> None:
         process, now = self._of(node), self._now()
         others = sum(each.bytes for each in self._processes.values() if each.node == node and each is not process)
         left_out = process.left_out
-        for told in message.wills:
-            if told.data:
-                decode_will(told.data, told.client_id, self._principals)
-            process.told(told, now, self._terms.most_bytes - others - process.bytes)
+        for copy in message.wills:
+            if copy.data:
+                decode_will(copy.data, copy.client_id, self._principals)
+            process.put(copy, now, self._terms.most_bytes - others - process.bytes)
         if process.left_out > left_out:
             self.left_out += process.left_out - left_out
             if left_out == 0:
@@ -253,9 +253,9 @@ class Wills(Room, WillListener):
 
     def _over(self, message: Over) -> None:
         if message.node == self._bus.node:
-            if message.process == self.teller.process:
+            if message.process == self.replicator.process:
                 for ended in message.wills:
-                    self.teller.over(ended)
+                    self.replicator.over(ended)
             return
         process = self._processes.get((message.node, message.process))
         if process is None:
@@ -285,7 +285,7 @@ class Wills(Room, WillListener):
 
     def _say(self, node: str, process: Process, state: int) -> None:
         if node != process.node:
-            self.teller.send(node, Stand(process.node, process.number, state))
+            self.replicator.send(node, ProcessState(process.node, process.number, state))
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
@@ -301,7 +301,7 @@ class Wills(Room, WillListener):
         return 0.0 if self._seen(process) else max(process.lost_at + self._terms.dead_after, self._now())
 
     def turn(self, now: float) -> None:
-        """Tell some, look at some, publish some."""
+        """Send some, look at some, publish some."""
         again = False
         for process in list(self._processes.values()):
             again = self._look(process, now) or again
@@ -311,8 +311,8 @@ class Wills(Room, WillListener):
                 break
             assert isinstance(kept, KeptWill)
             self._fall_due(kept, now)
-        self.teller.turn()
-        if again or self._deadlines.due(now) or self.teller.busy:
+        self.replicator.turn()
+        if again or self._deadlines.due(now) or self.replicator.busy:
             self._wake()
 
     def _look(self, process: Process, now: float) -> bool:
@@ -351,7 +351,7 @@ class Wills(Room, WillListener):
         if kept.client_id in self._router.sessions:
             # Its client has come here before the node was known to be gone.
             process.end(kept, True)
-            self.teller.ended(kept)
+            self.replicator.ended(kept)
         elif process.dead:
             due = kept.ends if kept.running else process.lost_at + kept.delay
             kept.due = max(due, process.lost_at + self._terms.dead_after)
@@ -388,7 +388,7 @@ class Wills(Room, WillListener):
         will, principal = self._read(kept)
         process, router = kept.process, self._router
         process.end(kept, moved)
-        self.teller.ended(kept)
+        self.replicator.ended(kept)
         link = is_link(kept.client_id, principal.user_name, router.limits)
         if is_reserved(will.topic.encode(), link, router):
             return

@@ -9,7 +9,7 @@ import pytest
 
 from broker.mesh.ownership.claims import Claims
 from broker.mesh.ownership.messages import Ask
-from broker.mesh.wills.telling import Teller
+from broker.mesh.wills.telling import Replicator
 from tests.e2e.test_fuzz_live import for_a_while
 from tests.fuzz import mesh_target
 from tests.fuzz.finding import Finding
@@ -38,7 +38,7 @@ def test_an_exception_in_a_room_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_is_left_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that still has wills to tell to one that is gone."""
-    monkeypatch.setattr(Teller, "left", lambda *_: None)
+    monkeypatch.setattr(Replicator, "left", lambda *_: None)
     monkeypatch.setattr("tests.support.waiting.PATIENCE", 6.0)
     with pytest.raises(Finding, match="wills"):
         mesh_target.watched(3, for_a_while(2.0))

@@ -99,7 +99,7 @@ def idle(mesh: Mesh) -> bool:
         room.taker.coming,
         mesh.interest._forgotten,
     )
-    return not any(under_way) and not mesh.wills.teller.busy and not mesh.server.router.peers.touched
+    return not any(under_way) and not mesh.wills.replicator.busy and not mesh.server.router.peers.touched
 
 
 async def test_nothing_grows_with_moves_and_nodes_that_come_and_go(start: Start) -> None:

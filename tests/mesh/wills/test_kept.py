@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from broker.mesh.wills.kept import Process
-from broker.mesh.wills.messages import Told
+from broker.mesh.wills.messages import WillCopy
 
 ROOM = 1 << 30
 MANY = 1_000
@@ -13,7 +13,7 @@ MANY = 1_000
 
 def tell(process: Process, numbers: Iterable[int], running: bool = False) -> None:
     for number in numbers:
-        process.told(Told(f"c{number}", number + 1, 0, running, b"will"), 0.0, ROOM)
+        process.put(WillCopy(f"c{number}", number + 1, 0, running, b"will"), 0.0, ROOM)
 
 
 def standing(process: Process) -> set[int]:

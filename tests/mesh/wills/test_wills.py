@@ -8,7 +8,7 @@ from broker.core.codec.packets import Will
 from broker.core.queues.message import Message
 from broker.mesh.bus import ProtocolFault
 from broker.mesh.wills import room, telling
-from broker.mesh.wills.messages import HELD, Hello, Stand, Tell, Told, encode, encode_will
+from broker.mesh.wills.messages import HELD, Copies, Hello, ProcessState, WillCopy, encode, encode_will
 from broker.mesh.wills.room import AGAIN, MOST_STANDS
 from broker.store.memory import MemoryStore
 from tests.mesh.wills.world import DEAD_AFTER, KNOWN_FOR, LARGEST, TIMEOUT, World
@@ -259,7 +259,7 @@ def test_what_a_store_keeps_is_told_to_nobody(world: World) -> None:
 def test_one_that_is_too_large_for_the_bus_is_told_to_nobody(world: World) -> None:
     world.connect("a", "x", LARGEST * b".")
     assert world["b"].wills.kept == 0
-    assert world["a"].wills.teller.too_large == 1
+    assert world["a"].wills.replicator.too_large == 1
     world.connect("a", "x", (LARGEST - len("wills/x")) * b".")
     assert world["b"].wills.kept == 1
 
@@ -416,11 +416,13 @@ def test_very_many_are_published_in_turns(monkeypatch: pytest.MonkeyPatch) -> No
     [
         b"",
         b"\x93",
-        encode(Tell([Told("x", 1, 0, False, encode_will(Will("a/#", b""), "{}"))])),
-        encode(Tell([Told("x", 1, 0, False, encode_will(Will("a", b""), "no principal"))])),
-        encode(Tell([Told("x", 1, 0, False, b"no will")])),
-        encode(Tell([Told("x", 1, 0, False, encode_will(Will("a", b"", properties=b"\x26"), '{"user_name": null}'))])),
-        encode(Tell([Told("x", 1, 0, False, encode_will(Will("a", b""), "[" * 100_000))])),
+        encode(Copies([WillCopy("x", 1, 0, False, encode_will(Will("a/#", b""), "{}"))])),
+        encode(Copies([WillCopy("x", 1, 0, False, encode_will(Will("a", b""), "no principal"))])),
+        encode(Copies([WillCopy("x", 1, 0, False, b"no will")])),
+        encode(
+            Copies([WillCopy("x", 1, 0, False, encode_will(Will("a", b"", properties=b"\x26"), '{"user_name": null}'))])
+        ),
+        encode(Copies([WillCopy("x", 1, 0, False, encode_will(Will("a", b""), "[" * 100_000))])),
         b"\x92\x02" + b"\x91" * 100_000,
     ],
 )
@@ -433,5 +435,5 @@ def test_what_nobody_writes_is_a_fault(world: World, data: bytes) -> None:
 def test_so_many_processes_are_known_of_what_a_node_says() -> None:
     world = World("a", "b")
     for number in range(MOST_STANDS + 5):
-        world["a"].wills.received("b", encode(Stand("c", number + 1, HELD)))
+        world["a"].wills.received("b", encode(ProcessState("c", number + 1, HELD)))
     assert len(world["a"].wills._stands["b"]) == MOST_STANDS
