@@ -210,7 +210,7 @@ class Broker(Server):
                 self.mesh = await join(self, self.settings.mesh, KeptRules(), self._break)
                 self.figures.mesh = self.mesh
                 if self.presence is not None:
-                    self.presence.others = self.mesh.tell_of_clients(self.presence)
+                    self.presence.others = self.mesh.watch_presence(self.presence)
                 # What a client published before would be acknowledged, and miss the clients of other nodes.
                 await self.listeners.start()
             if self.settings.http.listen:

@@ -28,7 +28,7 @@ from broker.mesh.links.link import NodeLink
 from broker.mesh.links.session import NodeSession
 from broker.mesh.ownership.room import Ownership
 from broker.mesh.pipes import Pipes
-from broker.mesh.presence import NodesPresence, Told
+from broker.mesh.presence import NodesPresence, PresenceTopics
 from broker.mesh.retained.replicas import Replicas, ReplicaTerms
 from broker.mesh.shell import NodeShell
 from broker.mesh.streams import Streams
@@ -114,7 +114,7 @@ class Mesh(NodeListener):
         nodes.patience = settings.confirm_timeout
         nodes.confirmer = _Confirmations(self)
         self.presence: NodesPresence | None = None
-        """Who tells of the clients of nodes that are gone, where that is told."""
+        """Shows the clients of nodes that are gone as offline; None: no clients are shown (`presence.topic`)."""
         self._survey()
         adoptions = None if server.store is None else server.store.adoptions
         self.adoption: Adoption | None = None
@@ -145,10 +145,10 @@ class Mesh(NodeListener):
         self.interest.restore(session.name, NodeSink(link), session.subscriptions)
         link.expire_at(session.away_since + self.settings.node_expiry, self._expired)
 
-    def tell_of_clients(self, told: Told) -> NodesPresence:
-        """Have it told of clients whose nodes are gone."""
+    def watch_presence(self, topics: PresenceTopics) -> NodesPresence:
+        """Have clients whose nodes are gone shown as offline."""
         self.presence = made = NodesPresence(
-            self.server, self.bus, self.retained, told, self.settings.dead_after, lambda: not self._stopped
+            self.server, self.bus, self.retained, topics, self.settings.dead_after, lambda: not self._stopped
         )
         return made
 

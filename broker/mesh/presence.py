@@ -28,16 +28,16 @@ AGAIN: Final = 30.0
 himself, or another process since."""
 
 
-class Told(Protocol):
-    """What is told of clients below `topic`."""
+class PresenceTopics(Protocol):
+    """The retained messages below `topic` that say who is connected (`presence.topic`)."""
 
     topic: str
 
     def look(self, topic: str) -> None:
-        """Another node wrote it, or nobody who lives: have it say what is true, if a client here is meant."""
+        """Another node wrote it, or none that is there: have it say what is true, if a client here is meant."""
 
     def clear(self, topic: str) -> bool:
-        """Tell that a client is gone; whether it was told to be here."""
+        """Have it say that a client is offline; whether it said that it is online."""
 
 
 class NodesPresence:
@@ -50,17 +50,23 @@ class NodesPresence:
     """
 
     def __init__(
-        self, server: Server, bus: Bus, replicas: Replicas, told: Told, dead_after: float, alive: Callable[[], bool]
+        self,
+        server: Server,
+        bus: Bus,
+        replicas: Replicas,
+        topics: PresenceTopics,
+        dead_after: float,
+        alive: Callable[[], bool],
     ) -> None:
         """`alive`: whether this node still is one."""
         self._server = server
         self._log: Any = server.log
         self._bus = bus
         self._stamps = replicas.stamps
-        self._told = told
+        self._topics = topics
         self._dead_after = dead_after
         self._alive = alive
-        self._prefix = f"{told.topic}/"
+        self._prefix = f"{topics.topic}/"
         # The nodes that are gone, and when their clients are next looked at.
         self._gone: dict[str, asyncio.Handle] = {}
         # Topics that are to be looked at, each once.
@@ -120,7 +126,7 @@ class NodesPresence:
             for each in walk.take(TURN):
                 topic = each.topic
                 if self.writer(topic) == node and (any_node or chosen(topic, nodes) == self._bus.node):
-                    count += self._told.clear(topic)
+                    count += self._topics.clear(topic)
             self._server.after_batch()
         except Exception as error:
             self._server.faults.broke("mesh", error)
@@ -154,7 +160,7 @@ class NodesPresence:
                 self._walk = None if self._walk.done else self._walk
             for topic in [topic for topic, _ in zip(self._looks, range(TURN), strict=False)]:
                 del self._looks[topic]
-                self._told.look(topic)
+                self._topics.look(topic)
             self._server.after_batch()
         except Exception as error:
             self._server.faults.broke("mesh", error)

@@ -54,7 +54,7 @@ class Nodes:
         await broker.start()
         assert broker.presence is not None
         mesh = self.meshes[name] = Mesh(broker, settings.mesh, self.memory[name])
-        broker.presence.others = mesh.tell_of_clients(broker.presence)
+        broker.presence.others = mesh.watch_presence(broker.presence)
 
     async def end(self, name: str) -> None:
         """A process that is gone. What it tells in its last moment nobody hears."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
-from broker.mesh.ownership.messages import Message, Pass, Passed
+from broker.mesh.ownership.messages import Flush, Flushed, Message
 
 
 class Barrier(Protocol):
@@ -45,7 +45,7 @@ class Barriers:
     def begin(self, nodes: Iterable[str], call: Callable[[set[str]], None], numbers: bool = False) -> None:
         """Call something when all that these nodes have sent until now has arrived; at once where there are none.
 
-        It is called with the nodes that have answered. `numbers`: see `Pass`.
+        It is called with the nodes that have answered. `numbers`: see `Flush`.
         """
         awaiting = set(nodes)
         if not awaiting:
@@ -54,9 +54,9 @@ class Barriers:
         self._number += 1
         self._pending[self._number] = _Barrier(awaiting, call, self._now() + self._timeout)
         for node in awaiting:
-            self._send(node, Pass(self._number, numbers))
+            self._send(node, Flush(self._number, numbers))
 
-    def passed(self, node: str, answer: Passed) -> None:
+    def flushed(self, node: str, answer: Flushed) -> None:
         """A node has answered."""
         barrier = self._pending.get(answer.number)
         if barrier is not None and node in barrier.awaiting:

@@ -27,7 +27,7 @@ from broker.core.queues.delivery import QUEUED, RELEASED, Delivery
 from broker.core.queues.message import MovedMessage
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
-from broker.mesh.ownership.messages import LATER, LOST, NONE, REFUSED, Ask, Message, Over, Part
+from broker.mesh.ownership.messages import LATER, LOST, NONE, REFUSED, Abort, Ask, Message, Part
 from broker.mesh.ownership.records import SessionWriter
 from broker.mesh.ownership.silence import Move, Silence
 from broker.store.groups.principals import Principals
@@ -340,15 +340,15 @@ class Giver:
         self.moved += 1
         self._end(giving)
 
-    def over(self, node: str, over: Over) -> None:
+    def aborted(self, node: str, abort: Abort) -> None:
         """It takes no more of the session."""
-        giving = self._of(node, over.client_id, over.time)
+        giving = self._of(node, abort.client_id, abort.time)
         if giving is not None:
             self._stay(giving)
-        self._send(node, Over(over.client_id, over.time, True))
+        self._send(node, Abort(abort.client_id, abort.time, True))
 
     def _give_up(self, giving: Giving) -> None:
-        self._send(giving.node, Over(giving.client_id, giving.ask.time, True))
+        self._send(giving.node, Abort(giving.client_id, giving.ask.time, True))
         self._stay(giving)
 
     def _of(self, node: str, client_id: str, time: int) -> Giving | None:

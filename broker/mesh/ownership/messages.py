@@ -106,14 +106,14 @@ class Compared(msgspec.Struct, array_like=True, frozen=True, tag=8):
     older: list[tuple[Name, Time]]
 
 
-class Pass(msgspec.Struct, array_like=True, frozen=True, tag=9):
-    """The other node is to answer with `Passed`, behind all that it has sent so far. `numbers`: with those."""
+class Flush(msgspec.Struct, array_like=True, frozen=True, tag=9):
+    """The other node is to answer with `Flushed`, behind all that it has sent so far. `numbers`: with those."""
 
     number: Count
     numbers: bool = False
 
 
-class Passed(msgspec.Struct, array_like=True, frozen=True, tag=10):
+class Flushed(msgspec.Struct, array_like=True, frozen=True, tag=10):
     """The answer to that.
 
     `numbers`: of QoS 2 publishes that may come again (`publish_numbers`), but for those that the node was told before.
@@ -188,7 +188,7 @@ class Knows(msgspec.Struct, array_like=True, frozen=True, tag=15):
     nodes: list[Name]
 
 
-class Over(msgspec.Struct, array_like=True, frozen=True, tag=16):
+class Abort(msgspec.Struct, array_like=True, frozen=True, tag=16):
     """A session comes no further by this claim: what each of the two nodes has of it stays there, and is compared.
 
     `giver`: the node says it that gave the session, also as the answer where the other one has said it.
@@ -209,14 +209,14 @@ Message = (
     | Taken
     | Held
     | Compared
-    | Pass
-    | Passed
+    | Flush
+    | Flushed
     | Offer
     | Without
     | Late
     | Noted
     | Knows
-    | Over
+    | Abort
 )
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -32,9 +32,12 @@ from broker.mesh.ownership.leaving import Leaving
 from broker.mesh.ownership.messages import (
     MOST,
     NONE,
+    Abort,
     Answer,
     Ask,
     Compared,
+    Flush,
+    Flushed,
     Held,
     Hello,
     Knows,
@@ -43,10 +46,7 @@ from broker.mesh.ownership.messages import (
     Missed,
     Noted,
     Offer,
-    Over,
     Part,
-    Pass,
-    Passed,
     Ready,
     Source,
     Taken,
@@ -315,15 +315,17 @@ class Ownership(Room, Owner):
                 self.comparing.held(node, message)
             case Compared():
                 self.comparing.compared(node, message)
-            case Over(giver=True):
-                self.taker.over(node, message)
-            case Over():
-                self.giver.over(node, message)
-            case Pass():
-                self._shell.arrived(node, partial(self._pass, node, message.number, self._given_to(node, message)))
-            case Passed():
+            case Abort(giver=True):
+                self.taker.aborted(node, message)
+            case Abort():
+                self.giver.aborted(node, message)
+            case Flush():
+                self._shell.arrived(
+                    node, partial(self._answer_flush, node, message.number, self._given_to(node, message))
+                )
+            case Flushed():
                 self._router.nodes.numbers.keep(message.numbers)
-                self.barriers.passed(node, message)
+                self.barriers.flushed(node, message)
             case Offer() if self.leaving is None:
                 self.claims.fetch(message.client_id, message.user, node, message.time)
             case Offer():
@@ -341,7 +343,7 @@ class Ownership(Room, Owner):
             if late.to != node:
                 self.say(node, Noted(late.name))
 
-    def _given_to(self, node: str, asked: Pass) -> list[int]:
+    def _given_to(self, node: str, asked: Flush) -> list[int]:
         """Numbers that a node is told. It has what has them when it hears of them: else it would take it for known."""
         router = self._router
         if not asked.numbers or router.fanout.broadcasting:
@@ -350,9 +352,9 @@ class Ownership(Room, Owner):
         self._numbered[node] = router.nodes.numbers.last
         return given
 
-    def _pass(self, node: str, number: int, given: list[int]) -> None:
+    def _answer_flush(self, node: str, number: int, given: list[int]) -> None:
         if node in self._told:
-            self.say(node, Passed(number, given))
+            self.say(node, Flushed(number, given))
 
     # -- saying --------------------------------------------------------------------------------------------------------
 

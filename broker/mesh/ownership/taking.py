@@ -28,7 +28,7 @@ from broker.mesh.ownership.barriers import Barrier
 from broker.mesh.ownership.claims import Claim, Claims
 from broker.mesh.ownership.gates import LATE, Gate, Gates, drop_waiting, name_of
 from broker.mesh.ownership.merging import is_of, waiting_again
-from broker.mesh.ownership.messages import Message, Missed, Over, Part, Ready, Taken, Took, Without
+from broker.mesh.ownership.messages import Abort, Message, Missed, Part, Ready, Taken, Took, Without
 from broker.mesh.ownership.records import SessionReader
 from broker.mesh.ownership.silence import Move, Silence
 from broker.store.groups.principals import Principals
@@ -301,13 +301,13 @@ class Taker:
         for coming in [each for each in self.coming.values() if each.node == node]:
             self._no_more(coming)
 
-    def over(self, node: str, over: Over) -> None:
+    def aborted(self, node: str, abort: Abort) -> None:
         """A node gives no more of a session: what has come is what there is."""
-        key = (node, over.client_id)
-        if self.given_up.get(key) == over.time:
+        key = (node, abort.client_id)
+        if self.given_up.get(key) == abort.time:
             del self.given_up[key]
         coming = self.coming.get(key)
-        if coming is not None and coming.time == over.time:
+        if coming is not None and coming.time == abort.time:
             self._no_more(coming)
 
     def hurry(self, client_id: str) -> None:
@@ -318,7 +318,7 @@ class Taker:
 
     def _give_up(self, coming: Coming) -> None:
         self.given_up[coming.node, coming.client_id] = coming.time
-        self._send(coming.node, Over(coming.client_id, coming.time, False))
+        self._send(coming.node, Abort(coming.client_id, coming.time, False))
         self._no_more(coming)
 
     def _no_more(self, coming: Coming) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from broker.mesh.bus import ProtocolFault
-from broker.mesh.ownership.messages import LOST, Answer, Ask, Over, Part, decode, encode
+from broker.mesh.ownership.messages import LOST, Abort, Answer, Ask, Part, decode, encode
 from broker.mesh.ownership.room import SILENCE
 from tests.core.harness import Client
 from tests.mesh.ownership.test_room import payloads, subscriber
@@ -172,7 +172,7 @@ def test_what_comes_of_a_move_that_was_given_up_is_dropped_until_the_other_node_
     assert (node, client_id) == ("a", "x")
     for late in (Part("x", time, False, b"late"), Part("x", time, True, b"late")):
         room.received("a", encode([late]))
-    room.received("a", encode([Over("x", time, True)]))
+    room.received("a", encode([Abort("x", time, True)]))
     assert not room.taker.given_up
     with pytest.raises(ProtocolFault):
         room.received("a", encode([Part("x", time, True, b"late")]))
