@@ -27,6 +27,7 @@ from broker.inprocess.client import InProcessClient, Subscription
 from broker.inprocess.properties import Properties
 from broker.net.listening.listeners import StartupError
 from broker.net.listening.tls import files as certificate_files
+from broker.net.scheduling.steps import in_turns
 from broker.net.server import Server
 from broker.observe.alarms.alarms import Alarms
 from broker.observe.alarms.making import alarms
@@ -46,7 +47,7 @@ from broker.security.errors import SecurityError
 from broker.security.rules.kept import KeptRules
 from broker.settings import Settings
 from broker.store.base import Store
-from broker.storing import StoreWatch, make, restore_nodes
+from broker.storing import StoreWatch, make, restore_links
 from broker.upstream.filters.suspicious import warnings
 from broker.upstream.links.links import Links
 from broker.watching import FileWatcher
@@ -274,10 +275,10 @@ class Broker(Server):
         except SecurityError as error:
             raise StartupError(str(error)) from error
 
-    def prepare_links(self, records: list[SessionRecord]) -> None:
+    async def prepare_links(self, records: list[SessionRecord]) -> None:
         """Have the sessions of other nodes stand again, and make the links of the settings: see `Server`."""
         self.links = Links(self)
-        self.links.prepare(restore_nodes(self, records))
+        await in_turns(restore_links(self, self.links, records))
 
     async def stop(self) -> None:
         """End in order (see `Server.stop`)."""

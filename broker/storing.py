@@ -23,6 +23,7 @@ from broker.store.base import Store, StoreListener
 if TYPE_CHECKING:
     from broker.net.server import Server
     from broker.store.groups.principals import RuleTexts
+    from broker.upstream.links.links import Links
 
 LINES_APART: Final = 10.0
 """Seconds between two lines about failures."""
@@ -139,13 +140,15 @@ def unwritable(name: str, path: str) -> str:
     return ""
 
 
-def restore_nodes(server: Server, records: list[SessionRecord]) -> list[SessionRecord]:
-    """Have the sessions of other nodes stand again, if there are any. Returns the records of other links."""
-    if not any(record.client_id.startswith(TO_NODE) for record in records):
-        return records
-    from broker.mesh.links.restoring import restore
+def restore_links(server: Server, links: Links, records: list[SessionRecord]) -> Iterator[None]:
+    """Have the sessions of other nodes stand again, if there are any, and those of links, in steps of bounded work."""
+    if any(record.client_id.startswith(TO_NODE) for record in records):
+        from broker.mesh.links.restoring import restore
 
-    return restore(server, records)
+        others: list[SessionRecord] = []
+        yield from restore(server, records, others)
+        records = others
+    yield from links.prepare(records)
 
 
 class StoreWatch(StoreListener):

@@ -39,6 +39,7 @@ from broker.net.listening.listeners import Listeners, StartupError
 from broker.net.log import Faults, Log
 from broker.net.monitor import LagMonitor, Monitor
 from broker.net.scheduling.hub import FlushScheduler
+from broker.net.scheduling.steps import in_turns
 from broker.net.stream import LINGER
 from broker.settings import Settings
 from broker.store.base import Part, Store, StoreError
@@ -97,6 +98,8 @@ class Server:
         self.store = store
         self._install(access_control, event_listener, auth_methods or {})
         self._restored = False
+        # What a store kept of links, until there are some.
+        self._kept_links: list[SessionRecord] = []
         self.listeners = Listeners(self)
         self.listens_at_start = True
         """Whether `start` listens; else whoever starts it does so when it is ready for clients."""
@@ -172,10 +175,13 @@ class Server:
         if self.admission is not None and not self.settings.limits.max_connections:
             self.log.info("connections are limited by file descriptors", max_connections=self._most)
         # Before the first client can come.
-        links = await self._open_store()
+        await self._open_store()
         try:
             # Before anything is published, so that it waits for them too: wills fall due in the tick.
-            self.prepare_links(links)
+            links, self._kept_links = self._kept_links, []
+            await self.prepare_links(links)
+            if self._stopped is not None:
+                raise StartupError("the broker was stopped before it had started")
             if self.store is not None:
                 self.router.tick(self.loop.time())
             if self.listens_at_start:
@@ -188,44 +194,45 @@ class Server:
         # Sessions and delayed wills that a store brought fall due too.
         self.after_batch()
 
-    async def _open_store(self) -> list[SessionRecord]:
-        """Have the store back, and, the first time, everything that it kept; what it kept of links is returned."""
+    async def _open_store(self) -> None:
+        """Have the store back, and, the first time, everything that it kept."""
         store = self.store
         if store is None:
-            return []
+            return
         try:
             if self.companions is None and (parts := await store.parts()):
                 raise StoreError(left_over(parts))
             await store.open(self.loop.time)
-            return [] if self._restored else await self._restore(store)
+            if not self._restored:
+                await self._restore(store)
         except StoreError as error:
             raise StartupError(str(error)) from error
         except Exception as error:
             self.faults.broke("store", error)
             raise StartupError(f"the store cannot be used: {type(error).__name__}: {error}") from error
 
-    def prepare_links(self, records: list[SessionRecord]) -> None:
+    async def prepare_links(self, records: list[SessionRecord]) -> None:
         """Called when a store's sessions are back, and before anything is published: for whoever has links to others.
 
         `records`: what is kept of these.
         """
 
-    async def _restore(self, store: Store) -> list[SessionRecord]:
+    async def _restore(self, store: Store) -> None:
         # Millions of objects are made, and hardly one of them is garbage: to look for it each time there is a quarter
         # more of them takes two thirds of the time.
         collecting = gc.isenabled()
         gc.disable()
         try:
             saved = await store.load()
-            links = restore(self.router, saved, self.loop.time())
-        except BaseException:  # see `start`
+            await in_turns(restore(self.router, saved, self.loop.time(), self._kept_links))
+            self._restored = True
+        except BaseException as error:  # see `start`
+            self._restored = len(self.router.sessions) > 0 and isinstance(error, asyncio.CancelledError)
             await store.close()
             raise
         finally:
             if collecting:
                 gc.enable()
-        self._restored = True
-        return links
 
     async def stop(self) -> None:
         """End in order: stop accepting, drain, send DISCONNECT. Returns when it is done, whoever called it first."""

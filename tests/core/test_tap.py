@@ -16,7 +16,6 @@ from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.counters import DISCONNECTED, DROP_CAUSES, FULL_MESSAGES
 from broker.core.limits import Limits
 from broker.core.persistence.journal import Saved, SessionRecord, SubscriptionRecord
-from broker.core.persistence.restore import restore
 from broker.core.queues.message import Message
 from broker.core.queues.policies.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
 from broker.core.routing.receivers.bursts import RUN_MESSAGES
@@ -24,6 +23,7 @@ from broker.core.tap import HAND_OVER, RUN, STATE_PART
 from tests.core.harness import Client, Network, limits
 from tests.core.taps import Listening, Row, listen
 from tests.support.losses import dropped_by_cause
+from tests.support.restored import restore
 
 
 def numbers(rows: list[Row]) -> list[int]:

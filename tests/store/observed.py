@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 from broker.core.limits import Limits
 from broker.core.persistence.journal import Saved, share_name
-from broker.core.persistence.restore import restore
 from broker.core.queues.delivery import RELEASED, Delivery
 from broker.core.queues.message import Message
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.store import Store
+from tests.support.restored import restore
 
 Seen = dict[str, Any]
 

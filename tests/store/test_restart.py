@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from broker.app import Broker
-from broker.core.persistence.journal import SessionRecord
+from broker.core.persistence.journal import DeliveryRecord, MessageRecord, Saved, SessionRecord
+from broker.core.routing.remote.loop_detection import TO_NODE, UPLINKS
 from broker.net.listening.listeners import StartupError
 from broker.settings import Settings
 from broker.store import MemoryStore, Store, StoreError
@@ -25,6 +26,7 @@ from broker.store.sqlite.reading import read
 from tests.e2e import wire
 from tests.e2e.wire import SESSION_EXPIRY, WILL_DELAY, Peer, ack, connect, publish
 from tests.store.places import KINDS, OUTLIVES
+from tests.support.waiting import until
 
 HOUR = 3600
 
@@ -284,7 +286,7 @@ async def test_a_broker_that_cannot_listen_lets_go_of_its_store(house: House) ->
 
 async def test_a_start_that_fails_behind_the_store_lets_go_of_it() -> None:
     class Faulty(Broker):
-        def prepare_links(self, records: list[SessionRecord]) -> None:
+        async def prepare_links(self, records: list[SessionRecord]) -> None:
             raise RuntimeError(f"{len(records)} links")
 
     store = MemoryStore()
@@ -318,6 +320,84 @@ async def test_a_start_that_is_given_up_while_the_store_is_read_lets_go_of_it(
             await start
     async with broker():
         pass
+
+
+class Full(MemoryStore):
+    """A store in which very much waits for somebody."""
+
+    def __init__(self, client_id: str) -> None:
+        super().__init__()
+        self._client_id = client_id
+        self.loaded = asyncio.Event()
+
+    async def load(self) -> Saved:
+        saved = await super().load()
+        record = SessionRecord(self._client_id, HOUR, 0.0)
+        text = MessageRecord(b"t", b"x", 1, False, b"", None, "p")
+        record.deliveries.extend(DeliveryRecord(number, text, 1, False, (), "") for number in range(1, MANY + 1))
+        saved.sessions.append(record)
+        self.journal.session_kept(self._client_id, record.principal, HOUR, 0.0)
+        self.loaded.set()
+        return saved
+
+
+MANY = 5_000
+WAITED_FOR = ["c", f"{UPLINKS}there", f"{UPLINKS}gone", f"{TO_NODE}b"]
+
+
+def with_much(client_id: str) -> tuple[Broker, Full]:
+    """A broker that is to read such a store."""
+    store = Full(client_id)
+    given: dict[str, Any] = {"listen": ["mqtt://127.0.0.1:0"], "queue": {"session_messages": 0}}
+    if client_id.endswith("there"):
+        given["upstream"] = [{"name": "there", "url": "mqtt://127.0.0.1:1"}]
+    return Broker(Settings.model_validate(given), store=store), store
+
+
+@pytest.mark.parametrize("client_id", WAITED_FOR)
+async def test_the_event_loop_goes_on_while_very_much_is_put_back(client_id: str) -> None:
+    """Of clients, of links, and of other nodes."""
+    broker, store = with_much(client_id)
+    turns: list[int] = []
+    starting = asyncio.ensure_future(broker.start())
+    await store.loaded.wait()
+    while not starting.done():
+        session = broker.router.sessions.get(client_id)
+        if session is not None:
+            turns.append(session.queued())
+        await asyncio.sleep(0)
+    await starting
+    assert len({number for number in turns if number < MANY}) >= MANY // 1_000 - 1
+    await broker.stop()
+
+
+@pytest.mark.parametrize("client_id", WAITED_FOR)
+async def test_a_start_that_is_given_up_meanwhile_can_be_made_again(client_id: str) -> None:
+    """By a program, with the same broker: what was half put back is there."""
+    broker, _ = with_much(client_id)
+    starting = asyncio.ensure_future(broker.start())
+    await until(lambda: client_id in broker.router.sessions)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    waits = broker.router.sessions[client_id].queued() if client_id in broker.router.sessions else 0
+    assert waits == (0 if client_id.startswith(TO_NODE) else MANY)
+    await broker.start()
+    assert ([] if broker.links is None else [*broker.links.links]) == (["there"] if client_id.endswith("there") else [])
+    if waits:
+        assert broker.router.sessions[client_id].queued() == MANY
+    await broker.stop()
+
+
+async def test_one_that_is_stopped_meanwhile_does_not_listen() -> None:
+    """As where another broker has taken the database."""
+    broker, _ = with_much("c")
+    starting = asyncio.ensure_future(broker.start())
+    await until(lambda: "c" in broker.router.sessions)
+    await broker.stop()
+    with pytest.raises(StartupError, match="was stopped before it had started"):
+        await starting
+    assert broker.listening == []
 
 
 async def test_a_store_that_cannot_be_read_is_one_line() -> None:

@@ -6,6 +6,7 @@ say. Everything is deterministic, and moves when a test says so.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, TypeVar
 
 from broker.core.codec import encoder
@@ -26,7 +27,7 @@ from broker.core.codec.packets import (
 from broker.core.codec.properties import SUBSCRIPTION_IDENTIFIER
 from broker.core.limits import Limits
 from broker.core.persistence.journal import SessionRecord
-from broker.core.persistence.restore import refill, restore
+from broker.core.persistence.restore import refill
 from broker.core.queues.live.outbox import Outbox
 from broker.upstream.filters.declarer import Declarer
 from broker.upstream.filters.mapping import Mapping
@@ -36,6 +37,7 @@ from broker.upstream.protocol.uplink import Offer, Uplink
 from tests.core.harness import Network, bag
 from tests.store.grouped import GroupStore
 from tests.store.observed import at_once
+from tests.support.restored import restore
 
 Kind = TypeVar("Kind", bound=Packet)
 
@@ -67,7 +69,7 @@ class Scene:
             records = restore(router, at_once(store.load()), self.network.now)
         router.adopt(self.session)
         for record in records:
-            refill(router, self.session, record, self.network.now)
+            deque(refill(router, self.session, record, self.network.now), 0)
         for topic_filter in publish:
             if topic_filter in self.session.subscriptions:
                 continue

@@ -11,7 +11,10 @@ are made by the links.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from mypy_extensions import i64
 
 from broker.core.codec.packets import NEVER
 from broker.core.codec.topic_names import parse_shared
@@ -35,12 +38,31 @@ from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.core.topics.subscription import Subscription
 
+PIECE: Final = 1_000
+"""Sessions, subscriptions and messages that are put back in one step: some milliseconds."""
 
-def restore(router: Router, saved: Saved, now: float) -> list[SessionRecord]:
-    """Fill a new router. `now` is the caller's monotonic clock, above 0; the records' seconds count from it.
+
+class _Steps:
+    """Counts what is put back."""
+
+    def __init__(self) -> None:
+        self._left: i64 = PIECE
+
+    def over(self) -> bool:
+        """One more: whether a step is over with it."""
+        self._left -= 1
+        if self._left > 0:
+            return False
+        self._left = PIECE
+        return True
+
+
+def restore(router: Router, saved: Saved, now: float, links: list[SessionRecord]) -> Iterator[None]:
+    """Fill a new router, in steps of bounded work. `now` is the caller's monotonic clock, above 0; the records' seconds
+    count from it.
 
     `router.journal` is set before, where there is one: it is told of the new objects and of what changes by this.
-    Returns the records of links to other brokers, and of the sessions in which waits what goes to other nodes, for
+    `links` gets the records of links to other brokers, and of the sessions in which waits what goes to other nodes, for
     `refill`: of what stands under such a name nothing is a client's.
 
     Raises:
@@ -49,26 +71,30 @@ def restore(router: Router, saved: Saved, now: float) -> list[SessionRecord]:
     if router.sessions or len(router.retained):
         raise RuntimeError("only a new router can be restored")
     messages: dict[MessageRecord, Message] = {}
+    steps = _Steps()
     # Before the sessions: an interrupted stream of retained messages begins again, over the whole tree.
     for kept in saved.retained:
         message = _message(kept, messages, now)
         router.retained_store.put(message.topic.decode(), message)
-    links: list[SessionRecord] = []
+        if steps.over():
+            yield
     for record in saved.sessions:
         if record.client_id.startswith(UPLINKS) or record.client_id.startswith(TO_NODE):
             links.append(record)
-        else:
-            _session(router, record, messages, now)
+            continue
+        yield from _session(router, record, messages, now, steps)
+        if steps.over():
+            yield
     for broadcast in saved.broadcasts:
         message = _message(broadcast.message, messages, now)
         origin = router.sessions.get(message.publisher)
         router.fanout.resume(Interrupted(message, origin, broadcast.number, broadcast.passed), now)
-    return links
 
 
-def refill(router: Router, session: Session, record: SessionRecord, now: float) -> None:
-    """Give a link's session, which the router has adopted and in which nothing is yet, what a store kept of it."""
-    _fill(router, session, record, {}, now)
+def refill(router: Router, session: Session, record: SessionRecord, now: float) -> Iterator[None]:
+    """Give a link's session, which the router has adopted and in which nothing is yet, what a store kept of it, in
+    steps of bounded work."""
+    yield from _fill(router, session, record, {}, now, _Steps())
     router.session_table.count(session)
 
 
@@ -93,7 +119,8 @@ def admit(router: Router, record: SessionRecord, now: float) -> Session:
                 journal.received(session.client_id, packet_id, record.numbers.get(packet_id, 0))
     if record.numbers:
         session.numbers = dict(record.numbers)
-    _subscribe(router, session, record)
+    for wanted in record.subscriptions:
+        _subscribe_one(router, session, wanted)
     if journal is not None:
         for subscription in session.subscriptions.values():
             journal.subscribed(session.client_id, subscription, session.is_streaming(subscription))
@@ -184,9 +211,11 @@ def _time(remaining: float, now: float) -> float:
     return now + remaining if remaining > 0.0 else now
 
 
-def _session(router: Router, record: SessionRecord, messages: dict[MessageRecord, Message], now: float) -> None:
+def _session(
+    router: Router, record: SessionRecord, messages: dict[MessageRecord, Message], now: float, steps: _Steps
+) -> Iterator[None]:
     session = _made(router, record)
-    _fill(router, session, record, messages, now)
+    yield from _fill(router, session, record, messages, now, steps)
     journal = router.journal
     gone_for = record.disconnected_for
     if gone_for is None:
@@ -222,10 +251,18 @@ def _times(router: Router, session: Session, record: SessionRecord, gone_for: fl
 
 
 def _fill(
-    router: Router, session: Session, record: SessionRecord, messages: dict[MessageRecord, Message], now: float
-) -> None:
+    router: Router,
+    session: Session,
+    record: SessionRecord,
+    messages: dict[MessageRecord, Message],
+    now: float,
+    steps: _Steps,
+) -> Iterator[None]:
     """Give a session its subscriptions, its deliveries, and the packet identifiers that came."""
-    _subscribe(router, session, record)
+    for wanted in record.subscriptions:
+        _subscribe_one(router, session, wanted)
+        if steps.over():
+            yield
     if record.received:
         session.incoming_qos2 = set(record.received)
     if record.numbers:
@@ -242,6 +279,8 @@ def _fill(
             journal.restored(session.client_id, delivery, kept.number)
         if not session.restore(delivery) and journal is not None:
             journal.finished(session.client_id, delivery)
+        if steps.over():
+            yield
     _pages_before(session, pages, UNBOUNDED, journal)
     # Only now: what stands above was told of long ago.
     session.keep_in(journal)
@@ -273,11 +312,6 @@ def _will(router: Router, session: Session, record: WillRecord, now: float) -> N
         if session.journal is not None:
             session.journal.will_set(session.client_id, will, session.will_due)
     router.wills.tell(session)
-
-
-def _subscribe(router: Router, session: Session, record: SessionRecord) -> None:
-    for kept in record.subscriptions:
-        _subscribe_one(router, session, kept)
 
 
 def _subscribe_one(router: Router, session: Session, kept: SubscriptionRecord) -> None:

@@ -6,7 +6,7 @@ those whose nodes have been away for `mesh.node_expiry`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from broker.core.persistence.journal import SessionRecord
@@ -18,14 +18,11 @@ if TYPE_CHECKING:
     from broker.net.server import Server
 
 
-def restore(server: Server, records: Iterable[SessionRecord]) -> list[SessionRecord]:
-    """Have the sessions of other nodes stand again, with their topic filters and with what waits for them.
-
-    Returns the records of other links.
-    """
+def restore(server: Server, records: Iterable[SessionRecord], others: list[SessionRecord]) -> Iterator[None]:
+    """Have the sessions of other nodes stand again, with their topic filters and with what waits for them, in steps of
+    bounded work. `others` gets the records of other links."""
     router, now = server.router, server.loop.time()
     settings, companions = server.settings.mesh, server.companions
-    others: list[SessionRecord] = []
     for record in records:
         if not record.client_id.startswith(TO_NODE):
             others.append(record)
@@ -35,7 +32,7 @@ def restore(server: Server, records: Iterable[SessionRecord]) -> list[SessionRec
         session.known = record.disconnected_for is not None
         session.away_since = now - (record.disconnected_for or 0.0)
         router.session_table.add(session)
-        refill(router, session, record, now)
+        yield from refill(router, session, record, now)
         for subscription in session.subscriptions.values():
             if subscription.group is not None:
                 # Nobody knows yet whether members are connected there.
@@ -46,4 +43,3 @@ def restore(server: Server, records: Iterable[SessionRecord]) -> list[SessionRec
             router.end_session(session, now)
         else:
             router.fanout.nodes.append(session)
-    return others

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import random
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from broker.core.codec import reasons
@@ -115,9 +115,10 @@ class UpstreamLink(Owner):
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
-    def prepare(self, record: SessionRecord | None) -> None:
+    def prepare(self, record: SessionRecord | None) -> Iterator[None]:
         """Take its place among the sessions: what is published from now on waits. `record`: what a store kept of it.
 
+        In steps of bounded work, of which it is one where there is no record.
         What waited has the name upstream that it had got when it was published, whatever the prefixes are now.
         """
         router = self.server.router
@@ -128,7 +129,7 @@ class UpstreamLink(Owner):
         router.adopt(session)
         self._settle_queue()
         if record is not None:
-            refill(router, session, record, self.loop.time())
+            yield from refill(router, session, record, self.loop.time())
         self._publish()
 
     def start(self) -> None:

@@ -12,7 +12,8 @@ Promises:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from broker.core.guards import GuardedSubscriptionListener
@@ -42,19 +43,19 @@ class Links(SubscriptionListener):
         """Whoever wants to be told at once when a link, which it knows or which comes later, has another state."""
         self._guarded = GuardedSubscriptionListener(self, server.faults)
 
-    def prepare(self, records: Iterable[SessionRecord]) -> None:
+    def prepare(self, records: Iterable[SessionRecord]) -> Iterator[None]:
         """Make the links of the settings, with what a store kept of them: before the first client comes.
 
-        Whatever a client publishes waits for them from now on.
+        Whatever a client publishes waits for them from then on. In steps of bounded work.
         """
         for session in self._server.router.sessions.values():
             if isinstance(session, UplinkSession) and session.abandoned:
                 self._abandoned.append(session)
         kept = {record.client_id: record for record in records}
         for settings in self._server.settings.upstream:
-            self._make(settings, kept.pop(UPLINKS + settings.name, None))
+            yield from self._make(settings).prepare(kept.pop(UPLINKS + settings.name, None))
         for record in kept.values():
-            self._abandon(record)
+            yield from self._abandon(record)
 
     def start(self) -> None:
         """Begin to connect."""
@@ -111,25 +112,26 @@ class Links(SubscriptionListener):
 
     # -- one link ------------------------------------------------------------------------------------------------------
 
-    def _make(self, settings: Upstream, record: SessionRecord | None = None) -> UpstreamLink:
+    def _make(self, settings: Upstream) -> UpstreamLink:
         router = self._server.router
         link = UpstreamLink(self._server, settings, router.broker_id, router.limits.hop_limit)
         link.state_changed = self.state_changed
         self.links[link.name] = link
-        link.prepare(record)
         return link
 
     def _add(self, settings: Upstream) -> None:
-        self._make(settings).start()
+        link = self._make(settings)
+        deque(link.prepare(None), 0)
+        link.start()
         self._find_demanding()
 
-    def _abandon(self, record: SessionRecord) -> None:
+    def _abandon(self, record: SessionRecord) -> Iterator[None]:
         """Take back what a store kept for a link that is in the settings no more."""
         router = self._server.router
         name = record.client_id.removeprefix(UPLINKS)
         session = UplinkSession(name, Mapping("", ""), router.broker_id, 0, router.counters, router.sessions)
         router.adopt(session)
-        refill(router, session, record, self._server.loop.time())
+        yield from refill(router, session, record, self._server.loop.time())
         # While its link is there, a session is told of as connected.
         self._set_aside(session, record.disconnected_for or 0.0)
 

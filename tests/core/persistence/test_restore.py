@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from broker.core.codec import packets as p
 from broker.core.codec.packets import NEVER, Ack, Publish, SubscriptionRequest, Will
+from broker.core.persistence import restore as restoring
 from broker.core.persistence.journal import (
     DeliveryRecord,
     Journal,
@@ -15,7 +18,6 @@ from broker.core.persistence.journal import (
     SubscriptionRecord,
     WillRecord,
 )
-from broker.core.persistence.restore import restore
 from broker.core.principal import Principal
 from broker.core.queues.delivery import RELEASED, SENT, Delivery
 from broker.core.queues.message import Message
@@ -23,6 +25,7 @@ from broker.core.queues.policies.queue_policy import DROP_OLDEST
 from broker.core.routing.retained.shares import kept_bytes
 from broker.core.topics.topic_tree import NODE_BYTES
 from tests.core.harness import START, Client, Network, limits, total_ledger
+from tests.support.restored import restore
 
 
 def message(payload: bytes, topic: bytes = b"a", qos: int = 2, expires_in: float | None = None) -> MessageRecord:
@@ -338,3 +341,27 @@ def test_a_clock_that_was_set_back_does_not_put_off_a_will() -> None:
     kept = session(gone_for=0.0)
     kept.will = WillRecord(Will("w", b"gone", 1, delay=60), 1e9)
     assert network(kept).session("c").will_due == START + 60
+
+
+def test_it_is_put_back_in_steps() -> None:
+    """However much one session has: each step is about so many subscriptions, messages and sessions."""
+    made, saved = Network(limits(session_messages=10_000)), Saved()
+    saved.retained.extend(message(b"x", b"r/%d" % number) for number in range(2_500))
+    saved.sessions.extend(session(f"c{number}") for number in range(2_500))
+    large = session("large")
+    large.subscriptions.extend(subscription(f"s/{number}") for number in range(2_500))
+    large.deliveries.extend(delivery(number, b"x") for number in range(1, 2_501))
+    saved.sessions.append(large)
+    router = made.router
+    there = [0]
+
+    def count() -> None:
+        found = router.sessions.get("large")
+        waiting = 0 if found is None else found.queue.messages + len(found.subscriptions)
+        there.append(len(router.retained) + len(router.sessions) + int(waiting))
+
+    for _ in restoring.restore(router, saved, made.now, []):
+        count()
+    count()
+    assert there[-1] == 10_001
+    assert max(after - before for before, after in pairwise(there)) <= restoring.PIECE + 1

@@ -13,13 +13,13 @@ from broker.core.codec.packets import NEVER, V5, Will
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.hooks import AccessControl
 from broker.core.persistence.journal import Saved, SessionRecord, WillRecord
-from broker.core.persistence.restore import restore
 from broker.core.principal import Principal
 from broker.core.queues.message import Message
 from broker.core.routing.router import DUE_WORK, TICK_WORK
 from broker.core.routing.subscription_table import DROP_WORK, DROPS, DROPS_AT_ONCE
 from broker.core.session.session import Session
 from tests.core.harness import Client, Network, limits, total_ledger
+from tests.support.restored import restore
 from tests.support.runs import examples
 
 MANY = 12_000

@@ -11,7 +11,6 @@ from broker.core.codec.decoder import Decoder
 from broker.core.codec.encoder import encode
 from broker.core.codec.packets import V5, Ack, Connack, Packet, Publish, SubscriptionRequest
 from broker.core.codec.topic_names import parse_shared
-from broker.core.persistence.restore import restore
 from broker.core.queues.live.outbox import Outbox
 from broker.mesh.links import restoring
 from broker.mesh.links.link import made
@@ -23,6 +22,7 @@ from tests.e2e.wire import RECEIVE_MAXIMUM
 from tests.mesh.zenoh.nodes import Lines
 from tests.store.grouped import GroupStore
 from tests.store.observed import at_once
+from tests.support.restored import restore
 
 PATIENCE: Final = 5.0
 EXPIRY: Final = 300.0
@@ -149,7 +149,8 @@ class Node:
         self.network.now = now
         self.store = GroupStore(lambda: self.network.now, before)
         self._begin()
-        restoring.restore(self.server, restore(self.network.router, at_once(self.store.load()), now))
+        records = restore(self.network.router, at_once(self.store.load()), now)
+        deque(restoring.restore(self.server, records, []), 0)
         self.wire = None
         session = self.network.router.sessions.get("$node/to/c")
         if session is None:

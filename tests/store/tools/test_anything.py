@@ -13,7 +13,6 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.core.persistence.restore import restore
 from broker.store.base import StoreError
 from broker.store.groups.principals import Principals
 from broker.store.sqlite import reading
@@ -25,6 +24,7 @@ from broker.store.tools.looking import Look
 from tests.core.harness import Network
 from tests.store.tools.test_commands import DELIVERY, MESSAGE, POINTER, RETAINED, SENT, SESSION, SUBSCRIPTION
 from tests.store.tools.test_mosquitto import chunk, client, message, queued, subscription
+from tests.support.restored import restore
 from tests.support.runs import examples
 
 GOOD = (

@@ -16,12 +16,12 @@ from broker.core.connection.subscribing import ASK_WORK
 from broker.core.hooks import FORBIDDEN, LATER, AccessControl, Origin, PeerCertificate, Ticket
 from broker.core.limits import Limits
 from broker.core.persistence.journal import Journal, Saved, SessionRecord, WillRecord
-from broker.core.persistence.restore import restore
 from broker.core.principal import Principal
 from broker.core.queues.message import Message
 from broker.core.routing.remote.loop_detection import LINK
 from broker.store.memory import MemoryStore
 from tests.core.harness import Client, Network, bag, limits, total_ledger
+from tests.support.restored import restore
 
 HOUR = 3600
 

@@ -13,12 +13,12 @@ from broker.core.codec.properties import RESPONSE_TOPIC, decode_forward, encode_
 from broker.core.connection.connect.mounting import LONGEST_MOUNT
 from broker.core.counters import DROP_CAUSES, NOT_AUTHORIZED, TOO_LARGE
 from broker.core.hooks import FORBIDDEN, AccessControl
-from broker.core.persistence.restore import restore
 from broker.core.principal import Principal
 from broker.store.memory import MemoryStore
 from tests.core import naive
 from tests.core.harness import Client, Network, bag, limits, total_ledger
 from tests.support.losses import dropped_by_cause
+from tests.support.restored import restore
 
 HOUR = 3600
 TENANT = "tenant/{user}/"

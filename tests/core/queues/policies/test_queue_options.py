@@ -17,7 +17,6 @@ from broker.core.codec.packets import V5, V311, Suback
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.codec.properties import REASON_STRING
 from broker.core.limits import Limits
-from broker.core.persistence.restore import restore
 from broker.core.queues.delivery import SubscriptionQueue, queue_of
 from broker.core.queues.policies import queue_options
 from broker.core.queues.policies.queue_options import BadQueueOptions, grant, read, tell
@@ -38,6 +37,7 @@ from broker.store import MemoryStore
 from tests.core.harness import Client, Network, bag, limits
 from tests.core.recount import User, ask, burst, losses, numbers, user_wish
 from tests.store.observed import at_once
+from tests.support.restored import restore
 
 HOUR = 3_600
 

@@ -1,0 +1,16 @@
+"""A router that gets all that a store kept, in one call."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from broker.core.persistence import restore as restoring
+from broker.core.persistence.journal import Saved, SessionRecord
+from broker.core.routing.router import Router
+
+
+def restore(router: Router, saved: Saved, now: float) -> list[SessionRecord]:
+    """Fill it; the records of links."""
+    links: list[SessionRecord] = []
+    deque(restoring.restore(router, saved, now, links), 0)
+    return links
