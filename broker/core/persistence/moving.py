@@ -20,11 +20,12 @@ from broker.core.queues.message import Message, MovedMessage
 from broker.core.session.session import Session
 
 
-def record_of(session: Session, now: float) -> SessionRecord:
+def record_of(session: Session, now: float, queued: bool = True) -> SessionRecord:
     """The record of a session whose client is away. Nothing changes by this.
 
     `now`: the clock of the session's times, from which the record's seconds count. What waits on disk alone is named in
-    `pages`, which stand by their numbers among the deliveries that wait: whoever moves it fetches them.
+    `pages`, which stand by their numbers among the deliveries that wait: whoever moves it fetches them. `queued`: with
+    what waits.
 
     Raises:
         RuntimeError: the client is connected.
@@ -45,10 +46,11 @@ def record_of(session: Session, now: float) -> SessionRecord:
     messages: dict[Message, MessageRecord] = {}
     for delivery in session.inflight.values():
         record.deliveries.append(delivery_record(delivery, messages, now))
-    for delivery in session.queue.waiting():
-        record.deliveries.append(delivery_record(delivery, messages, now))
+    if queued:
+        for delivery in session.queue.waiting():
+            record.deliveries.append(delivery_record(delivery, messages, now))
     disk = session.queue.disk
-    if disk is not None:
+    if disk is not None and queued:
         record.pages.extend(disk.pages())
     if session.incoming_qos2 is not None:
         record.received.extend(sorted(session.incoming_qos2))

@@ -1,9 +1,9 @@
 """Sessions that go from this node to others.
 
 Owns each until the other node keeps it. Promises: the connection ends first, as when the client connects here again; no
-message that came to the session before it went stays behind unnamed; at most `WINDOW` bytes are on the way to a node
-that it has not taken. Until a node has said that it keeps the session, it is still here: if that node leaves, it stays;
-also if somebody else waits for it, and the node has said nothing of it for too long (`silence`).
+message that came to the session before it went stays behind unnamed; what moves at a time is bounded (`turns`), and of
+what is on disk each has a few pages in memory. Until a node has said that it keeps the session, it is still here: if
+that node leaves, it stays; also if somebody else waits for it, and the node says nothing of it (`silence`).
 
 What comes to the session while it goes is its rest, and follows when all nodes know where its subscriptions stand now.
 With the rest the other node is told which nodes did not take part in this, and these are told of the move (`gates`): so
@@ -13,7 +13,7 @@ again if it then finds that further ones did not.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from broker.core.codec.errors import Refused
@@ -22,19 +22,26 @@ from broker.core.connection.connect.identity import check_owner
 from broker.core.counters import SESSION_ENDED
 from broker.core.persistence.journal import DeliveryRecord, Fetch, SessionRecord
 from broker.core.persistence.moving import delivery_record, record_of
-from broker.core.persistence.pages import FETCHED, FETCHED_BYTES, Page
-from broker.core.queues.delivery import QUEUED, RELEASED, Delivery
+from broker.core.persistence.pages import FETCHED, FETCHED_BYTES, UNBOUNDED, Page
+from broker.core.queues.delivery import DROPPED, RELEASED, Delivery
 from broker.core.queues.message import MovedMessage
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
-from broker.mesh.ownership.messages import LATER, LOST, NONE, REFUSED, Abort, Ask, Message, Part
+from broker.mesh.ownership.messages import LATER, LOST, NONE, REFUSED, Abort, Answer, Ask, Message, Part
 from broker.mesh.ownership.records import SessionWriter
-from broker.mesh.ownership.silence import Move, Silence
+from broker.mesh.ownership.silence import Silence
+from broker.mesh.ownership.turns import Going, Turns
 from broker.store.groups.principals import Principals
 
 WINDOW: Final = 1_048_576
 """Bytes of parts on their way to a node that it has not taken, but for one part: what waits for it besides has room in
 `mesh.queue_bytes`."""
+
+MOVING: Final = 33_554_432
+"""Bytes of the sessions that move to one node at a time (`turns`)."""
+
+REMINDERS: Final = 3
+"""How often within the time that a node is waited for it is told of a session that waits for its turn."""
 
 
 class _Read(Fetch):
@@ -52,41 +59,55 @@ class _Read(Fetch):
         return len(self.records)
 
 
-class Giving(Move):
+class _Span:
+    """What a page had when a session began to go, or its rest, and had not been read. Bounds are included."""
+
+    def __init__(self, page: Page, read_to: int, read: int) -> None:
+        self.first = max(int(page.first), read_to + 1)
+        self.last = int(page.last)
+        self.messages = int(page.messages) - read
+        self.bytes = int(page.bytes)
+
+
+class Giving(Going):
     """One session that goes to a node, because of a claim."""
 
     def __init__(self, session: Session, node: str, ask: Ask) -> None:
-        super().__init__(session.client_id)
-        self.session = session
-        self.node = node
+        super().__init__(session, node)
         self.ask = ask
-        # What waits on disk alone and was read, how far, and how much of each page.
-        self.read: list[DeliveryRecord] = []
+        # What is still to be written, in memory and on disk alone, by numbers in one order.
+        self.waiting: deque[Delivery] = deque()
+        self.unread: deque[_Span] = deque()
+        self.fetch: _Read | None = None
+        # How much was read of what is on disk alone, how far, and how much of each page.
         self.read_bytes = 0
         self.pages: dict[Page, tuple[int, int]] = {}
-        self.fetch: _Read | None = None
+        # How many messages on disk are more than goes along.
+        self.behind = 0
         # How many of its messages have a name by this, which they keep wherever a copy of them waits.
         self.named = 0
-        # What has gone, and what of that was read since.
+        # What of memory has gone.
         self.gone: set[Delivery] = set()
         self.will: Will | None = None
         self.will_due = 0.0
         self.writer: SessionWriter | None = None
         self.rest = False
-        # Nodes that may not know the session's filters at the other node, or have not sent all that is for it here. Of
-        # those that were told of the move (as publishers) nothing goes along that comes after that.
+        # Nodes that may not know the session's filters at the other node, or have not sent all that is for it here.
         self.without: set[str] = set()
+        # Those of them that were told of the move, as publishers: nothing goes along that comes of them after that; and
+        # those of whom that holds for what is written now.
         self.parted: frozenset[str] = frozenset()
+        self.shut: frozenset[str] = frozenset()
         # Nodes that claim it too: they have their answer when this is over.
         self.askers: list[tuple[str, Ask]] = []
 
 
 class _Line:
-    """What goes to one node."""
+    """What goes to one node: bytes of parts that it has not taken, and what has something to write."""
 
     def __init__(self) -> None:
-        self.unread = 0
-        self.waiting: deque[Giving] = deque()
+        self.untaken = 0
+        self.writing: deque[Giving] = deque()
 
 
 class Giver:
@@ -104,16 +125,18 @@ class Giver:
         barrier: Callable[[Callable[[set[str]], None]], None],
         going: Callable[[Giving], None],
         parting: Callable[[Giving], None],
+        comes: Callable[[Giving], None],
         now: Callable[[], float],
         log: Any,
         most_bytes: int,
+        timeout: float,
         silence: float,
     ) -> None:
         """`node`: this one. `over`: who is told that one has gone, or stays. `wanted`: whether somebody waits for that;
         it ends then when the other node has said nothing for `silence` seconds. `stays`: is told first of one that
         stays. `barrier`: calls when all has arrived that the nodes had published for this one, with those of which that
         is not sure. `going`: is told before; `parting`: when what comes to a session from now on does not go along any
-        more."""
+        more. `comes`: has the other node wait for one whose turn has not come, for which it has `timeout` seconds."""
         self.givings: dict[str, Giving] = {}
         self.moved = 0
         """Sessions that have gone to other nodes."""
@@ -126,6 +149,8 @@ class Giver:
         self._over = over
         self._stays = stays
         self.silence = Silence(silence, now, wanted, self._give_up)
+        self.turns = Turns(MOVING, timeout / REMINDERS, now, self._begin, comes)
+        self._wanted = wanted
         self._barrier = barrier
         self._going = going
         self._parting = parting
@@ -134,15 +159,21 @@ class Giver:
         self._most_bytes = most_bytes
         self._lines: dict[str, _Line] = {}
 
-    def give(self, node: str, ask: Ask) -> int:
-        """End the connection of a session, and have it go to a node: NONE: there is none (any more); REFUSED; LATER."""
+    def give(self, node: str, ask: Ask, fetched: bool = False) -> int:
+        """End the connection of a session, and have it go to a node: NONE: there is none (any more); REFUSED; LATER.
+
+        `fetched`: it was offered to the node: no client waits for it.
+        """
         router, now = self._router, self._now()
         giving = self.givings.get(ask.client_id)
         if giving is not None:
             if not ask.merges and giving.ask.time > ask.time:
                 return LOST
             giving.askers.append((node, ask))
-            self.silence.hurry(giving)
+            if not self.turns.waiting(giving):
+                self.silence.hurry(giving)
+            elif giving.ask.time < ask.time:
+                self._put_off(giving)
             return LATER
         session = router.sessions.get(ask.client_id)
         if session is not None and session.outbox is None:
@@ -163,8 +194,9 @@ class Giver:
             router.end_session(session, now)
             return NONE
         giving = self.givings[ask.client_id] = Giving(session, node, ask)
-        self.silence.broken(giving)
-        self._go_on(giving)
+        if session.queue.disk is not None:
+            session.queue.disk.stop_reading()
+        self.turns.enter(giving, fetched)
         return LATER
 
     def let_go(self, ask: Ask) -> None:
@@ -179,11 +211,26 @@ class Giver:
             return
         self._disconnect(session)
 
+    def goes_on(self, client_id: str) -> bool:
+        """Whether a session is on its way, or waits for its turn while others are, and the other node has said
+        something of them lately."""
+        giving = self.givings.get(client_id)
+        return giving is not None and any(each.due > self._now() for each in self.turns.moving(giving.node))
+
     def hurry(self, client_id: str) -> None:
         """Somebody waits for a session that goes."""
         giving = self.givings.get(client_id)
-        if giving is not None:
+        if giving is None:
+            return
+        if not self.turns.waiting(giving):
             self.silence.hurry(giving)
+        elif self._wanted(giving):
+            self._put_off(giving)
+
+    def _put_off(self, giving: Giving) -> None:
+        """Its turn has not come, and somebody has claimed it later than the other node."""
+        self._send(giving.node, Answer(giving.client_id, giving.ask.time, LOST))
+        self._stay(giving)
 
     def _disconnect(self, session: Session) -> None:
         if session.outbox is not None:
@@ -194,85 +241,121 @@ class Giver:
 
     # -- what goes -----------------------------------------------------------------------------------------------------
 
-    def _go_on(self, giving: Giving) -> None:
-        """Read the next pages; when there are none, have all that has not gone yet go."""
-        session = giving.session
-        disk = session.queue.disk
+    def _begin(self, giving: Giving) -> None:
+        """Its turn has come."""
+        self.silence.broken(giving)
+        session, now = giving.session, self._now()
+        if session.ended:
+            # Its time was over while it waited.
+            record = SessionRecord(giving.client_id, 0, 0.0, session.principal)
+        else:
+            self._name(giving, session.inflight.values())
+            record = record_of(session, now, queued=False)
+            # From here on it is the other node's to publish.
+            giving.will, giving.will_due = session.will, session.will_due
+            session.will, session.will_due = None, 0.0
+            self._router.schedule(session)
+        self._write(giving, record)
+
+    def _begin_rest(self, giving: Giving, missed: set[str]) -> None:
+        giving.without = (giving.without | missed) - {self._node, giving.node}
+        if self.givings.get(giving.client_id) is giving:
+            session = giving.session
+            giving.shut = giving.parted
+            if not session.ended:
+                self._parting(giving)
+            self._write(giving, SessionRecord(giving.client_id, session.expiry_interval, 0.0, session.principal))
+
+    def _write(self, giving: Giving, record: SessionRecord) -> None:
+        """Begin to write the parts of a record, and behind it what waits now and has not gone."""
+        queue = giving.session.queue
+        giving.waiting = deque(each for each in queue.waiting() if each not in giving.gone)
+        giving.unread = deque()
+        giving.behind = 0
+        for page in [] if queue.disk is None else queue.disk.pages():
+            read_to, count = giving.pages.get(page, (0, 0))
+            if page.last <= read_to:
+                continue
+            if giving.read_bytes >= self._most_bytes:
+                giving.behind += int(page.messages) - count
+            else:
+                giving.unread.append(_Span(page, read_to, count))
+                giving.pages[page] = (int(page.last), int(page.messages))
+                giving.read_bytes += int(page.bytes)
+        giving.writer = SessionWriter(record, self._principals)
+        giving.writer.more = True
+        self._writes(giving)
+
+    def _writes(self, giving: Giving) -> None:
+        """It has something to write."""
+        line = self._lines.setdefault(giving.node, _Line())
+        line.writing.append(giving)
+        self._pump(giving.node, line)
+
+    def _pump(self, node: str, line: _Line) -> None:
+        while line.writing and line.untaken < WINDOW:
+            giving = line.writing.popleft()
+            writer = giving.writer
+            if writer is None or self.givings.get(giving.client_id) is not giving:
+                continue
+            reads = writer.empty and writer.more and not self._read_on(giving, writer)
+            if reads and writer.begun:
+                continue
+            data = writer.next()
+            line.untaken += len(data)
+            self._send(node, Part(giving.client_id, giving.ask.time, giving.rest, data))
+            if not writer.over and not reads:
+                # Each in turn: a large session holds up no small one.
+                line.writing.append(giving)
+
+    def _read_on(self, giving: Giving, writer: SessionWriter) -> bool:
+        """Have the writer get what comes next. False: it is read from disk."""
+        session, waiting, unread = giving.session, giving.waiting, giving.unread
+        if session.ended:
+            # Its time is over, and what waited is lost, and counted.
+            waiting.clear()
+            unread.clear()
+        first = unread[0].first if unread else UNBOUNDED
+        found: list[Delivery] = []
+        while waiting and len(found) < FETCHED and int(waiting[0].record) < first:
+            delivery = waiting.popleft()
+            if delivery.state != DROPPED:
+                found.append(delivery)
+        if found or not unread:
+            now = self._now()
+            self._name(giving, found)
+            giving.gone.update(found)
+            writer.add(
+                _going_along(giving, (delivery_record(each, {}, now) for each in found)), bool(waiting or unread)
+            )
+            return True
+        last = messages = size = 0
+        behind = int(waiting[0].record) if waiting else UNBOUNDED
+        while unread and unread[0].first < behind:
+            span = unread[0]
+            if last and (messages + span.messages > FETCHED or size + span.bytes > FETCHED_BYTES):
+                break
+            unread.popleft()
+            last, messages, size = span.last, messages + span.messages, size + span.bytes
         journal = session.journal
-        if disk is not None and journal is not None and giving.read_bytes < self._most_bytes:
-            first = last = messages = size = 0
-            taken: list[tuple[Page, int]] = []
-            for page in disk.pages():
-                read_to, count = giving.pages.get(page, (0, 0))
-                if page.last <= read_to:
-                    continue
-                if taken and (messages + page.messages > FETCHED or size + page.bytes > FETCHED_BYTES):
-                    break
-                first = first or max(int(page.first), read_to + 1)
-                last = int(page.last)
-                messages += int(page.messages) - count
-                size += int(page.bytes)
-                taken.append((page, int(page.messages)))
-            if taken:
-                for page, count in taken:
-                    giving.pages[page] = (int(page.last), count)
-                giving.read_bytes += size
-                giving.fetch = _Read(first, last, messages, lambda records: self._was_read(giving, records))
-                journal.fetch(session.client_id, giving.fetch)
-                return
-        self._begin_parts(giving)
+        assert journal is not None
+        giving.fetch = _Read(first, last, messages, lambda records: self._was_read(giving, records))
+        journal.fetch(giving.client_id, giving.fetch)
+        return False
 
     def _was_read(self, giving: Giving, records: list[DeliveryRecord]) -> None:
         giving.fetch = None
-        if self.givings.get(giving.client_id) is giving:
-            giving.read.extend(records)
-            self._go_on(giving)
+        writer = giving.writer
+        if writer is not None and self.givings.get(giving.client_id) is giving:
+            disk = giving.session.queue.disk
+            pages = [] if disk is None else disk.pages()
+            # Without those that were dropped since they were asked for: always the first.
+            first = int(pages[0].first) if pages else UNBOUNDED
+            more = bool(giving.waiting or giving.unread)
+            writer.add(_going_along(giving, (kept for kept in records if kept.number >= first)), more)
+            self._writes(giving)
 
-    def _begin_parts(self, giving: Giving) -> None:
-        session, parted = giving.session, giving.parted
-        record = self._rest_of(giving) if giving.rest else self._all_of(giving)
-        pages = [] if session.queue.disk is None else session.queue.disk.pages()
-        # In their places among what is in memory; without those that were dropped since they were read.
-        read = [kept for kept in giving.read if any(page.first <= kept.number <= page.last for page in pages)]
-        giving.read = []
-        if read:
-            waiting = [kept for kept in record.deliveries if kept.state == QUEUED] + read
-            waiting.sort(key=lambda kept: kept.number)
-            record.deliveries[:] = [kept for kept in record.deliveries if kept.state != QUEUED] + waiting
-        if parted:
-            record.deliveries[:] = [kept for kept in record.deliveries if not _is_of(kept, parted)]
-        record.pages.clear()
-        giving.writer = SessionWriter(record, self._principals)
-        line = self._lines.setdefault(giving.node, _Line())
-        line.waiting.append(giving)
-        self._pump(giving.node, line)
-
-    def _all_of(self, giving: Giving) -> SessionRecord:
-        session, now = giving.session, self._now()
-        if session.ended:
-            # Its time was over while pages were read.
-            return SessionRecord(giving.client_id, 0, 0.0, session.principal)
-        self._name(giving, [*session.inflight.values(), *session.queue.waiting()])
-        record = record_of(session, now)
-        giving.gone.update(session.queue.waiting())
-        # From here on it is the other node's to publish.
-        giving.will, giving.will_due = session.will, session.will_due
-        session.will, session.will_due = None, 0.0
-        self._router.schedule(session)
-        return record
-
-    def _rest_of(self, giving: Giving) -> SessionRecord:
-        session, now = giving.session, self._now()
-        record = SessionRecord(giving.client_id, session.expiry_interval, 0.0, session.principal)
-        if not session.ended:
-            self._parting(giving)
-            rest = [delivery for delivery in session.queue.waiting() if delivery not in giving.gone]
-            giving.gone.update(rest)
-            self._name(giving, rest)
-            record.deliveries.extend(delivery_record(delivery, {}, now) for delivery in rest)
-        return record
-
-    def _name(self, giving: Giving, deliveries: list[Delivery]) -> None:
+    def _name(self, giving: Giving, deliveries: Iterable[Delivery]) -> None:
         """Should the session stay here, and be there as well, messages of one name are one when the two meet."""
         for delivery in deliveries:
             if delivery.state != RELEASED and not isinstance(delivery.message, MovedMessage):
@@ -280,31 +363,15 @@ class Giver:
                 name = f"{self._node} {giving.node} {giving.ask.time} {giving.named}"
                 delivery.message = MovedMessage(delivery.message, name)
 
-    def _pump(self, node: str, line: _Line) -> None:
-        while line.waiting and line.unread < WINDOW:
-            giving = line.waiting[0]
-            writer = giving.writer
-            if writer is None or self.givings.get(giving.client_id) is not giving:
-                line.waiting.popleft()
-                continue
-            data = writer.next()
-            line.unread += len(data)
-            self._send(node, Part(giving.client_id, giving.ask.time, giving.rest, data))
-            line.waiting.popleft()
-            if not writer.over:
-                # Each in turn: a large session holds up no small one.
-                line.waiting.append(giving)
-
     # -- what the other node says --------------------------------------------------------------------------------------
 
     def took(self, node: str, size: int) -> None:
         """It has taken so many bytes of parts."""
         line = self._lines.get(node)
         if line is not None:
-            line.unread = max(line.unread - size, 0)
-            for giving in self.givings.values():
-                if giving.node == node:
-                    self.silence.broken(giving)
+            line.untaken = max(line.untaken - size, 0)
+            for giving in self.turns.moving(node):
+                self.silence.broken(giving)
             self._pump(node, line)
 
     def ready(self, node: str, client_id: str, time: int, without: list[str]) -> None:
@@ -323,11 +390,6 @@ class Giver:
         self._going(giving)
         # What nodes sent before they knew it is still on its way here, perhaps.
         self._barrier(lambda missed: self._begin_rest(giving, missed))
-
-    def _begin_rest(self, giving: Giving, missed: set[str]) -> None:
-        giving.without = (giving.without | missed) - {self._node, giving.node}
-        if self.givings.get(giving.client_id) is giving:
-            self._go_on(giving)
 
     def taken(self, node: str, client_id: str, time: int) -> None:
         """The session is kept there: it is forgotten here."""
@@ -356,15 +418,8 @@ class Giver:
         return giving if giving is not None and giving.node == node and giving.ask.time == time else None
 
     def _count_left_behind(self, giving: Giving) -> None:
-        disk = giving.session.queue.disk
-        if disk is None or giving.session.ended:
-            return
-        behind = 0
-        for page in disk.pages():
-            read_to, count = giving.pages.get(page, (0, 0))
-            if page.last > read_to:
-                behind += int(page.messages) - count
-        if behind > 0:
+        behind = giving.behind
+        if behind > 0 and not giving.session.ended:
             self.left_behind += behind
             giving.session.offered += behind
             giving.session.ledger.lost(SESSION_ENDED, behind)
@@ -373,6 +428,7 @@ class Giver:
     def left(self, node: str) -> None:
         """A node is gone: what was on its way there stays."""
         self._lines.pop(node, None)
+        self.turns.left(node)
         for giving in list(self.givings.values()):
             giving.askers = [each for each in giving.askers if each[0] != node]
             if giving.node == node:
@@ -393,9 +449,15 @@ class Giver:
     def _end(self, giving: Giving) -> None:
         del self.givings[giving.client_id]
         self.silence.forget(giving)
+        self.turns.leave(giving)
         self._over(giving)
 
 
-def _is_of(kept: DeliveryRecord, publishers: frozenset[str]) -> bool:
-    """Whether a message of one of these would not be taken by a session that is shut to them."""
-    return kept.qos > 0 and not kept.share and kept.message is not None and kept.message.publisher in publishers
+def _going_along(giving: Giving, records: Iterable[DeliveryRecord]) -> list[DeliveryRecord]:
+    """Those that the session would still take there, where it is shut to some nodes."""
+    shut = giving.shut
+    return [
+        kept
+        for kept in records
+        if kept.qos == 0 or kept.share or kept.message is None or kept.message.publisher not in shut
+    ]

@@ -33,14 +33,16 @@ class Leaving:
         moves: Callable[[Session], bool],
         time_of: Callable[[str], int],
         offer: Callable[[str, Offer], None],
+        going: Callable[[str], bool],
         timeout: float,
     ) -> None:
         """`moves`: whether a session is one that other nodes take. `time_of`: when it was claimed. `timeout`: seconds
-        within which an offered session has gone."""
+        within which an offered session has gone, or is about to: as long as it is `going` it is waited for."""
         self._router = router
         self._moves = moves
         self._time_of = time_of
         self._offer = offer
+        self._going = going
         self._timeout = timeout
         self._line: deque[str] = deque()
         # By client identifier: until when they are waited for.
@@ -53,6 +55,8 @@ class Leaving:
     def turn(self, nodes: list[str], now: float) -> int:
         """Offer some more to these nodes. How many are on their way, or to be offered."""
         sessions = self._router.sessions
+        for each in [each for each, due in self._offered.items() if due <= now and self._going(each)]:
+            self._offered[each] = now + self._timeout
         self._offered = {each: due for each, due in self._offered.items() if each in sessions and due > now}
         if not nodes:
             self._line.clear()

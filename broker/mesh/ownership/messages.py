@@ -199,6 +199,13 @@ class Abort(msgspec.Struct, array_like=True, frozen=True, tag=16):
     giver: bool
 
 
+class Comes(msgspec.Struct, array_like=True, frozen=True, tag=17):
+    """A session that was claimed is here, and follows when its turn has come (`turns`)."""
+
+    client_id: Name
+    time: Time
+
+
 Message = (
     Hello
     | Ask
@@ -217,6 +224,7 @@ Message = (
     | Noted
     | Knows
     | Abort
+    | Comes
 )
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -7,6 +7,7 @@ parts. Promises: what is read was looked at: a part that no writer makes raises 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from math import isfinite
 from typing import Annotated, Final
 
@@ -117,7 +118,7 @@ _decode = msgspec.msgpack.Decoder(_Part).decode
 
 
 class SessionWriter:
-    """The parts of one record, one after the other. `pages` of the record are not its own: fetch them before."""
+    """The parts of one record, one after the other. `pages` of the record are not its own: `add` what is in them."""
 
     def __init__(self, record: SessionRecord, principals: Principals, part_bytes: int = PART_BYTES) -> None:
         """`principals`: how a principal stands there. `part_bytes`: see `PART_BYTES`."""
@@ -126,9 +127,21 @@ class SessionWriter:
         self._part_bytes = part_bytes
         self._subscriptions = deque(record.subscriptions)
         self._deliveries = deque(record.deliveries)
-        self._begun = False
+        self.begun = False
+        # Whether more deliveries follow with `add`.
+        self.more = False
         # Whether the last part was made.
         self.over = False
+
+    @property
+    def empty(self) -> bool:
+        """Whether no delivery is left that was added, or was in the record."""
+        return not self._deliveries
+
+    def add(self, deliveries: Iterable[DeliveryRecord], more: bool) -> None:
+        """These are the next deliveries of the record. `more`: others follow."""
+        self._deliveries.extend(deliveries)
+        self.more = more
 
     def next(self) -> bytes:
         """The next part; not to be called when it is over. Bounded work, but for a single item."""
@@ -137,8 +150,8 @@ class SessionWriter:
         received: list[int] = []
         numbers: dict[int, int] = {}
         left = self._part_bytes
-        if not self._begun:
-            self._begun = True
+        if not self.begun:
+            self.begun = True
             gone_for = 0.0 if record.disconnected_for is None else record.disconnected_for
             principal = self._principals.write(record.principal)
             will = None if record.will is None else _will(record.will)
@@ -158,7 +171,7 @@ class SessionWriter:
             left -= ITEM + len(delivery.share)
             if message is not None:
                 left -= len(message.topic) + len(message.payload) + len(message.properties) + len(message.publisher)
-        self.over = not self._subscriptions and not self._deliveries
+        self.over = not self._subscriptions and self.empty and not self.more
         return _encode(_Part(head, received, subscriptions, deliveries, self.over, numbers))
 
 

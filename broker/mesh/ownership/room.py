@@ -35,6 +35,7 @@ from broker.mesh.ownership.messages import (
     Abort,
     Answer,
     Ask,
+    Comes,
     Compared,
     Flush,
     Flushed,
@@ -168,9 +169,11 @@ class Ownership(Room, Owner):
             self.barrier,
             lambda giving: self.gates.going(giving.session, giving.node),
             self._parting,
+            self._comes,
             shell.now,
             log,
             most_read,
+            timeout,
             SILENCE * timeout,
         )
         self.taker = Taker(
@@ -211,7 +214,8 @@ class Ownership(Room, Owner):
     def hand_over(self) -> int:
         """See `Owner.hand_over`."""
         if self.leaving is None:
-            self.leaving = Leaving(self._router, _moves, self.claims.time_of, self.say, 2 * self.claims.timeout)
+            time = SILENCE * self.claims.timeout
+            self.leaving = Leaving(self._router, _moves, self.claims.time_of, self.say, self.giver.goes_on, time)
             self.leaving.look()
         return self.leaving.turn(self._shell.takers(list(self._told)), self._shell.now())
 
@@ -223,7 +227,7 @@ class Ownership(Room, Owner):
     def due(self) -> float:
         """When `tick` is to be called (s, of the shell's clock); 0.0: not before something happens here."""
         silence = self.giver.silence.due, self.taker.silence.due
-        times = [self.claims.due, self.barriers.due, self.gates.due, *silence]
+        times = [self.claims.due, self.barriers.due, self.gates.due, self.giver.turns.due, *silence]
         return min((each for each in times if each > 0.0), default=0.0)
 
     def tick(self) -> None:
@@ -240,6 +244,7 @@ class Ownership(Room, Owner):
         self.claims.tick()
         self.giver.silence.tick()
         self.taker.silence.tick()
+        self.giver.turns.tick()
         self.gates.tick()
         self._shell.wake()
 
@@ -336,6 +341,10 @@ class Ownership(Room, Owner):
                 self.gates.knows(node, message.nodes)
             case Noted():
                 self.gates.noted(node, message)
+            case Comes():
+                claim = self.claims.pending.get(message.client_id)
+                if claim is not None and claim.time == message.time and node in claim.awaiting:
+                    self.claims.move_goes_on(claim)
 
     def _hear_late(self, node: str, lates: list[Late]) -> None:
         self._shell.hand_over(lates)
@@ -395,6 +404,11 @@ class Ownership(Room, Owner):
                 self.gates.owe(name_of(giving.client_id, giving.ask.time), giving.node, missed, filters)
                 giving.parted = frozenset(head + each.node for each in missed for head in (FROM_NODE, LATE))
 
+    def _comes(self, giving: Giving) -> None:
+        """A session waits for its turn."""
+        if self.gates.speaks(giving.node):
+            self.say(giving.node, Comes(giving.client_id, giving.ask.time))
+
     def _awaits_giving(self, giving: Giving) -> bool:
         """Whether somebody waits for a session that goes, and its new node understands that it stays."""
         return self.gates.speaks(giving.node) and (bool(giving.askers) or self.claims.waits_here(giving.client_id))
@@ -436,7 +450,7 @@ class Ownership(Room, Owner):
             # Its client has come back here since: it is the other way round.
             self.claims.reclaim(ask.client_id, session.user_name, node, ask.time)
             return NONE
-        return self.giver.give(node, ask)
+        return self.giver.give(node, ask, fetched=ask.time <= self.claims.time_of(ask.client_id))
 
 
 class _ClaimHost(ClaimHost):

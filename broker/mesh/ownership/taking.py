@@ -265,6 +265,7 @@ class Taker:
                 deliveries = []
                 self.dropped += len(record.deliveries) + len(rest)
             self.dropped += append(router, session, deliveries, now)
+        coming.record, coming.rest = None, []  # the session has it
         if gate is not None:
             self._gates.ask(gate)
         self.moved += 1

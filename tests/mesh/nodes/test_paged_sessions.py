@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from broker.core.counters import SESSION_ENDED
+from broker.core.persistence.journal import DeliveryRecord, SessionRecord
 from broker.core.persistence.pages import FETCHED
+from broker.core.queues.message import Message
+from broker.mesh.ownership.giving import Giving
 from broker.mesh.status import status
 from tests.e2e import wire
 from tests.mesh.brokers import Nodes, Start
@@ -53,3 +57,97 @@ async def test_what_is_more_than_goes_along_is_counted_and_named(
     assert nodes.brokers["a"].router.counters.dropped[SESSION_ENDED] == behind
     said = f"messages stayed behind client_id='moves' node='b' messages={behind}"
     assert said in [record.getMessage() for record in caplog.records]
+
+
+async def test_it_is_read_while_it_is_sent(start: Start, tmp_path: Path) -> None:
+    """The node that gives it has no more of it in memory than is read at a time."""
+    nodes = await filled(start, tmp_path)
+    giver = nodes.meshes["a"].ownership.giver
+    reads: list[int] = []
+    was_read = giver._was_read
+
+    def look(giving: Giving, records: list[DeliveryRecord]) -> None:
+        assert giving.writer is not None
+        assert giving.writer.empty
+        reads.append(len(records))
+        was_read(giving, records)
+
+    giver._was_read = look  # type: ignore[method-assign]
+    moved = await nodes.join("b", "moves", clean=False, props=KEPT)
+    assert [(await moved.message()).payload for _ in range(MANY)] == [b"%d" % number for number in range(MANY)]
+    assert sum(reads) > 2 * FETCHED
+    assert max(reads) <= FETCHED
+
+
+async def test_what_cannot_wait_on_disk_alone_keeps_its_place(start: Start, tmp_path: Path) -> None:
+    """[MQTT-4.6.0-6] Messages for a share group wait in memory, behind what is on disk, and before what came later."""
+    nodes = await start("a", "b", folder=tmp_path, store={"memory_messages": 64})
+    gone = await nodes.join("a", "moves", ("x", 1), ("$share/g/y", 1), props=KEPT)
+    gone.abort()
+    says = await nodes.join("a", "says")
+    sent: list[bytes] = []
+    for topic, count in (("x", 300), ("y", 10), ("x", 300)):
+        for _ in range(count):
+            sent.append(b"%d" % len(sent))
+            assert await says.publish(topic, sent[-1], qos=1) == 0
+    disk = nodes.brokers["a"].router.sessions["moves"].queue.disk
+    assert disk is not None
+    assert 0 < disk.messages < 300
+    moved = await nodes.join("b", "moves", clean=False, props=KEPT)
+    assert [(await moved.message()).payload for _ in sent] == sent
+
+
+def publish_before(nodes: Nodes, then: Callable[..., None], messages: list[bytes]) -> Callable[..., None]:
+    """Have messages come to node `a` just before something."""
+
+    def first(*given: object) -> None:
+        broker = nodes.brokers["a"]
+        for payload in messages:
+            broker.router.publish(Message(b"x", payload, 1, False, b"", 0.0, "says"), None)
+        broker.after_batch()
+        then(*given)
+
+    return first
+
+
+async def test_what_comes_while_it_goes_comes_behind_it(start: Start, tmp_path: Path) -> None:
+    nodes = await filled(start, tmp_path)
+    giver = nodes.meshes["a"].ownership.giver
+    rest = [b"rest %d" % number for number in range(2 * FETCHED)]
+    begin = giver._begin
+    giver.turns._begin = publish_before(nodes, begin, rest[:FETCHED])
+    writes = giver._write
+    seen: list[Giving] = []
+
+    def write(giving: Giving, record: SessionRecord) -> None:
+        writes(giving, record)
+        if giving not in seen:
+            seen.append(giving)
+            publish_before(nodes, lambda: None, rest[FETCHED:])()
+
+    giver._write = write  # type: ignore[method-assign]
+    moved = await nodes.join("b", "moves", clean=False, props=KEPT)
+    expected = [b"%d" % number for number in range(MANY)] + rest
+    assert [(await moved.message()).payload for _ in expected] == expected
+    assert status(nodes.meshes["a"]).messages_left_behind == 0
+
+
+async def test_what_comes_to_both_nodes_in_the_end_is_not_left_behind(start: Start, tmp_path: Path) -> None:
+    """The other node has it from who published it."""
+    nodes = await filled(start, tmp_path)
+    giver = nodes.meshes["a"].ownership.giver
+    late = [b"late %d" % number for number in range(10)]
+    giver.taken = publish_before(nodes, giver.taken, late)  # type: ignore[method-assign]
+    moved = await nodes.join("b", "moves", clean=False, props=KEPT)
+    expected = [b"%d" % number for number in range(MANY)] + late
+    assert [(await moved.message()).payload for _ in expected] == expected
+    assert status(nodes.meshes["a"]).messages_left_behind == 0
+
+
+async def test_what_is_being_read_for_its_client_goes_along_once(start: Start, tmp_path: Path) -> None:
+    nodes = await filled(start, tmp_path)
+    back = await nodes.join("a", "moves", clean=False, props=(*KEPT, (wire.RECEIVE_MAXIMUM, 1)))
+    first = await back.expect(wire.PUBLISH)
+    moved = await nodes.join("b", "moves", clean=False, props=KEPT)
+    assert first.payload == b"0"
+    assert [(await moved.message()).payload for _ in range(MANY)] == [b"%d" % number for number in range(MANY)]
