@@ -39,11 +39,16 @@ class Format(StrEnum):
     PARQUET = "parquet"
 
 
+DATABASES: Final = ("postgresql://", "postgres://")
+"""How a URL begins that store.url may have."""
+
+
 def _folder(directory: Path) -> Path:
     """A folder, and not a database."""
-    if directory.parts[0] in ("postgresql:", "postgres:"):
+    if directory.parts[:1] in (("postgresql:",), ("postgres:",)):
         fail(
-            "canopy store is about a folder (store.path); for a database there are pg_dump and psql",
+            "this command is about a folder (store.path); of a database there is canopy store info, and pg_dump and "
+            "psql do the rest",
             MISUSED,
         )
     return directory
@@ -62,20 +67,22 @@ def _told(command: Callable[..., Any]) -> Callable[..., Any]:
 @app.command()
 @_told
 def info(
-    directory: Directory,
+    place: Annotated[
+        str, typer.Argument(metavar="DIR|URL", help="The folder of the store (store.path), or a database (store.url).")
+    ],
+    schema: Annotated[str, typer.Option(help="The schema in the database (store.name).")] = "canopy",
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
     """Show contents and size of the store, the longest queues, and who uses it. A broker may be running."""
-    from broker.store.tools import figures
-
-    found = figures.info(directory)
+    found = _figures(place, schema)
     if as_json:
         typer.echo(json.dumps(found, ensure_ascii=False))
         return
     typer.echo(f"{found['path']}: version {found['version']}, {_whose(found['used_by'])}")
-    typer.echo(
-        f"  size: {_size(found['bytes'])}, {_size(found['free_bytes'])} of it free; log {_size(found['log_bytes'])}"
-    )
+    told = _size(found["bytes"])
+    if "log_bytes" in found:
+        told += f", {_size(found['free_bytes'])} of it free; log {_size(found['log_bytes'])}"
+    typer.echo(f"  size: {told}")
     ended = f"; {found['ended']:,} ended and not cleared away yet" if found["ended"] else ""
     links = f", {found['links']:,} of links to upstream brokers" if found["links"] else ""
     nodes = f", {found['nodes']:,} of other nodes" if found["nodes"] else ""
@@ -98,8 +105,24 @@ def info(
         typer.echo(f"  of another worker: {each['path']}: {told}")
 
 
-def _whose(used_by: int | None) -> str:
-    return "no broker uses it" if used_by is None else f"process {used_by or '?'} uses it"
+def _figures(place: str, schema: str) -> dict[str, Any]:
+    """The figures of a folder, or of a schema in a database. Raises StoreError."""
+    if not place.startswith(DATABASES):
+        from broker.store.tools import figures
+
+        return figures.info(Path(place))
+    try:
+        from broker.store.tools import of_database
+    except ImportError as error:
+        raise StoreError(f'{error}: install the extra `postgresql` (in a clone, pip install ".[postgresql]")') from None
+    return of_database.info(place, schema)
+
+
+def _whose(used_by: int | str | None) -> str:
+    """Of a file the process is known, of a database what the broker calls itself."""
+    if used_by is None:
+        return "no broker uses it"
+    return f"{used_by} uses it" if isinstance(used_by, str) else f"process {used_by or '?'} uses it"
 
 
 @app.command()

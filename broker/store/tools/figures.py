@@ -1,4 +1,7 @@
-"""The figures of a store: counts, sizes, the longest queues, and who uses it."""
+"""The figures of a store in a file: counts, sizes, the longest queues, and who uses it.
+
+Owns the statements, which are those of a store in a database, too (`of_database`).
+"""
 
 from __future__ import annotations
 
@@ -17,23 +20,26 @@ LARGEST: Final = 10
 """Queues that are named."""
 
 QUEUES: Final = (
-    "SELECT client_id, count(*), sum(ifnull(length(delivery.payload), ifnull(length(message.payload), 0)))"
+    "SELECT client_id, count(*), sum(coalesce(length(delivery.payload), length(message.payload), 0))"
     " FROM delivery JOIN session ON session.id = delivery.session LEFT JOIN message ON message.id = delivery.message"
-    " WHERE state < 2 GROUP BY session.id ORDER BY 2 DESC, 3 DESC, 1 LIMIT ?"
+    f" WHERE state < 2 GROUP BY session.id ORDER BY 2 DESC, 3 DESC, 1 LIMIT {LARGEST}"
 )
-OLDEST: Final = "SELECT client_id, disconnected_at FROM session WHERE disconnected_at NOT NULL ORDER BY 2 LIMIT 1"
+OLDEST: Final = "SELECT client_id, disconnected_at FROM session WHERE disconnected_at IS NOT NULL ORDER BY 2 LIMIT 1"
+DELIVERIES: Final = (
+    "SELECT state, count(*) FROM delivery WHERE session IN (SELECT id FROM session) GROUP BY state ORDER BY state"
+)
 COUNTS: Final = {
     "sessions": "SELECT count(*) FROM session",
     "connected": "SELECT count(*) FROM session WHERE disconnected_at IS NULL",
     "links": f"SELECT count(*) FROM session WHERE substr(client_id, 1, {len(UPLINKS)}) = '{UPLINKS}'",
     "nodes": f"SELECT count(*) FROM session WHERE substr(client_id, 1, {len(NODES)}) = '{NODES}'",
-    "wills": "SELECT count(*) FROM session WHERE will_topic NOT NULL",
+    "wills": "SELECT count(*) FROM session WHERE will_topic IS NOT NULL",
     "ended": "SELECT count(*) FROM gone_session",
     "subscriptions": "SELECT count(*) FROM subscription WHERE session IN (SELECT id FROM session)",
     "received": "SELECT count(*) FROM received WHERE session IN (SELECT id FROM session)",
     "shared_messages": "SELECT count(*) FROM message",
     "retained": "SELECT count(*) FROM retained",
-    "retained_bytes": "SELECT ifnull(sum(length(payload)), 0) FROM retained",
+    "retained_bytes": "SELECT coalesce(sum(length(payload)), 0) FROM retained",
 }
 
 
@@ -88,7 +94,7 @@ def _figures(found: Look) -> dict[str, Any]:
     )
     figures["largest"] = [
         {"client_id": _name(client_id), "messages": count, "bytes": size}
-        for client_id, count, size in db.execute(QUEUES, (LARGEST,))
+        for client_id, count, size in db.execute(QUEUES)
     ]
     return figures
 
@@ -106,11 +112,7 @@ def _time(value: float) -> float:
 
 
 def _deliveries(found: Look) -> dict[str, int]:
-    counted = dict(
-        found.db.execute(
-            "SELECT state, count(*) FROM delivery WHERE session IN (SELECT id FROM session) GROUP BY state"
-        ).fetchall()
-    )
+    counted = dict(found.db.execute(DELIVERIES).fetchall())
     return {name: counted.get(state, 0) for state, name in STATES.items()}
 
 

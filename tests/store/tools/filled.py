@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from broker.core.codec.packets import SubscriptionRequest, Will
 from broker.core.principal import Principal
@@ -12,10 +13,19 @@ from broker.core.topics.subscription import Subscriber, Subscription
 from broker.store.sqlite import SqliteStore
 from tests.store.sqlite.place import delivery, message, opened
 
+if TYPE_CHECKING:
+    from broker.store.postgresql import PostgresStore
+
 
 async def fill(directory: Path) -> SqliteStore:
     """An open store with two sessions, one of them away."""
     store = await opened(directory)
+    await fill_in(store)
+    return store
+
+
+async def fill_in(store: SqliteStore | PostgresStore) -> None:
+    """Have an open store keep these."""
     journal = store.journal
     journal.session_kept("away", Principal("u", ("g",), {"room": "7"}), 300, store_now(store))
     journal.session_kept("da 'n\" é", Principal(None), 0xFFFF_FFFF, 0.0)
@@ -41,10 +51,9 @@ async def fill(directory: Path) -> SqliteStore:
     number = journal.broadcast(Message(b"many/\xc3\xa9", b"\x00to all", 1, False, b"", store_now(store) + 90.0, "p"))
     journal.passed(number, "away")
     await store.flush()
-    return store
 
 
-def store_now(store: SqliteStore) -> float:
+def store_now(store: SqliteStore | PostgresStore) -> float:
     loop = store._loop
     assert loop is not None
     return loop.time()
