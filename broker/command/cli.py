@@ -312,8 +312,7 @@ def _mesh(settings: Settings) -> tuple[list[str], list[str]]:
         return [], []
     from broker.mesh.joining import suspicious, unusable
 
-    found = unusable(settings.mesh)
-    return found, [] if found else suspicious(settings.mesh)
+    return unusable(settings.mesh), suspicious(settings.mesh)
 
 
 def _list_tables(table: str, tables: Any) -> None:

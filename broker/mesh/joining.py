@@ -29,8 +29,8 @@ def unusable(settings: MeshSettings) -> list[str]:
 
 
 def suspicious(settings: MeshSettings) -> list[str]:
-    """What keeps the other nodes from this one, a line each. It reads files."""
-    return list(refused(settings))
+    """What keeps the other nodes from this one, a line each, where it can be used. It reads files."""
+    return [] if fault(settings) else list(refused(settings))
 
 
 async def join(server: Server, settings: MeshSettings, rules: RuleTexts, failed: Callable[[str], None]) -> Mesh:
