@@ -20,10 +20,10 @@ def alarms(
     history: Annotated[bool, typer.Option("--history", help="Show past alarms, the latest first.")] = False,
 ) -> None:
     """Show current alarms. The exit code is 3 if there are any, for scripts."""
-    told = options(context).api().call("GET", "/alarms", activated="false" if history else None)
-    found = told["data"]
+    answer = options(context).api().call("GET", "/alarms", activated="false" if history else None)
+    found = answer["data"]
     if options(context).as_json:
-        typer.echo(json.dumps(told))
+        typer.echo(json.dumps(answer))
     elif not found:
         typer.echo("no alarm has been raised and cleared" if history else "no alarm is raised")
     else:

@@ -20,8 +20,8 @@ def figures(
 ) -> None:
     """Show the broker's figures: current values, and totals since its start. docs/sys.md explains them."""
     api = options(context).api()
-    told = api.call("GET", "/stats") | api.call("GET", "/metrics")
-    found = {name: value for name, value in sorted(told.items()) if fnmatchcase(name, pattern)}
+    answer = api.call("GET", "/stats") | api.call("GET", "/metrics")
+    found = {name: value for name, value in sorted(answer.items()) if fnmatchcase(name, pattern)}
     if options(context).as_json:
         typer.echo(json.dumps(found))
         return

@@ -96,11 +96,11 @@ def publish(
         "retain": retain,
         "properties": {name: value for name, value in given.items() if value is not None},
     }
-    told = options(context).api().call("POST", "/publish", body)
+    answer = options(context).api().call("POST", "/publish", body)
     if options(context).as_json:
-        typer.echo(json.dumps(told))
+        typer.echo(json.dumps(answer))
     else:
-        typer.echo(f"for {told['matched']:,} subscribers" + (", and retained" if told["retained"] else ""))
+        typer.echo(f"for {answer['matched']:,} subscribers" + (", and retained" if answer["retained"] else ""))
 
 
 def _read(file: Path) -> bytes:

@@ -81,9 +81,9 @@ class Method(StrEnum):
 @asking
 def status(context: typer.Context) -> None:
     """Show the broker's version and state. The exit code is 3 if clients should not connect to it."""
-    told = options(context).api().call("GET", "/status")
-    facts(context, told if options(context).as_json else {**told, "uptime": f"{told['uptime']:,} s"})
-    if not told["ready"]:
+    answer = options(context).api().call("GET", "/status")
+    facts(context, answer if options(context).as_json else {**answer, "uptime": f"{answer['uptime']:,} s"})
+    if not answer["ready"]:
         raise typer.Exit(SOME)
 
 
@@ -99,14 +99,14 @@ def upstream(context: typer.Context) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    told = options(context).api().call("GET", "/upstreams")
+    answer = options(context).api().call("GET", "/upstreams")
     if options(context).as_json:
-        typer.echo(json.dumps(told))
-    elif told["data"]:
-        table(LINKS, told["data"])
+        typer.echo(json.dumps(answer))
+    elif answer["data"]:
+        table(LINKS, answer["data"])
     else:
         typer.echo("there are no links")
-    if any(link["state"] != "connected" for link in told["data"]):
+    if any(link["state"] != "connected" for link in answer["data"]):
         raise typer.Exit(SOME)
 
 
@@ -120,27 +120,27 @@ def reset(context: typer.Context, name: Annotated[str, typer.Argument(metavar="N
 @asking
 def mesh(context: typer.Context) -> None:
     """Show the other nodes of the broker's mesh. The exit code is 3 if one of them is not connected."""
-    told = options(context).api().call("GET", "/mesh")
+    answer = options(context).api().call("GET", "/mesh")
     if options(context).as_json:
-        typer.echo(json.dumps(told))
+        typer.echo(json.dumps(answer))
     else:
-        facts(context, {MESH.get(name, name): value for name, value in told.items() if name != "nodes"})
-        if told["nodes"]:
-            table(NODES, told["nodes"])
+        facts(context, {MESH.get(name, name): value for name, value in answer.items() if name != "nodes"})
+        if answer["nodes"]:
+            table(NODES, answer["nodes"])
         else:
             typer.echo("no other node has joined")
-    if any(node["state"] != "connected" for node in told["nodes"]):
+    if any(node["state"] != "connected" for node in answer["nodes"]):
         raise typer.Exit(SOME)
 
 
 @asking
 def reload(context: typer.Context) -> None:
     """Reload the settings and all files that they name, as SIGHUP does."""
-    told = options(context).api().call("POST", "/reload")
+    answer = options(context).api().call("POST", "/reload")
     if options(context).as_json:
-        typer.echo(json.dumps(told))
+        typer.echo(json.dumps(answer))
         return
-    for line in told["restart"]:
+    for line in answer["restart"]:
         typer.echo(line)
 
 
@@ -183,12 +183,12 @@ def drain(
 @asking
 def workers(context: typer.Context) -> None:
     """Show the processes of a broker with workers. The exit code is 3 if one of them is missing."""
-    told = _of_workers(context, "GET", "/workers")
+    answer = _of_workers(context, "GET", "/workers")
     if options(context).as_json:
-        typer.echo(json.dumps(told))
+        typer.echo(json.dumps(answer))
     else:
-        table(WORKERS, told["data"])
-    if any(worker["pid"] is None for worker in told["data"]):
+        table(WORKERS, answer["data"])
+    if any(worker["pid"] is None for worker in answer["data"]):
         raise typer.Exit(SOME)
 
 

@@ -54,13 +54,13 @@ async function send(method, path, body, signal) {
 }
 
 async function refusal(answer) {
-  let told = {};
+  let refused = {};
   try {
-    told = await answer.json();
+    refused = await answer.json();
   } catch {
     // No JSON: the status says it.
   }
-  return new Refused(answer.status, told.code ?? "", told.message ?? `HTTP ${answer.status}`);
+  return new Refused(answer.status, refused.code ?? "", refused.message ?? `HTTP ${answer.status}`);
 }
 
 /** Ask the API. What it answers; null for no content. Throws Refused. */
@@ -77,8 +77,8 @@ export async function ask(method, path, { query = {}, body, signal } = {}) {
 export async function learn() {
   const answer = await send("GET", "/api/v5/openapi.json");
   if (!answer.ok) return;
-  const told = (await answer.json()).paths ?? {};
-  paths = Object.fromEntries(Object.entries(told).map(([path, methods]) => [nameless(path), methods]));
+  const routes = (await answer.json()).paths ?? {};
+  paths = Object.fromEntries(Object.entries(routes).map(([path, methods]) => [nameless(path), methods]));
 }
 
 /** A path with what stands for its parts left out: `/clients/{}`. */

@@ -106,7 +106,7 @@ function askWho(wrong) {
         dialog.remove();
         resolve();
       },
-    }, h("h2", {}, "Sign in"), wrong ? h("p", { class: "told bad", role: "alert" }, wrong) : null,
+    }, h("h2", {}, "Sign in"), wrong ? h("p", { class: "notice bad", role: "alert" }, wrong) : null,
     h("label", {}, "User (empty: with a token)", user), h("label", {}, "Password or token", secret), h("button", {}, "Sign in")));
     dialog.addEventListener("cancel", (event) => event.preventDefault());
     document.body.append(dialog);

@@ -25,10 +25,10 @@ export function client(root, parameters) {
     state: "State", mqueue_len: "Queued", inflight_cnt: "In flight", lost: "Lost", subscriptions_cnt: "Subscriptions",
     lag: "Lag", received: "Published", delivered: "Delivered",
   });
-  const told = h("div");
+  const notice = h("div");
   const details = h("div");
   const subscriptions = h("div");
-  replace(root, h("h1", {}, "Client ", name(id)), told, now.list,
+  replace(root, h("h1", {}, "Client ", name(id)), notice, now.list,
     h("div", { class: "actions" },
       has("/clients/{}", "delete")
         ? action("Disconnect", async () => { await ask("DELETE", at); await read(); }) : null,
@@ -58,13 +58,13 @@ export function client(root, parameters) {
       show(found, filters);
     } catch (error) {
       if (stopped) return;
-      replace(told, error.status === 404 ? h("p", { class: "told", role: "alert" }, "There is no client or session with this identifier.") : failed(error));
+      replace(notice, error.status === 404 ? h("p", { class: "notice", role: "alert" }, "There is no client or session with this identifier.") : failed(error));
     }
     timer = setTimeout(read, EVERY);
   }
 
   function show(found, filters) {
-    replace(told);
+    replace(notice);
     now.set("state", found.connected ? "connected" : "away");
     const lost = found.mqueue_dropped ?? found.dropped;
     const all = typeof lost === "object" && lost !== null ? Object.values(lost).reduce((sum, each) => sum + each, 0) : lost;

@@ -119,7 +119,7 @@ export function message(root, parameters) {
         h("div", { class: "actions" }, has("/mqtt/retainer/message/{}", "delete")
           ? action("Clear", async () => { await ask("DELETE", `/mqtt/retainer/message/${part(parameters.topic)}`); await again(); }) : null));
     } catch (error) {
-      replace(shown, h("p", { class: "told", role: "alert" }, error.message));
+      replace(shown, h("p", { class: "notice", role: "alert" }, error.message));
     }
   }
   return {};

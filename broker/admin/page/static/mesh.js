@@ -39,7 +39,7 @@ export function mesh(root) {
       if (live.snapshot === null) return;
       const found = live.snapshot.mesh;
       if (!found) {
-        replace(root, title, h("p", { class: "told" }, "This broker has no mesh (mesh.name is not set)."));
+        replace(root, title, h("p", { class: "notice" }, "This broker has no mesh (mesh.name is not set)."));
         return;
       }
       refresh(title, "Mesh ", name(found.mesh), ", node ", name(found.node));
@@ -53,7 +53,7 @@ export function mesh(root) {
       now.set("out", count(found.sessions_out));
       now.set("late", count(found.claims_unanswered + found.answers_late));
       now.set("declared", count(found.declared));
-      refresh(shown, found.nodes.length ? table("Other nodes", COLUMNS, found.nodes) : h("p", { class: "told" }, "No other node has connected yet."),
+      refresh(shown, found.nodes.length ? table("Other nodes", COLUMNS, found.nodes) : h("p", { class: "notice" }, "No other node has connected yet."),
         found.others ? h("p", { class: "soft" }, `and ${plural(found.others, "other")} that are connected`) : null);
     },
   };

@@ -57,7 +57,7 @@ const cell = (value) => (value === undefined || value === null ? "–" : value);
 
 export function failed(error) {
   const text = error instanceof Refused ? error.message : "the broker does not answer";
-  return h("p", { class: "told bad", role: "alert" }, text);
+  return h("p", { class: "notice bad", role: "alert" }, text);
 }
 
 /**
@@ -124,7 +124,7 @@ export const operator = () => live.hello?.role === "operator";
 /** A button that changes something, once it was pressed twice; `act()` answers what was done. Viewers get none. */
 export function action(title, act, { sure = "Sure?", done = "Done." } = {}) {
   if (!operator()) return null;
-  const told = h("span", { role: "status" });
+  const notice = h("span", { role: "status" });
   let asked = false;
   let timer = 0;
   const rest = () => {
@@ -146,12 +146,12 @@ export function action(title, act, { sure = "Sure?", done = "Done." } = {}) {
       button.disabled = true;
       try {
         await act();
-        told.textContent = ` ${done}`;
+        notice.textContent = ` ${done}`;
       } catch (error) {
-        replace(told, failed(error));
+        replace(notice, failed(error));
       }
       button.disabled = false;
     },
   }, title);
-  return h("span", {}, button, told);
+  return h("span", {}, button, notice);
 }

@@ -57,7 +57,7 @@ export function upstreams(root) {
 }
 
 export const store = follows("Store", "store", (found) => [
-  h("p", { class: found.failing ? "told bad" : "told" }, found.failing ? "The store cannot be written." : found.kept
+  h("p", { class: found.failing ? "notice bad" : "notice" }, found.failing ? "The store cannot be written." : found.kept
     ? "Sessions, queued and retained messages are stored." : "Everything is in memory, and lost when the broker stops."),
   facts(found.figures),
 ]);

@@ -9,7 +9,7 @@ const FORMS = [["text", "txt"], ["jsonl", "jsonl"], ["pcapng", "pcapng"]];
 
 export function traces(root) {
   const shown = h("div");
-  const told = h("div");
+  const notice = h("div");
   const form = h("form", {
     class: "search",
     async onsubmit(event) {
@@ -17,9 +17,9 @@ export function traces(root) {
       const { type, value, duration } = Object.fromEntries(new FormData(form));
       try {
         await ask("POST", "/trace", { body: { type, value, duration: Number(duration) } });
-        replace(told);
+        replace(notice);
       } catch (error) {
-        replace(told, failed(error));
+        replace(notice, failed(error));
       }
       read();
     },
@@ -28,7 +28,7 @@ export function traces(root) {
   h("label", {}, "Which", h("input", { name: "value", required: true, autocomplete: "off" })),
   h("label", {}, "Seconds", h("input", { name: "duration", type: "number", min: 1, max: 86400, value: 60, required: true })),
   h("button", {}, "Begin"));
-  replace(root, h("h1", {}, "Traces"), form, told, shown);
+  replace(root, h("h1", {}, "Traces"), form, notice, shown);
   let timer = 0;
   let stopped = false;
   let before = null;
@@ -36,7 +36,7 @@ export function traces(root) {
 
   const save = (each) => FORMS.map(([kind, suffix]) => [h("button", {
     type: "button",
-    onclick: () => download(`/trace/${part(each.name)}/download?format=${kind}`, `trace.${suffix}`).catch((error) => replace(told, failed(error))),
+    onclick: () => download(`/trace/${part(each.name)}/download?format=${kind}`, `trace.${suffix}`).catch((error) => replace(notice, failed(error))),
   }, kind), " "]);
 
   async function read() {
