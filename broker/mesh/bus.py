@@ -1,4 +1,4 @@
-"""What the rooms of the mesh ask of whatever carries their messages between nodes.
+"""The bus between nodes, as the rooms of the mesh use it. A room is what hears the messages of one kind on each node.
 
 Owns the interfaces `Bus` and `Room`, and the kinds of messages. Promises of a bus: all calls are on the event loop's
 thread. Between `Room.joined` and `Room.left` of a node, everything that `send` took for it arrives there once and in
@@ -38,7 +38,10 @@ class ProtocolFault(Exception):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Room(ABC):
-    """Who hears the messages of one kind. What it raises is logged, and costs the node its membership, nobody else."""
+    """What hears the messages of one kind that other nodes send.
+
+    What it raises is logged, and ends the membership of the node whose message it was: nobody else notices.
+    """
 
     @abstractmethod
     def joined(self, node: str) -> None:

@@ -1,7 +1,7 @@
-"""How many members of each share group are connected at this node, as other nodes are told it.
+"""How many members of each share group are connected at this node, as it is declared to other nodes.
 
-Owns which groups are to be looked at again. A count is told as the power of two that it reaches, so that a group whose
-members come and go is seldom told anew; and a look takes no longer for a large group than for one of 255.
+Owns which groups are to be looked at again. A count is declared as the power of two that it reaches, so that a group
+whose members come and go is seldom declared anew; and a look takes no longer for a large group than for one of 255.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SPARE: Final = 64
 
 
 class LocalGroups:
-    """The share groups of this node's clients. `turn` tells what `moved` has noted."""
+    """The share groups of this node's clients. `turn` declares what `moved` has noted."""
 
     def __init__(self, trie: Trie, interest: InterestRoom) -> None:
         self._trie = trie
@@ -36,7 +36,7 @@ class LocalGroups:
         return bool(self._moved)
 
     def look(self, share: str, topic_filter: str) -> None:
-        """Tell at once what there is of a group: who subscribes waits for the other nodes to know."""
+        """Declare at once what there is of a group: who subscribes waits for the other nodes to know."""
         self._moved.pop((share, topic_filter), None)
         entry = self._trie.find(topic_filter)
         group = None if entry is None else entry.groups.get(share)

@@ -1,9 +1,10 @@
-"""What waits for one node, and is for sessions that have moved to another one: handed over, and the mark behind it.
+"""Late messages: they wait in the queue for one node, and are for sessions that have moved from it to another one.
 
-Owns how it is found in the queue of a node's session, and what it becomes on its way to the other node. Promises: in
-the order in which it was published; nothing of QoS 2 that the first node has had; nothing that a share group chose the
-node for. What stands in the queue stays there: it is for other sessions, too. QoS 0 is not handed over. However many
-moves are named together, a queue is looked through once for them.
+Owns how they are found there, how they stand in the queue for the other node, and the mark behind them, which says that
+no more come (`mesh.ownership.gates` waits for it). Promises: the order in which they were published; nothing of QoS 2
+that the first node has had; nothing that a share group chose the node for. They stay in the first queue, too, for its
+other sessions. QoS 0 is not handed over. However many moves are named together, a queue is looked through once for
+them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sessions that have come here while another node could not be reached: what is published there comes its own way.
+"""Gates: what a session that moved here has to have first of a node that could not be reached, comes first.
 
 A node X that did not take part in a move has messages for the session in its queue for the old node, and perhaps in
 that for this. The session is *shut* to X until X has put the former behind the latter (`links.late`), then a mark.
@@ -33,20 +33,20 @@ SOURCES: Final = 16
 TOGETHER: Final = 10.0
 """Seconds within which gates open together whose time is over, at most."""
 
-SPEAKS: Final = 3
-"""The version of the mesh from which on nodes know of all this."""
+SINCE: Final = 3
+"""The version of the mesh from which on nodes know of gates."""
 
 TOLD: Final = 1_048_576
 """Bytes of moves that a node is told of together: it looks through its queue once for them."""
 
 MARK: Final = "!"
-"""What stands behind the name of a move in a mark."""
+"""What stands behind the name of a move in the mark: see `links.late`."""
 
 LATE: Final = f"{NODES}late/"
 """How the publisher of a message is called that another node has published, and has handed over."""
 
 
-def name_of(client_id: str, time: int) -> str:
+def move_name(client_id: str, time: int) -> str:
     """What the move of a session because of a claim is called."""
     return f"{time}-{blake2b(client_id.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
 
@@ -131,8 +131,8 @@ class Gates(LateListener):
         return len(self._owed)
 
     def speaks(self, node: str) -> bool:
-        """Whether a node knows of all this."""
-        return self._version(node) >= SPEAKS
+        """Whether a node knows of gates."""
+        return self._version(node) >= SINCE
 
     # -- sessions that come --------------------------------------------------------------------------------------------
 

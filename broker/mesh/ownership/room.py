@@ -26,7 +26,7 @@ from broker.mesh.ownership.adopting import Adopter
 from broker.mesh.ownership.barriers import Barriers
 from broker.mesh.ownership.claims import ClaimHost, Claims
 from broker.mesh.ownership.comparing import Comparing, counts
-from broker.mesh.ownership.gates import LATE, Gates, filters_of, name_of
+from broker.mesh.ownership.gates import LATE, Gates, filters_of, move_name
 from broker.mesh.ownership.giving import Giver, Giving
 from broker.mesh.ownership.leaving import Leaving
 from broker.mesh.ownership.messages import (
@@ -401,7 +401,7 @@ class Ownership(Room, Owner):
             missed = self.gates.missed(giving.session, giving.node, giving.without)
             if missed:
                 self.say(giving.node, Without(giving.client_id, giving.ask.time, missed))
-                self.gates.owe(name_of(giving.client_id, giving.ask.time), giving.node, missed, filters)
+                self.gates.owe(move_name(giving.client_id, giving.ask.time), giving.node, missed, filters)
                 giving.parted = frozenset(head + each.node for each in missed for head in (FROM_NODE, LATE))
 
     def _comes(self, giving: Giving) -> None:

@@ -26,7 +26,7 @@ from broker.core.session.session import Session
 from broker.mesh.bus import ProtocolFault
 from broker.mesh.ownership.barriers import Barrier
 from broker.mesh.ownership.claims import Claim, Claims
-from broker.mesh.ownership.gates import LATE, Gate, Gates, drop_waiting, name_of
+from broker.mesh.ownership.gates import LATE, Gate, Gates, drop_waiting, move_name
 from broker.mesh.ownership.merging import is_of, waiting_again
 from broker.mesh.ownership.messages import Abort, Message, Missed, Part, Ready, Taken, Took, Without
 from broker.mesh.ownership.records import SessionReader
@@ -183,7 +183,7 @@ class Taker:
         coming.placed = True
         coming.reader = SessionReader(self._principals)
         router, now = self._router, self._now()
-        name = name_of(coming.client_id, coming.time)
+        name = move_name(coming.client_id, coming.time)
         session = router.sessions.get(coming.client_id)
         if session is not None and session.outbox is None:
             router.look_at(session, now)

@@ -40,7 +40,7 @@ from broker.mesh.wills.messages import (
 from broker.mesh.wills.telling import Replicator
 from broker.store.groups.principals import Principals
 
-SPEAKS: Final = 2
+SINCE: Final = 2
 """From this version on nodes copy wills to each other."""
 
 TURN: Final = 50
@@ -160,7 +160,7 @@ class Wills(Room, WillListener):
 
     def joined(self, node: str) -> None:
         """A node is there: send it the wills here, and of those that are over."""
-        if self._bus.version(node) < SPEAKS:
+        if self._bus.version(node) < SINCE:
             return
         over: list[KeptWill] = []
         for process in self._processes.values():

@@ -1,1 +1,2 @@
-"""What routing knows of other brokers: the nodes of a mesh, numbers of their QoS 2 publishes, loops over links."""
+"""What routing knows of other brokers: nodes of a mesh (`nodes`), what they add to messages (`node_tags`,
+`publish_numbers`), and the way of messages over links (`loop_detection`)."""

@@ -1,6 +1,6 @@
-"""The core's view of the other nodes of a mesh.
+"""What the core knows of the other nodes of a mesh, which are sessions to it (`Session.node`).
 
-Owns `NodeState`, and which messages are not for a node (No Local).
+Owns `NodeState`, which the mesh fills, and which messages are not for a node (No Local).
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from broker.core.session.session import Session
 class NodeState:
     """The state of the other nodes, for publishing and subscribing.
 
-    `count`: how many may want what is published here; `patience`: seconds that a publisher's acknowledgement waits for
-    them at most; `confirmer` says when they know what is asked for here; `numbers`: of QoS 2 publishes.
+    `count`: how many nodes may want what is published here; `patience`: seconds that a publisher's acknowledgement
+    waits for them at most; `confirmer`: what a SUBACK waits for, until they know the topic filter; `numbers`: of QoS 2
+    publishes.
     """
 
     def __init__(self) -> None:
