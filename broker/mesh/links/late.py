@@ -107,7 +107,7 @@ def _wanted(links: Mapping[str, NodeLink], missed: Missed, filters: list[str]) -
         link = links.get(source.node)
         # Where it is not marked, it is still where the session was before.
         if link is not None and (not source.move or source.move in link.marks):
-            return _Wanted(source.node, source.move, missed.received if source is missed.sources[0] else (), filters)
+            return _Wanted(source.node, source.move, source.received, filters)
     return None
 
 

@@ -268,14 +268,14 @@ class Gates(LateListener):
         shut = {} if gate is None else gate.missed
         found: list[Missed] = []
         for node in (nodes | shut.keys()) - {to}:
-            sources = [Source(self.node)]
+            known = self._router.sessions.get(FROM_NODE + node)
+            received = [] if known is None or known.incoming_qos2 is None else sorted(known.incoming_qos2)
+            sources = [Source(self.node, received=received)]
             if gate is not None and node in shut:
                 older = [each for each in shut[node].sources if not self._never_told(node, each)]
-                sources = [Source(self.node, gate.name, gate.giver, node in gate.asked), *older]
+                sources = [Source(self.node, gate.name, gate.giver, node in gate.asked, received), *older]
             if len(sources) <= SOURCES:
-                known = self._router.sessions.get(FROM_NODE + node)
-                received = [] if known is None or known.incoming_qos2 is None else sorted(known.incoming_qos2)
-                found.append(Missed(node, sources, received))
+                found.append(Missed(node, sources))
         return found
 
     def _never_told(self, node: str, source: Source) -> bool:

@@ -135,25 +135,25 @@ class Source(msgspec.Struct, array_like=True, frozen=True):
     """A node in whose queue messages wait for a session that was there.
 
     `move`: by which it came there, and of which the node that has them may not have heard; "": all of them are for it.
-    `giver`: from where it came so. `asked`: whether `node` has told of the move.
+    `giver`: from where it came so. `asked`: whether `node` has told of the move. `received`: packet identifiers
+    of QoS 2 messages that `node` has had of the node that has them.
     """
 
     node: Name
     move: str = ""
     giver: str = ""
     asked: bool = False
+    received: list[Annotated[int, msgspec.Meta(ge=1, le=65_535)]] = []
 
 
 class Missed(msgspec.Struct, array_like=True, frozen=True):
     """A node that has messages for a session which have come to neither node of its move (`gates`).
 
     `sources`: where they wait, the node that gave the session first, then the one that gave it to that, and so on.
-    `received`: packet identifiers of QoS 2 messages of the node that the first source has had.
     """
 
     node: Name
     sources: list[Source]
-    received: list[Annotated[int, msgspec.Meta(ge=1, le=65_535)]]
 
 
 class Without(msgspec.Struct, array_like=True, frozen=True, tag=12):

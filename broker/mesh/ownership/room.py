@@ -433,11 +433,13 @@ class Ownership(Room, Owner):
         gate = self.gates.begin(f"{estate.node}-{self.claims.next()}", estate.node, sessions)
         if gate is None:
             return
-        own, sources, received = self._bus.node, [Source(estate.node)], estate.received
-        for message in self._shell.waiting(Missed(own, sources, received.get(own, [])), filters_of(sessions)):
+
+        def missed(node: str) -> Missed:
+            return Missed(node, [Source(estate.node, received=estate.received.get(node, []))])
+
+        for message in self._shell.waiting(missed(self._bus.node), filters_of(sessions)):
             self.gates.put(gate, message)
-        nodes = self._shell.known() - {estate.node}
-        self.gates.shut(gate, [Missed(node, sources, received.get(node, [])) for node in nodes])
+        self.gates.shut(gate, map(missed, self._shell.known() - {estate.node}))
         self._shell.settle(lambda _: self.gates.ask(gate))
 
     # -- for the claims ------------------------------------------------------------------------------------------------

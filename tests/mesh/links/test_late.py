@@ -45,7 +45,7 @@ class Links(dict[str, Any]):
 
 
 def moved(name: str, to: str, *sources: Source, filters: tuple[str, ...] = ("x/#",)) -> Late:
-    return Late(name, to, Missed("c", list(sources), []), list(filters))
+    return Late(name, to, Missed("c", list(sources)), list(filters))
 
 
 def test_what_another_node_has_given_up_comes_as_it_was_published() -> None:
@@ -55,7 +55,7 @@ def test_what_another_node_has_given_up_comes_as_it_was_published() -> None:
     a.session.deliver(RequestMessage(message, NodeRequest(1, 2, 7)), 2, False, (), None)
     assert next(iter(a.session.queue.waiting())).message.properties != b""
     links: Any = {"c": SimpleNamespace(session=a.session, marks={})}
-    found = list(waiting(links, Missed("a", [Source("c")], []), ["x/#"]))
+    found = list(waiting(links, Missed("a", [Source("c")]), ["x/#"]))
     assert [(each.payload(), each.properties) for each in found] == [(b"1", b"")]
 
 

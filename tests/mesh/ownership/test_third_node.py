@@ -125,6 +125,27 @@ async def test_what_had_come_to_the_old_node_does_not_come_again(start: Start, p
     await over(nodes)
 
 
+@pytest.mark.parametrize("pairs", [("ac", "bc"), ("bc", "ac")], ids="-".join)
+async def test_nor_to_a_session_that_has_moved_on(start: Start, pairs: tuple[str, ...]) -> None:
+    """[MQTT-4.3.3-10] To a node that the third one reaches: that has not heard of the move before."""
+    nodes = await start("a", "b", "c", "d", mesh=SETTINGS)
+    (await subscribed(nodes, "x/#")).abort()
+    says = await nodes.join("c", "says")
+    nodes.mesh.hold("b", "c")
+    await said(says, (1, 2, 3), 2)
+    nodes.mesh.cut("b", "c")
+    nodes.mesh.release("b", "c")
+    await cut(nodes, pairs)
+    await said(says, (4,), 2)
+    (await comes(nodes, "a")).abort()
+    hears = await comes(nodes, "d")
+    for pair in pairs:
+        await join(nodes, pair)
+    await said(says, (5,), 2)
+    assert await numbers(hears, 5) == [1, 2, 3, 4, 5]
+    await over(nodes)
+
+
 async def moved_without(start: Start, pairs: tuple[str, ...]) -> tuple[Nodes, Peer]:
     """A session has moved from b to a while some nodes did not reach each other; whoever publishes is at c."""
     nodes = await start("a", "b", "c", "d", mesh=SETTINGS)
@@ -381,7 +402,8 @@ async def test_what_does_not_wait_for_a_node_is_not_kept_back(start: Start) -> N
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_whatever_is_lost_and_found_meanwhile_each_message_comes_once(start: Start, seed: int) -> None:
-    """A client goes from node to node of those that reach each other; d can be reached by some of them, or by none."""
+    """A client goes from node to node of those that reach each other; d can be reached by some of them, or by none, and
+    is lost and found while the session moves, too."""
     await wanders(start, seed)
 
 
@@ -401,11 +423,36 @@ async def wanders(start: Start, seed: int) -> None:
     sent: dict[str, list[int]] = {node: [] for node in says}
     came: dict[str, list[int]] = {node: [] for node in says}
     lost: set[str] = set()
+    saying: dict[str, asyncio.Task[None]] = {}
 
     async def more() -> None:
         node = chance.choice("addd")
+        if node in saying:
+            await saying.pop(node)
         sent[node].append(len(sent[node]))
         await said(says[node], sent[node][-1:], 2, f"x/{node}")
+
+    async def moves(node: str) -> Peer:
+        coming = asyncio.create_task(comes(nodes, node))
+        slow = [*"abc"] if chance.random() < 0.5 else []
+        for _ in range(chance.randrange(10)):
+            for _ in range(chance.randrange(1, 40)):
+                await asyncio.sleep(0)
+            if chance.random() < 0.2:
+                lose_or_find(chance.choice(("ad", "bd", "cd")))
+            node = chance.choice("ad")
+            if node not in saying or saying[node].done():
+                sent[node].append(len(sent[node]))
+                saying[node] = asyncio.create_task(said(says[node], sent[node][-1:], 2, f"x/{node}"))
+            if slow and chance.random() < 0.3:
+                nodes.mesh.hold("d", slow.pop())
+        for other in "abc":
+            nodes.mesh.release("d", other)
+        return await coming
+
+    def lose_or_find(pair: str) -> None:
+        (nodes.mesh.join if pair in lost else nodes.mesh.cut)(*pair)
+        lost.symmetric_difference_update({pair})
 
     async def takes(peer: Peer) -> None:
         while found := [each for each in await peer.fence() if each.kind != wire.PINGRESP]:
@@ -419,19 +466,21 @@ async def wanders(start: Start, seed: int) -> None:
         pair = chance.choice(("ad", "bd", "cd"))
         what = chance.choice(("lose or find", "publish", "publish", "move", "move and take"))
         if what == "lose or find":
-            await (join(nodes, pair) if pair in lost else cut(nodes, [pair]))
-            lost ^= {pair}
+            lose_or_find(pair)
+            await until(lambda: connected(nodes, pair) == (0 if pair in lost else 2))  # noqa: B023
         elif what == "publish":
             await more()
         else:
-            peer = await comes(nodes, chance.choice("abc"))
+            peer = await moves(chance.choice("abc"))
             assert peer.connack.session_present
             if what == "move and take":
                 await takes(peer)
             peer.abort()
             await nodes.mesh.settle()
     for pair in sorted(lost):
-        await join(nodes, pair)
+        lose_or_find(pair)
+    await until(lambda: all(connected(nodes, pair) == 2 for pair in ("ad", "bd", "cd")))
+    await asyncio.gather(*saying.values())
     for node, publisher in says.items():
         sent[node].append(len(sent[node]))
         await said(publisher, sent[node][-1:], 2, f"x/{node}")
