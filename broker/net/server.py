@@ -12,7 +12,6 @@ one line why not; `stop` accepts no more clients, lets queues drain within `shut
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import secrets
 import time
@@ -39,7 +38,7 @@ from broker.net.listening.listeners import Listeners, StartupError
 from broker.net.log import Faults, Log
 from broker.net.monitor import LagMonitor, Monitor
 from broker.net.scheduling.hub import FlushScheduler
-from broker.net.scheduling.steps import in_turns
+from broker.net.scheduling.steps import in_turns, without_collector
 from broker.net.stream import LINGER
 from broker.settings import Settings
 from broker.store.base import Part, Store, StoreError
@@ -179,7 +178,8 @@ class Server:
         try:
             # Before anything is published, so that it waits for them too: wills fall due in the tick.
             links, self._kept_links = self._kept_links, []
-            await self.prepare_links(links)
+            with without_collector():
+                await self.prepare_links(links)
             if self._stopped is not None:
                 raise StartupError("the broker was stopped before it had started")
             if self.store is not None:
@@ -218,21 +218,15 @@ class Server:
         """
 
     async def _restore(self, store: Store) -> None:
-        # Millions of objects are made, and hardly one of them is garbage: to look for it each time there is a quarter
-        # more of them takes two thirds of the time.
-        collecting = gc.isenabled()
-        gc.disable()
         try:
-            saved = await store.load()
-            await in_turns(restore(self.router, saved, self.loop.time(), self._kept_links))
+            with without_collector():
+                saved = await store.load()
+                await in_turns(restore(self.router, saved, self.loop.time(), self._kept_links))
             self._restored = True
         except BaseException as error:  # see `start`
             self._restored = len(self.router.sessions) > 0 and isinstance(error, asyncio.CancelledError)
             await store.close()
             raise
-        finally:
-            if collecting:
-                gc.enable()
 
     async def stop(self) -> None:
         """End in order: stop accepting, drain, send DISCONNECT. Returns when it is done, whoever called it first."""
