@@ -319,6 +319,7 @@ class Mesh(NodeListener):
         self._count_links()
         self.server.router.nodes.numbers.give_up(FROM_NODE + link.node)
         self.interest.forget(link.node)
+        self.ownership.met(link.node, given_up=True)
 
     def _socket(self, node: str) -> Path | None:
         """Where a node of this machine takes streams."""

@@ -316,9 +316,11 @@ class Gates(LateListener):
 
     # -- nodes and time ------------------------------------------------------------------------------------------------
 
-    def knows(self, node: str, nodes: Iterable[str]) -> None:
-        """A node has something for these, or may have."""
-        self._knows.setdefault(node, set()).update(nodes)
+    def knows(self, node: str, nodes: Iterable[str], given_up: Iterable[str] = ()) -> None:
+        """A node has something for these, or may have; and for others nothing any more."""
+        known = self._knows.setdefault(node, set())
+        known.update(nodes)
+        known.difference_update(given_up)
 
     def left(self, node: str) -> None:
         """A node is gone: what it has is not known any more."""

@@ -183,9 +183,10 @@ class Noted(msgspec.Struct, array_like=True, frozen=True, tag=14):
 
 
 class Knows(msgspec.Struct, array_like=True, frozen=True, tag=15):
-    """Other nodes for which something may wait here, besides those that were named before."""
+    """Other nodes for which something may wait here, besides those that were named before. `given_up`: no more so."""
 
     nodes: list[Name]
+    given_up: list[Name] = []
 
 
 class Abort(msgspec.Struct, array_like=True, frozen=True, tag=16):

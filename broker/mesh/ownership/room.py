@@ -264,11 +264,11 @@ class Ownership(Room, Owner):
         self.gates.joined(node)
         self.claims.joined(node)
 
-    def met(self, node: str) -> None:
-        """Something may wait for a node from now on."""
+    def met(self, node: str, given_up: bool = False) -> None:
+        """Something may wait for a node from now on; or it is given up, and nothing does."""
         for other in self._told:
             if other != node and self.gates.speaks(other):
-                self.say_now(other, Knows([node]))
+                self.say_now(other, Knows([], [node]) if given_up else Knows([node]))
 
     def left(self, node: str) -> None:
         """A node is gone, and all that was under way with it."""
@@ -338,7 +338,7 @@ class Ownership(Room, Owner):
             case Without():
                 self.taker.without(node, message)
             case Knows():
-                self.gates.knows(node, message.nodes)
+                self.gates.knows(node, message.nodes, message.given_up)
             case Noted():
                 self.gates.noted(node, message)
             case Comes():

@@ -102,6 +102,17 @@ def idle(mesh: Mesh) -> bool:
     return not any(under_way) and not mesh.wills.replicator.busy and not mesh.server.router.peers.touched
 
 
+async def test_names_of_nodes_that_are_given_up_are_forgotten(start: Start) -> None:
+    """Also of what others may have for them."""
+    nodes = await start("a", "b", others=VISITORS[:1], mesh={"node_expiry": 1.0, "dead_after": 0.1})
+    for node in ("a", "b"):
+        nodes.mesh.join(VISITORS[0], node)
+    known = [mesh.ownership.gates._knows for mesh in nodes.meshes.values()]
+    await until(lambda: all(VISITORS[0] in each.get(node, ()) for each, node in zip(known, "ba", strict=True)))
+    nodes.mesh.stop(VISITORS[0])
+    await until(lambda: (known[0]["b"], known[1]["a"]) == ({"a"}, {"b"}))
+
+
 async def test_nothing_grows_with_moves_and_nodes_that_come_and_go(start: Start) -> None:
     """No table that is reached from the mesh of a node has more in it than after the first round, whoever adds one."""
     terms = {"node_expiry": 1.0, "dead_after": 0.1, "confirm_timeout": 0.5}
