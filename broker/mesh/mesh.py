@@ -29,7 +29,7 @@ from broker.mesh.links.session import NodeSession
 from broker.mesh.ownership.room import Ownership
 from broker.mesh.pipes import Pipes
 from broker.mesh.presence import NodesPresence, PresenceTopics
-from broker.mesh.retained.replicas import Replicas, ReplicaTerms
+from broker.mesh.retained.replicas import LARGEST, Replicas, ReplicaTerms
 from broker.mesh.shell import NodeShell
 from broker.mesh.streams import Streams
 from broker.mesh.wills.room import LARGEST_WILL, Wills, WillTerms
@@ -47,6 +47,10 @@ LISTENER: Final = "mesh"
 
 NUMBERED: Final = 3
 """From this version on nodes know what the number of a QoS 2 publish is (`core.routing.remote.publish_numbers`)."""
+
+
+LARGE_AGAIN: Final = 60.0
+"""Seconds until the log has another retained message that is too large for other nodes."""
 
 
 class Mesh(NodeListener):
@@ -78,16 +82,24 @@ class Mesh(NodeListener):
         self.groups = LocalGroups(server.router.table.trie, self.interest)
         pipes = Pipes(bus, settings.pipe_bytes, self._accept, server.loop)
         self.streams = Streams(pipes, bus.node, self._accept, self._socket, server.loop, server.log)
+        # One message must not be more than may wait for a node.
+        largest = settings.queue_bytes // 4
         terms = ReplicaTerms(
-            settings.max_clock_ahead, settings.tombstone_time, settings.tombstone_bytes, settings.digest_interval
+            settings.max_clock_ahead,
+            settings.tombstone_time,
+            settings.tombstone_bytes,
+            settings.digest_interval,
+            min(LARGEST, largest),
         )
         store = server.router.retained_store
         self.retained = Replicas(bus, store, terms, server.loop.time, time.time, self.turn_soon)
         self.retained.clock_differs = self._clock_differs
+        self.retained.too_large = self._too_large
+        self._silent_until = 0.0
         principals = Principals(rules)
-        # One must not be more than may wait for a node.
-        largest = min(LARGEST_WILL, settings.queue_bytes // 4)
-        wills = WillTerms(settings.dead_after, settings.max_node_will_bytes, settings.tombstone_time, largest)
+        wills = WillTerms(
+            settings.dead_after, settings.max_node_will_bytes, settings.tombstone_time, min(LARGEST_WILL, largest)
+        )
         self.wills = Wills(
             server.router, bus, principals, wills, time.time_ns(), server.loop.time, server.log, self.turn_soon
         )
@@ -101,6 +113,7 @@ class Mesh(NodeListener):
             server.log,
             settings.confirm_timeout,
             principals,
+            largest=largest,
             expiry=settings.node_expiry,
             most_missed=settings.queue_bytes // 8,
         )
@@ -320,6 +333,13 @@ class Mesh(NodeListener):
         self.server.router.nodes.numbers.give_up(FROM_NODE + link.node)
         self.interest.forget(link.node)
         self.ownership.met(link.node, given_up=True)
+
+    def _too_large(self, topic: str, size: int) -> None:
+        """A retained message goes to no other node. The counter has all of them, the log one in a while."""
+        now = self._loop.time()
+        if now >= self._silent_until:
+            self._silent_until = now + LARGE_AGAIN
+            self.server.log.warning("retained message stays here", topic=topic, bytes=size)
 
     def _socket(self, node: str) -> Path | None:
         """Where a node of this machine takes streams."""

@@ -82,8 +82,9 @@ class Giving(Going):
         # How much was read of what is on disk alone, how far, and how much of each page.
         self.read_bytes = 0
         self.pages: dict[Page, tuple[int, int]] = {}
-        # How many messages on disk are more than goes along.
+        # How many messages on disk are more than goes along, and how many are too large to go.
         self.behind = 0
+        self.too_large = 0
         # How many of its messages have a name by this, which they keep wherever a copy of them waits.
         self.named = 0
         # What of memory has gone.
@@ -129,6 +130,7 @@ class Giver:
         now: Callable[[], float],
         log: Any,
         most_bytes: int,
+        largest: int,
         timeout: float,
         silence: float,
     ) -> None:
@@ -141,7 +143,7 @@ class Giver:
         self.moved = 0
         """Sessions that have gone to other nodes."""
         self.left_behind = 0
-        """Messages that did not go along with their sessions: more waited on disk than may go."""
+        """Messages that did not go along with their sessions: too large, or more waited on disk than may go."""
         self._node = node
         self._router = router
         self._principals = principals
@@ -157,6 +159,9 @@ class Giver:
         self._now = now
         self._log = log
         self._most_bytes = most_bytes
+        self.largest = largest
+        """Bytes of a message that goes along, at most: one that is larger than what may wait for a node ends its
+        membership."""
         self._lines: dict[str, _Line] = {}
 
     def give(self, node: str, ask: Ask, fetched: bool = False) -> int:
@@ -251,6 +256,7 @@ class Giver:
         else:
             self._name(giving, session.inflight.values())
             record = record_of(session, now, queued=False)
+            record.deliveries[:] = self._going_along(giving, record.deliveries)
             # From here on it is the other node's to publish.
             giving.will, giving.will_due = session.will, session.will_due
             session.will, session.will_due = None, 0.0
@@ -326,7 +332,7 @@ class Giver:
             self._name(giving, found)
             giving.gone.update(found)
             writer.add(
-                _going_along(giving, (delivery_record(each, {}, now) for each in found)), bool(waiting or unread)
+                self._going_along(giving, (delivery_record(each, {}, now) for each in found)), bool(waiting or unread)
             )
             return True
         last = messages = size = 0
@@ -352,8 +358,19 @@ class Giver:
             # Without those that were dropped since they were asked for: always the first.
             first = int(pages[0].first) if pages else UNBOUNDED
             more = bool(giving.waiting or giving.unread)
-            writer.add(_going_along(giving, (kept for kept in records if kept.number >= first)), more)
+            writer.add(self._going_along(giving, (kept for kept in records if kept.number >= first)), more)
             self._writes(giving)
+
+    def _going_along(self, giving: Giving, records: Iterable[DeliveryRecord]) -> list[DeliveryRecord]:
+        """Those that are not too large, and that the session would still take there, where it is shut to some nodes."""
+        found: list[DeliveryRecord] = []
+        for kept in records:
+            message = kept.message
+            if message is not None and len(message.payload) > self.largest:
+                giving.too_large += 1
+            elif message is None or kept.qos == 0 or kept.share or message.publisher not in giving.shut:
+                found.append(kept)
+        return found
 
     def _name(self, giving: Giving, deliveries: Iterable[Delivery]) -> None:
         """Should the session stay here, and be there as well, messages of one name are one when the two meet."""
@@ -418,7 +435,7 @@ class Giver:
         return giving if giving is not None and giving.node == node and giving.ask.time == time else None
 
     def _count_left_behind(self, giving: Giving) -> None:
-        behind = giving.behind
+        behind = giving.behind + giving.too_large
         if behind > 0 and not giving.session.ended:
             self.left_behind += behind
             giving.session.offered += behind
@@ -451,13 +468,3 @@ class Giver:
         self.silence.forget(giving)
         self.turns.leave(giving)
         self._over(giving)
-
-
-def _going_along(giving: Giving, records: Iterable[DeliveryRecord]) -> list[DeliveryRecord]:
-    """Those that the session would still take there, where it is shut to some nodes."""
-    shut = giving.shut
-    return [
-        kept
-        for kept in records
-        if kept.qos == 0 or kept.share or kept.message is None or kept.message.publisher not in shut
-    ]

@@ -134,10 +134,12 @@ class Ownership(Room, Owner):
         timeout: float,
         principals: Principals | None = None,
         most_read: int = MOST_READ,
+        largest: int = MOST_READ,
         expiry: float = inf,
         most_missed: int = MOST_MISSED,
     ) -> None:
         """`timeout`: seconds that a node is waited for (`mesh.confirm_timeout`). `most_read`: see `MOST_READ`.
+        `largest`: bytes of a message of a session that goes to another node (a quarter of `mesh.queue_bytes`).
         `expiry`: seconds that a node that is gone may come back (`mesh.node_expiry`). `most_missed`: see `Gates`."""
         known = Principals() if principals is None else principals
         # What is still to be said to each node in this turn.
@@ -173,6 +175,7 @@ class Ownership(Room, Owner):
             shell.now,
             log,
             most_read,
+            largest,
             timeout,
             SILENCE * timeout,
         )

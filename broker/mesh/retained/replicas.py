@@ -51,6 +51,9 @@ ADOPTED_AT_ONCE: Final = 256
 FORGOTTEN_AT_ONCE: Final = 256
 """Topics without a message that are forgotten in one turn."""
 
+LARGEST: Final = 33_554_432
+"""Bytes of the largest message that goes to other nodes, if nothing else is said."""
+
 LONGEST_PAUSE: Final = 64
 """Times `digest_interval`: as seldom as this two nodes compare that differ for good, since one refuses what it gets."""
 
@@ -64,7 +67,7 @@ class ReplicaTerms:
         tombstone_time: float = 3_600.0,
         tombstone_bytes: int = 33_554_432,
         digest_interval: float = 60.0,
-        message_bytes: int = 33_554_432,
+        message_bytes: int = LARGEST,
     ) -> None:
         """Times in seconds. `message_bytes`: of the largest message that goes to other nodes."""
         self.max_clock_ahead = max_clock_ahead
@@ -132,6 +135,8 @@ class Replicas(Room):
         self.clock_differs: Callable[[str, float], None] | None = None
         """Who is told of a node whose clock is more than `max_clock_ahead` ahead of this one's, or behind, by how many
         seconds; once, until it is right again, or joins again."""
+        self.too_large: Callable[[str, int], None] | None = None
+        """Who is told of each message of this node that is too large for the others: its topic and its bytes."""
         self._bus = bus
         self._store = store
         self._terms = terms
@@ -235,7 +240,10 @@ class Replicas(Room):
             return
         entry = self.stamps.get(topic)
         stamp = self.clock.tick(None if entry is None else entry.stamp)
-        state = CLEARED if self._store.tree.get(topic) is None else KEPT
+        message = cast("Message | None", self._store.tree.get(topic))
+        state = CLEARED if message is None else KEPT
+        if message is not None and self.too_large is not None and message.size() > self._terms.message_bytes:
+            self.too_large(topic, int(message.size()))
         self.stamps.set(topic, stamp, state, self._now() + self._terms.tombstone_time)
         self._tell(topic, None)
 

@@ -416,6 +416,24 @@ async def test_a_client_that_connects_elsewhere_ends_its_connection_here(start: 
     assert (await second.message()).payload == b"1"
 
 
+async def test_a_retained_message_that_is_too_large_for_the_bus_stays_where_it_is(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would end the membership of the other node, which would be sent it again as soon as it is back."""
+    nodes = await start("a", "b", mesh={"queue_bytes": 4_194_304}, limits={"max_packet_size": 8_388_608})
+    says = await nodes.join("a", "says")
+    for number in range(2):
+        await says.publish(f"large/{number}", bytes(1_048_577), qos=1, retain=True)
+    await says.publish("small", b"1", qos=1, retain=True)
+    await until(lambda: nodes.brokers["b"].router.retained.get("small"))
+    await nodes.mesh.settle()
+    assert not nodes.brokers["b"].router.retained.get("large/0")
+    assert nodes.meshes["a"].retained.counts.too_large >= 2
+    said = [each.getMessage() for each in caplog.records if "retained message stays here" in each.getMessage()]
+    assert len(said) == 1
+    assert said[0].startswith("retained message stays here topic='large/0' bytes=1048")
+
+
 async def test_retained_messages_are_on_every_node(start: Start) -> None:
     """Also for subscribers that come later, once for those that are there, and cleared everywhere."""
     nodes = await start("a", "b")

@@ -59,6 +59,28 @@ async def test_what_is_more_than_goes_along_is_counted_and_named(
     assert said in [record.getMessage() for record in caplog.records]
 
 
+async def test_a_message_that_is_too_large_for_the_bus_is_counted_and_named(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In flight, in memory, or on disk: it would end the membership of the other node, each time its client comes."""
+    nodes = await start("a", "b", folder=tmp_path, store={"memory_messages": 64})
+    slow = await nodes.join("a", "moves", ("x", 1), props=(*KEPT, (wire.RECEIVE_MAXIMUM, 1)))
+    says = await nodes.join("a", "says")
+    sizes = {0: 100, 10: 100, 90: 100}
+    for number in range(100):
+        assert await says.publish("x", b"%d " % number + bytes(sizes.get(number, 1)), qos=1) == 0
+    await slow.expect(wire.PUBLISH)
+    slow.abort()
+    nodes.meshes["a"].ownership.giver.largest = 100
+    moved = await nodes.join("b", "moves", clean=False, props=KEPT)
+    comes = [number for number in range(100) if number not in sizes]
+    assert [int((await moved.message()).payload.split()[0]) for _ in comes] == comes
+    assert status(nodes.meshes["a"]).messages_left_behind == 3
+    assert "messages stayed behind client_id='moves' node='b' messages=3" in [
+        record.getMessage() for record in caplog.records
+    ]
+
+
 async def test_it_is_read_while_it_is_sent(start: Start, tmp_path: Path) -> None:
     """The node that gives it has no more of it in memory than is read at a time."""
     nodes = await filled(start, tmp_path)
