@@ -13,7 +13,7 @@ from broker.mesh.interest.room import InterestRoom
 from broker.mesh.links.late import hand_over, waiting
 from broker.mesh.links.link import NodeLink
 from broker.mesh.ownership.messages import Late, Missed
-from broker.mesh.ownership.room import Shell
+from broker.mesh.ownership.shell import Shell
 
 if TYPE_CHECKING:
     from broker.net.server import Server

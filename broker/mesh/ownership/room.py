@@ -8,7 +8,6 @@ user's.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from functools import partial
@@ -17,7 +16,6 @@ from math import inf
 from typing import Any, Final
 
 from broker.core.hooks import Owner, OwnerClaim
-from broker.core.queues.message import Message as CoreMessage
 from broker.core.routing.remote.loop_detection import FROM_NODE
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
@@ -56,6 +54,7 @@ from broker.mesh.ownership.messages import (
     decode,
     encode,
 )
+from broker.mesh.ownership.shell import Shell
 from broker.mesh.ownership.taking import Taker
 from broker.store.adoptions import Estate
 from broker.store.groups.principals import Principals
@@ -72,51 +71,6 @@ know where the subscriptions stand, and the messages of all have arrived, takes 
 
 HELD_UP: Final = 0.5
 """Seconds by which `tick` is late where this node has stood still, and seconds for what came meanwhile to be heard."""
-
-
-class Shell(ABC):
-    """What the room needs of the broker that it stands in. All on the event loop's thread."""
-
-    @abstractmethod
-    def now(self) -> float:
-        """The broker's monotonic clock (s), as the router knows it."""
-
-    @abstractmethod
-    def wall(self) -> float:
-        """Seconds since the epoch. Where the clocks of nodes differ, claims are still in order once they have met."""
-
-    @abstractmethod
-    def soon(self, call: Callable[[], None]) -> None:
-        """Call something in a later turn of the event loop."""
-
-    @abstractmethod
-    def known(self) -> set[str]:
-        """The other nodes that are there, or for which something waits."""
-
-    @abstractmethod
-    def settle(self, call: Callable[[set[str]], None]) -> None:
-        """Call something, not before this has returned, when every node knows the filters that stand here now, or has
-        had its time (`mesh.confirm_timeout`): with those of the known ones that may not."""
-
-    @abstractmethod
-    def arrived(self, node: str, call: Callable[[], None]) -> None:
-        """Call something when a node has all that was published here for it until now; never if it leaves before."""
-
-    @abstractmethod
-    def waiting(self, missed: Missed, filters: list[str]) -> list[CoreMessage]:
-        """What waits here for sessions with these topic filters in the queue of a node that had them."""
-
-    @abstractmethod
-    def hand_over(self, lates: list[Late]) -> None:
-        """Put what waits for sessions that have moved into the queues of their nodes, and the marks behind it."""
-
-    def takers(self, nodes: list[str]) -> list[str]:
-        """Those of these nodes that take the sessions of this one, which is about to go."""
-        return nodes
-
-    @abstractmethod
-    def wake(self) -> None:
-        """Connections may have ended, or have something to write: look after them (`FlushScheduler.after_batch`)."""
 
 
 class Ownership(Room, Owner):

@@ -23,7 +23,8 @@ from broker.mesh import frames
 from broker.mesh.bus import Bus, Room
 from broker.mesh.ownership.gates import MARK
 from broker.mesh.ownership.messages import Late, Missed
-from broker.mesh.ownership.room import Ownership, Shell
+from broker.mesh.ownership.room import Ownership
+from broker.mesh.ownership.shell import Shell
 from tests.core.harness import Client, Network, limits, total_ledger
 
 TOPIC: Final = "t"

@@ -19,7 +19,8 @@ from broker.core.limits import Limits
 from broker.core.queues.message import Message
 from broker.mesh.bus import OWNERSHIP, WILLS, Bus, Room
 from broker.mesh.ownership.messages import Late, Missed
-from broker.mesh.ownership.room import Ownership, Shell
+from broker.mesh.ownership.room import Ownership
+from broker.mesh.ownership.shell import Shell
 from broker.mesh.wills.room import Wills, WillTerms
 from broker.store.groups.principals import Principals
 from tests.core.harness import Client, Network, limits
