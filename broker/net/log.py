@@ -9,11 +9,10 @@ at most one line for a place and interval.
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, Final
-
-import structlog
 
 from broker.core.guards import HookReporter
 
@@ -34,7 +33,9 @@ class Log:
     """The log as the broker calls it: an event and its fields. No call raises, whatever the host's handlers do."""
 
     def __init__(self) -> None:
-        self._structlog: Any = structlog.get_logger(NAME) if structlog.is_configured() else None
+        # Who has set it up has imported it; nobody else needs it.
+        structlog: Any = sys.modules.get("structlog")
+        self._structlog: Any = structlog.get_logger(NAME) if structlog and structlog.is_configured() else None
         self._logging = logging.getLogger(NAME)
         if self._structlog is None and not self._logging.handlers:
             # As every library: a host that has not configured logging at all hears nothing, instead of `lastResort`.

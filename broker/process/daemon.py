@@ -24,8 +24,6 @@ from functools import partial
 from types import FrameType
 from typing import Any, Final, Protocol, TextIO
 
-import structlog
-
 from broker.buildinfo import BuildInfo, build_info
 from broker.configuration.reading import SettingsError
 from broker.net import sockets
@@ -33,6 +31,7 @@ from broker.net.sockets import OWN_DESCRIPTORS
 from broker.process import logs
 from broker.process.notify import Supervisor
 from broker.process.process import Process
+from broker.process.without_rich import structlog
 from broker.settings import DEFAULT_PORT, Endpoint, Settings, parse_endpoint
 from broker.storing import kept, place
 

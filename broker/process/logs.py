@@ -12,12 +12,13 @@ import logging
 import os
 import sys
 from collections.abc import Collection, MutableMapping
-from typing import Any, Final, Literal, TextIO, TypeAlias, cast
-
-import structlog
-from structlog.typing import Processor
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias, cast
 
 from broker.process.logwriter import BackgroundWriter
+from broker.process.without_rich import structlog
+
+if TYPE_CHECKING:
+    from structlog.typing import Processor
 
 Stream: TypeAlias = TextIO | BackgroundWriter
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]

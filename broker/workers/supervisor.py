@@ -15,14 +15,13 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import structlog
-
 from broker.configuration.reading import SettingsError
 from broker.configuration.wording import show
 from broker.net.listening.listeners import StartupError
 from broker.net.listening.tls import TlsError
 from broker.net.log import Faults
 from broker.process import logs
+from broker.process.without_rich import structlog
 from broker.recording import start_recording
 from broker.security.errors import SecurityError
 from broker.settings import Settings, flatten
