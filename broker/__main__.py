@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from broker.command.cli import main
+from broker.process.imports import imports_that_stay
+
+with imports_that_stay():
+    from broker.command.cli import main
 
 if __name__ == "__main__":
     main()

@@ -20,7 +20,7 @@ from broker.settings import Settings
 from broker.workers.listening import SharedListener
 from broker.workers.wire import Channel, Message
 
-COMMAND: Final = (sys.executable, "-P", "-m", "broker.workers.worker")
+COMMAND: Final = (sys.executable, "-P", "-m", "broker.workers")
 """What is run, with the descriptor of its side of the conversation."""
 
 NOT_ITS: Final = frozenset({NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID})

@@ -1,6 +1,6 @@
 """One worker: a broker in a process of its own, started by the supervisor and steered by it.
 
-Owns the worker's side of the conversation. Run as `python -m broker.workers.worker DESCRIPTOR`, where the descriptor
+Owns the worker's side of the conversation. Run as `python -m broker.workers DESCRIPTOR`, where the descriptor
 is that of the socket to the supervisor. Promises: it ends in order when the supervisor tells it to, or is gone, or
 at SIGTERM; it does not outlive a supervisor by more than that takes.
 """
@@ -330,7 +330,3 @@ def _fail(sock: socket.socket, why: str) -> None:
         sock.sendall(frame({"say": "failed", "why": why}))
     except OSError:
         pass
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

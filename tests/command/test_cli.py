@@ -542,3 +542,12 @@ def test_a_daemon_imports_nothing_that_draws() -> None:
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "['structlog']\n"
+
+
+def test_what_the_command_imports_is_no_part_of_collections_of_garbage() -> None:
+    code = (
+        "import gc; before = gc.get_threshold(); import canopy.__main__;"
+        "print(gc.get_freeze_count() > 10_000, gc.get_threshold() == before)"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True True\n"
