@@ -379,6 +379,9 @@ class Rules(RuleBasedStateMachine):
         """Other rules; what `Securing` does then; and whatever was remembered is used."""
         self._look_at_what_came()
         self._read(given)
+        self._use(flood)
+
+    def _use(self, flood: bool) -> None:
         router = self.network.router
         # Before anybody else has asked anything.
         for topic in TOPICS:
@@ -590,10 +593,16 @@ class Rules(RuleBasedStateMachine):
         left = payloads[len(came) :]
         if cut:
             self.leave(name)
-        self.reload(given, False)
+        self._look_at_what_came()
+        self._read(given)
+        # What comes with QoS 0 from now on needs no room in the window.
+        at_once = self.there[name] and self.model.receives(who, topic) and not self.model.receives_qos(who, topic)
+        if at_once:
+            self.expected[name] += left
+        self._use(False)
         client.answering = True
         if self.there[name]:
-            if self.model.receives(who, topic):
+            if self.model.receives(who, topic) and not at_once:
                 self.expected[name] += left
             client.answer()
         else:
