@@ -159,11 +159,42 @@ def _together(nodeid: str) -> str:
     return nodeid.split("::", 1)[0] if nodeid.startswith(MODULES_TOGETHER) else nodeid
 
 
+class _Dealing(LoadScopeScheduling):  # type: ignore[misc]
+    """Deals tests to processes, what is most at once first, in time that does not grow with the tests that are over."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _together(nodeid)
+
+    def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
+        super().add_node_collection(node, collection)
+        if node in self.registered_collections:
+            self.registered_collections[node] = _Collected(collection)
+
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        scope = _together(self.registered_collections[node][item_index])
+        work = self.assigned_work[node]
+        # It is told again of a test that failed and is tried once more.
+        if scope in work:
+            super().mark_test_complete(node, item_index, duration)
+            # All that a process was ever given would be counted for each test.
+            if all(work[scope].values()):
+                del work[scope]
+
+
+class _Collected(list[str]):
+    """The tests of a process, with their places."""
+
+    def __init__(self, collection: Sequence[str]) -> None:
+        super().__init__(collection)
+        self._places = {nodeid: place for place, nodeid in enumerate(collection)}
+
+    def index(self, nodeid: str, *_: Any) -> int:
+        return self._places[nodeid]
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """How tests are dealt to processes, where there are several: what is most at once comes first."""
-    scheduler = LoadScopeScheduling(config, log)
-    scheduler._split_scope = _together
-    return scheduler
+    """How tests are dealt to processes, where there are several."""
+    return _Dealing(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
