@@ -192,6 +192,8 @@ class Taker:
             if record.expiry_interval > 0:
                 deliveries, record.deliveries = record.deliveries, []
                 coming.fresh = admit(router, record, now)
+                # What comes meanwhile stays behind what comes along, and is compared with that.
+                coming.fresh.queue.pages = None
                 record.deliveries = deliveries
                 coming.gate = self._gates.begin(name, coming.node, [coming.fresh])
         elif is_of(router, session, record, now):
@@ -242,6 +244,7 @@ class Taker:
             return
         coming.complete = True
         self.silence.forget(coming)
+        _may_page(coming)
         router, now = self._router, self._now()
         session = router.sessions.get(coming.client_id)
         dropped = self.dropped
@@ -252,12 +255,10 @@ class Taker:
                 drop_waiting(session, shut)
         if session is not None:
             if self._untouched(coming):
-                # What waits on disk alone already stays before the rest.
-                came = [] if session.queue.disk is not None else session.queue.take_all()
+                came = session.queue.take_all()
                 session.offered -= len(came)
                 here = [delivery_record(delivery, {}, now) for delivery in came]
-                once = _without(rest, coming.node, here, self._claims.node)
-                deliveries = [*record.deliveries, *once, *here]
+                deliveries = [*record.deliveries, *_together(rest, coming.node, here, self._claims.node)]
             elif is_of(router, session, record, now):
                 deliveries, lost = waiting_again(session, [*record.deliveries, *rest])
                 self.dropped += lost
@@ -330,6 +331,7 @@ class Taker:
 
     def _end(self, coming: Coming) -> None:
         self.silence.forget(coming)
+        _may_page(coming)
         if coming.gate is not None:
             self._gates.shut(coming.gate, ())
             coming.gate = None
@@ -337,20 +339,34 @@ class Taker:
             self._claims.move_ends(coming.claim, coming.node)
 
 
-def _without(
+def _may_page(coming: Coming) -> None:
+    """From now on messages for its session may wait on disk alone."""
+    session = coming.fresh
+    if session is not None and session.journal is not None:
+        session.queue.pages = session.journal.pages
+
+
+def _together(
     rest: Sequence[DeliveryRecord], old: str, here: Sequence[DeliveryRecord], new: str
 ) -> list[DeliveryRecord]:
-    """What of the rest did not come here as well. Of equal messages the last are those that came to both nodes."""
-    both = Counter(_key(kept, new, new) for kept in here)
+    """What came to the old node, in the order in which it came there, and behind it what came here alone.
+
+    Nodes hear of this one at different times: what came to both may have been published before what came to the old one
+    alone. Of equal messages the last of the old node and the first ones here are the same.
+    """
+    both = Counter(_key(kept, old, new) for kept in rest) & Counter(_key(kept, new, new) for kept in here)
+    same: dict[tuple[object, ...], list[DeliveryRecord]] = {key: [] for key in both}
+    alone: list[DeliveryRecord] = []
+    for kept in here:
+        key = _key(kept, new, new)
+        twice = key in same and len(same[key]) < both[key]
+        (same[key] if twice else alone).append(kept)
     found: list[DeliveryRecord] = []
     for kept in reversed(rest):
-        key = _key(kept, old, new)
-        if both[key] > 0:
-            both[key] -= 1
-        else:
-            found.append(kept)
+        left = same.get(_key(kept, old, new))
+        found.append(left.pop() if left else kept)
     found.reverse()
-    return found
+    return found + alone
 
 
 def _key(kept: DeliveryRecord, node: str, new: str) -> tuple[object, ...]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -173,3 +176,32 @@ async def test_what_is_being_read_for_its_client_goes_along_once(start: Start, t
     moved = await nodes.join("b", "moves", clean=False, props=KEPT)
     assert first.payload == b"0"
     assert [(await moved.message()).payload for _ in range(MANY)] == [b"%d" % number for number in range(MANY)]
+
+
+async def test_what_comes_to_both_nodes_while_it_moves_comes_once_and_in_order(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than memory holds, before the new node has what waited at the old one."""
+    nodes = await start("a", "b", "c", folder=tmp_path, store={"memory_messages": 4})
+    gone = await nodes.join("a", "moves", ("x", 2), props=KEPT)
+    gone.abort()
+    says = await nodes.join("c", "says")
+    await nodes.mesh.settle()
+    await says.publish("x", b"0", qos=2)
+    giver = nodes.meshes["a"].ownership.giver
+    ready, known = giver.ready, asyncio.Event()
+    goes_on: list[Callable[[], None]] = []
+
+    def hears_ready(*what: Any) -> None:
+        goes_on.append(partial(ready, *what))
+        known.set()
+
+    monkeypatch.setattr(giver, "ready", hears_ready)
+    coming = asyncio.create_task(nodes.join("b", "moves", clean=False, props=KEPT))
+    await known.wait()
+    for number in range(1, 40):
+        await says.publish("x", b"%d" % number, qos=2)
+    goes_on[0]()
+    moved = await coming
+    assert [(await moved.message()).payload for _ in range(40)] == [b"%d" % number for number in range(40)]
+    assert await moved.fence() == []

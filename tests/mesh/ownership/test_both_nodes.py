@@ -55,6 +55,37 @@ def test_what_is_on_its_way_for_longer_than_the_session_comes_once(at: str, to: 
     assert sorted(payloads(client)) == sorted(sent)
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_publisher_that_goes_to_a_node_which_does_not_know_yet_is_heard_in_order(qos: int) -> None:
+    """[MQTT-4.6.0-6] First at c, whose messages come to both nodes; d has not heard of the new one."""
+    world = World("a", "b", "c", "d")
+    client = subscriber(world)
+    client.cut()
+    world.settle()
+    world.connect(client, "b")
+
+    def go_on() -> None:
+        for _ in range(40):
+            for name in world.nodes:
+                world.run(name)
+            for lane in world.lanes:
+                if lane != ("b", "d") or not world["b"].wants:
+                    world.step(*lane)
+                world.flow(*lane)
+
+    go_on()
+    assert world["c"].wanted == {"a", "b"}
+    assert world["d"].wanted == {"a"}
+    sent = []
+    for name in ("c", "d", "d", "c"):
+        sent.append(world.publish(name, qos))
+        go_on()
+    world.settle()
+    assert client.connack.session_present
+    assert payloads(client) == sent
+    quiet(world)
+
+
 @pytest.mark.parametrize("answers", [True, False], ids=["", "not acknowledged"])
 def test_what_came_to_the_old_node_before_and_to_the_new_one_after_the_session_comes_once(answers: bool) -> None:
     """[MQTT-4.3.3-10] A third node's messages take longer to the new node, whose clients want the same."""
