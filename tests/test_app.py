@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,9 @@ class Links:
         self.access_control.set()
         self.failure: Exception | None = None
 
-    def prepare(self, records: list[SessionRecord]) -> None:
+    def prepare(self, records: list[SessionRecord]) -> Sequence[None]:
         assert records == []
+        return ()
 
     def start(self) -> None:
         self.calls.append("start")
