@@ -16,6 +16,7 @@ from math import inf
 from typing import Any, Final
 
 from broker.core.hooks import Owner, OwnerClaim
+from broker.core.routing.in_turns.broadcasts import Broadcast
 from broker.core.routing.remote.loop_detection import FROM_NODE
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
@@ -208,7 +209,18 @@ class Ownership(Room, Owner):
     def barrier(self, call: Callable[[set[str]], None], but: Collection[str] = (), *, numbers: bool = False) -> None:
         """See `Barrier`. All nodes are meant that something may wait for."""
         nodes = [each for each in self._told if each not in but]
-        self.barriers.begin(nodes, lambda answered: call(self._shell.known() - answered), numbers)
+
+        def passed(answered: set[str]) -> None:
+            self._spread(self._router.fanout.line.last(), lambda: call(self._shell.known() - answered))
+
+        self.barriers.begin(nodes, passed, numbers)
+
+    def _spread(self, broadcast: Broadcast | None, call: Callable[[], None]) -> None:
+        """Call something when a message to very many sessions has come to all of them: it has arrived before."""
+        if broadcast is None or broadcast.over:
+            call()
+        else:
+            self._shell.soon(lambda: self._spread(broadcast, call))
 
     # -- the bus's -----------------------------------------------------------------------------------------------------
 

@@ -86,6 +86,49 @@ def test_a_publisher_that_goes_to_a_node_which_does_not_know_yet_is_heard_in_ord
     quiet(world)
 
 
+@pytest.mark.parametrize("to", ["a", "b"], ids=["the old node", "the new node"])
+def test_what_is_on_its_way_to_very_many_comes_once(to: str) -> None:
+    """A node has it when the session has not: it is delivered in turns."""
+    world = World("a", "b", "c")
+    client = subscriber(world)
+    other = world.client("other")
+    world.connect(other, to)
+    world.settle()
+    other.subscribe(TOPIC, qos=2)
+    client.cut()
+    world.settle()
+    world[to].network.router.fanout.at_once = 1
+    world.connect(client, "b")
+    room = world["a"].room
+    sent = [world.publish("c", 2)] if to == "a" else []
+    while not room.giver.givings or not room.giver.givings["x"].rest:
+        for name in world.nodes:
+            world.run(name)
+        for lane in world.lanes:
+            world.step(*lane)
+            if lane != ("c", "a"):
+                world.flow(*lane)
+    if to == "b":
+        sent.append(world.publish("c", 2))
+    # Each node acts at once on what the others say; what it delivers in turns has its turn afterwards.
+    for _ in range(40):
+        for name, node in world.nodes.items():
+            if name != to:
+                world.run(name)
+            else:
+                for _ in range(len(node.calls)):
+                    node.calls.popleft()()
+        for lane in world.lanes:
+            world.step(*lane)
+            world.flow(*lane)
+    assert world[to].network.router.fanout.broadcasting
+    world.settle()
+    assert client.connack.session_present
+    assert payloads(client) == sent
+    assert payloads(other) == sent
+    quiet(world)
+
+
 @pytest.mark.parametrize("answers", [True, False], ids=["", "not acknowledged"])
 def test_what_came_to_the_old_node_before_and_to_the_new_one_after_the_session_comes_once(answers: bool) -> None:
     """[MQTT-4.3.3-10] A third node's messages take longer to the new node, whose clients want the same."""

@@ -46,6 +46,8 @@ class Broadcast:
         self.message = message
         # The publishing session, for No Local.
         self.origin = origin
+        self.over = False
+        """Whether all have it."""
         self.route = route
         self.version = route.version()
         self.entries: list[FilterEntry] = []
@@ -77,6 +79,7 @@ class Broadcast:
 
     def end(self) -> None:
         """All have it."""
+        self.over = True
         if self._journal is not None:
             self._journal.broadcast_over(self._number)
 
@@ -193,6 +196,10 @@ class BroadcastLine:
 
     def _count(self, topic: bytes) -> None:
         self.topics[topic] = self.topics.get(topic, 0) + 1
+
+    def last(self) -> Broadcast | None:
+        """The last one: when it is over, all are that came before it. None: there is none."""
+        return self.broadcasts[-1] if self.broadcasts else None
 
     def went(self) -> None:
         """The first has gone to all."""

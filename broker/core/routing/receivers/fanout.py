@@ -82,8 +82,8 @@ class Fanout(Worker):
         # The same where it wants to know whom a message went to, and only while one that is recorded is routed.
         self._telling: Tap | None = None
         # Messages that are on their way to very many; whether there are any; who keeps what is accepted, if anybody.
-        self._line = BroadcastLine()
-        self._broadcasts = self._line.broadcasts
+        self.line = BroadcastLine()
+        self._broadcasts = self.line.broadcasts
         self.broadcasting = False
         self.journal: Journal | None = None
         self.at_once: i64 = BROADCAST
@@ -161,7 +161,7 @@ class Fanout(Worker):
         Returns how many sessions and groups it was for; `REFUSED_BY_ALL` where a message of QoS 1 or 2 found every
         queue full (one of QoS 0 has nobody who wants to know).
         """
-        if self.broadcasting and message.topic in self._line.topics and self._may_wait(message):
+        if self.broadcasting and message.topic in self.line.topics and self._may_wait(message):
             # Behind those of its topic, however many listen by now.
             return self._begin_broadcast(route, message, origin)
         entries = route.entries
@@ -258,7 +258,7 @@ class Fanout(Worker):
 
         Or one of them is of its topic: fewer may listen there by now, and they are still to get that one before.
         """
-        if topic in self._line.topics:
+        if topic in self.line.topics:
             return True
         route = self._cache.lookup(topic)
         return route is None or listeners(route) > self.at_once
@@ -267,10 +267,10 @@ class Fanout(Worker):
         """Have a message go to very many from the next turn on. How many they are."""
         broadcasts = self._broadcasts
         if len(broadcasts) >= MOST_IN_LINE and self._broadcast_turn(broadcasts[0], 1 << 60):  # all of it
-            self._line.went()
+            self.line.went()
         if self.nodes and (origin is None or not origin.node):
             self.to_nodes(route, message)
-        broadcast = self._line.add(route, message, origin, self.journal)
+        broadcast = self.line.add(route, message, origin, self.journal)
         self.broadcasting = True
         self.work += SLOW + broadcast.count // 64  # they are written down
         self._deadlines.set(self, self._load.now)
@@ -285,17 +285,17 @@ class Fanout(Worker):
 
     def resume(self, interrupted: Interrupted, now: float) -> None:
         """Have a message that was on its way when the last broker died go on in the next turn: all are there then."""
-        self._line.resume(interrupted)
+        self.line.resume(interrupted)
         self.broadcasting = True
         self._deadlines.set(self, now)
 
     def work_off(self, until: i64) -> None:
         """Hand messages to very many, until `work` has come to `until`: the first message first."""
-        self._line.begin_interrupted(self._cache, self.journal)
+        self.line.begin_interrupted(self._cache, self.journal)
         broadcasts = self._broadcasts
         while broadcasts and self.work < until:
             if self._broadcast_turn(broadcasts[0], until):
-                self._line.went()
+                self.line.went()
         self.broadcasting = len(broadcasts) > 0
         if self.broadcasting:
             self._deadlines.set(self, self._load.now)
