@@ -29,9 +29,12 @@ FORGET_RECEIVED: Final = (
     " WHERE received.session = over.session AND received.packet_id = over.packet_id"
 )
 SOME: Final = (
-    "SELECT number, session IN (SELECT id FROM gone_session WHERE id <= $2) FROM delivery WHERE number > $1"
-    " ORDER BY number LIMIT $3"
+    "WITH seen AS (SELECT number, session IN (SELECT id FROM gone_session WHERE id <= $2) AS gone FROM delivery"
+    " WHERE number > $1 ORDER BY number LIMIT $3)"
+    " SELECT (SELECT count(*) FROM seen), (SELECT max(number) FROM seen),"
+    " ARRAY(SELECT number FROM seen WHERE gone ORDER BY number LIMIT $4)"
 )
+"""How many deliveries were looked at, the last one, and those that are to go, in their order: some of them."""
 FORGET_GONE: Final = "DELETE FROM gone_session WHERE id <= $1"
 
 
@@ -72,15 +75,14 @@ class Sweep:
             return _rows(await connection.execute(FORGET_SUBSCRIPTIONS, last, REMOVED)) < REMOVED
         if self._phase == 1:
             return _rows(await connection.execute(FORGET_RECEIVED, last, REMOVED)) < REMOVED
-        rows = await connection.fetch(SOME, self._number, last, SEEN)
-        over = [number for number, gone in rows if gone]
+        seen, behind, over = await connection.fetchrow(SOME, self._number, last, SEEN, REMOVED + 1)
         if over:
             await connection.execute(FINISHED, over[:REMOVED])
         if len(over) > REMOVED:
             self._number = over[REMOVED - 1]
             return False
-        if len(rows) == SEEN:
-            self._number = rows[-1][0]
+        if seen == SEEN:
+            self._number = behind
             return False
         await connection.execute(FORGET_GONE, last)
         return True

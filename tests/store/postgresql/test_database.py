@@ -281,6 +281,38 @@ async def test_what_ended_sessions_left_goes_in_the_background(name: str, monkey
     await store.close()
 
 
+class Watched:
+    """A connection, and how many rows it brings at a time."""
+
+    def __init__(self, connection: Any, sizes: list[int]) -> None:
+        self._connection = connection
+        self._sizes = sizes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    async def fetch(self, statement: str, *values: object) -> Any:
+        rows = await self._connection.fetch(statement, *values)
+        self._sizes.append(len(rows))
+        return rows
+
+
+async def test_what_is_to_stay_is_not_brought_here_to_see_that(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20,000 deliveries that are looked at took 100 ms of the event loop."""
+    monkeypatch.setattr(sweeping, "SEEN", 10)
+    store = await opened(name)
+    await _fill(store, 12, 10)
+    sizes: list[int] = []
+    begun = Database.begun
+    monkeypatch.setattr(Database, "begun", lambda self: Watched(begun(self), sizes))
+    store.journal.session_gone("c03")
+    await store.flush()
+    await until(lambda: not store._untidy)
+    assert await count(name, "delivery") == 11 * 11
+    assert max(sizes, default=0) <= 1
+    await store.close()
+
+
 async def test_what_waits_there_alone_is_read_back(name: str) -> None:
     store = await opened(name)
     await _fill(store, 2, 9)
