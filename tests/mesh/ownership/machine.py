@@ -13,11 +13,13 @@ lanes = st.runner().flatmap(lambda machine: st.sampled_from(list(machine.world.l
 
 
 class Moving(RuleBasedStateMachine):
-    """Some nodes of one world."""
+    """Some nodes of one world. Of two sessions that go to one node, one moves at a time."""
 
     def __init__(self, *nodes: str) -> None:
         super().__init__()
         self.world = World(*nodes)
+        for node in self.world.nodes.values():
+            node.room.giver.turns.most_bytes = 0
 
     @rule(lane=lanes, count=st.integers(1, 3))
     def step(self, lane: tuple[str, str], count: int) -> None:

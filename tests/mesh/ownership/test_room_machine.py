@@ -1,7 +1,7 @@
-"""Three nodes, a client that comes to any of them, and messages between them in every order.
+"""Three nodes, two clients that come to any of them, and messages between them in every order.
 
-The nodes never lose each other, and the session is never thrown away. At no moment is the client connected to two of
-them, and in the end it has had every message, QoS 2 once.
+The nodes never lose each other, and no session is ever thrown away. At no moment is a client connected to two of them,
+and in the end it has had every message, QoS 2 once.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
+from tests.core.harness import Client
 from tests.mesh.ownership.machine import Moving, names
 from tests.mesh.ownership.world import TOPIC, quiet
 from tests.support.runs import examples
@@ -24,25 +25,26 @@ class Together(Moving):
 
     def __init__(self) -> None:
         super().__init__(*NAMES)
-        self.client = self.world.client()
-        self.world.connect(self.client, "a")
-        self.world.settle()
-        assert self.client.subscribe(TOPIC, qos=2) == [2]
-        self.world.settle()
+        self.clients = [self.world.client("x"), self.world.client("y")]
+        for client in self.clients:
+            self.world.connect(client, "a")
+            self.world.settle()
+            assert client.subscribe(TOPIC, qos=2) == [2]
+            self.world.settle()
         self.sent: list[bytes] = []
 
-    @rule(name=names)
-    def connect(self, name: str) -> None:
-        """The client comes to a node, whatever has become of where it was."""
+    @rule(which=st.integers(0, 1), name=names)
+    def connect(self, which: int, name: str) -> None:
+        """A client comes to a node, whatever has become of where it was."""
         for node in self.world.nodes.values():
             node.network.now += 0.001
-        self.world.connect(self.client, name)
+        self.world.connect(self.clients[which], name)
 
-    @rule()
-    def cut(self) -> None:
+    @rule(which=st.integers(0, 1))
+    def cut(self, which: int) -> None:
         """Its connection is lost."""
-        assert self.client.link is not None
-        self.client.cut()
+        assert self.clients[which].link is not None
+        self.clients[which].cut()
 
     @rule(name=names, qos=st.sampled_from((1, 2)))
     def publish(self, name: str, qos: int) -> None:
@@ -64,24 +66,29 @@ class Together(Moving):
 
     @invariant()
     def one_owner(self) -> None:
-        """At no moment is it connected to two."""
-        assert len(self.world.owners()) <= 1
+        """At no moment is one connected to two."""
+        assert all(len(self.world.owners(client.client_id)) <= 1 for client in self.clients)
 
     def teardown(self) -> None:
-        """All is quiet; the client comes once more."""
+        """All is quiet; the clients come once more."""
         self.world.settle()
+        for client in self.clients:
+            self.ends(client)
+        quiet(self.world)
+
+    def ends(self, client: Client) -> None:
+        """One has all."""
         for node in self.world.nodes.values():
             node.network.now += 0.001
-        self.world.connect(self.client, "b")
+        self.world.connect(client, "b")
         self.world.settle()
-        assert self.client.connack.session_present
-        assert self.world.owners() == self.world.holders() == ["b"]
-        got = Counter(each.payload for each in self.client.inbox)
+        assert client.connack.session_present
+        assert self.world.owners(client.client_id) == self.world.holders(client.client_id) == ["b"]
+        got = Counter(each.payload for each in client.inbox)
         assert [payload for payload in self.sent if payload not in got] == []
-        first = Counter(each.payload for each in self.client.inbox if not each.dup)
+        first = Counter(each.payload for each in client.inbox if not each.dup)
         assert [payload for payload, count in first.items() if count > 1] == []
         assert [payload for payload, count in got.items() if count > 1 and payload.startswith(b"2")] == []
-        quiet(self.world)
 
 
 Together.TestCase.settings = settings(
