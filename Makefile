@@ -94,7 +94,7 @@ test-pythons:
 lint: setup
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
-	@$(VENV)/bin/mypy
+	@$(VENV)/bin/mypy --num-workers=2
 	@PYTHONPATH=. $(VENV)/bin/lint-imports
 	@if [ -f tools/conformance.py ]; then $(PY) tools/conformance.py --check; fi
 
