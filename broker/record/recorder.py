@@ -1,10 +1,10 @@
 """The recorder of a broker: a tap in the routing, a queue with bounds, and a thread that writes.
 
 Owns the thread, and what happens when it cannot write: the recorder gives up, says so in the log and under
-`$SYS/broker/recorder`, and the broker goes on without it.
+`$SYS/broker/recorder`, and the broker goes on without it, until the recorder can begin again: it tries every `RETRY` s.
 
 Promises: the event loop never waits for a disk. What is lost is named: by a `gap` event when the queue is full, by the
-next start when the process died or the recorder gave up.
+next run when the process died or the recorder gave up.
 
 `core.tap` knows what is recorded, and in which order; `writer` where it goes, or `sending` where this broker is one of
 several workers.
@@ -35,12 +35,15 @@ TURN: Final = 0.1
 ROWS: Final = 2_048
 """Rows that are taken apart in one go: half a millisecond, for which the interpreter's lock is held."""
 
+RETRY: Final = 15.0
+"""Seconds after which a recorder that could not write tries to begin again."""
+
 CLOCK_STEP: Final = 1_000
 """Microseconds that the wall clock may drift from the monotonic one before the times of events follow it."""
 
 
 class Recorder(Sink):
-    """Records one run of a broker, from `start` to `stop`."""
+    """Records a broker, from `start` to `stop`: a run, and another one whenever it could not write for a while."""
 
     def __init__(self, options: Options, router: Router, log: Any, sending: Sending | None = None) -> None:
         """`sending`: to whoever records for this broker and others; None: it writes segments itself."""
@@ -50,8 +53,11 @@ class Recorder(Sink):
         # Why it gave up, or did not begin; empty while it records.
         self.failure = ""
         self.table = TableLog(log)
-        # Who is told when it gives up while it records.
+        # Who is told when it gives up while it records; it does not begin again then.
         self.gave_up: Callable[[str], None] | None = None
+        self.retry = RETRY
+        # What begins again.
+        self._beginning: asyncio.Task[None] | None = None
         # Events of earlier runs, and of the one that was given up, that did not fit into the queue.
         self._lost = 0
         self._router = router
@@ -98,9 +104,12 @@ class Recorder(Sink):
     # -- the event loop's side -----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin. A folder that cannot be written to is told in the log, and nothing is recorded."""
+        """Begin. A folder that cannot be written to is told in the log, and nothing is recorded until it can be."""
         self._loop = asyncio.get_running_loop()
         self.failure = ""
+        await self._begin()
+
+    async def _begin(self) -> None:
         self.run_id = secrets.token_hex(4)
         self._inbox = SimpleQueue()
         opening = self._loop.run_in_executor(None, self._folder.open)
@@ -111,9 +120,12 @@ class Recorder(Sink):
             opening.add_done_callback(self._unwanted)
             raise
         except RecorderError as error:
-            self.failure = str(error)
-            self._log.error("recorder not started", reason=self.failure)
+            before, self.failure = self.failure, str(error)
+            if self.failure != before:
+                self._log.error("recorder not started", reason=self.failure)
+            self._begin_later()
             return
+        self.failure = ""
         options = self.options
         tap = Tap(
             time.monotonic_ns, self, self._folder.memo, options.queue_events, options.queue_bytes, options.deliveries
@@ -134,6 +146,15 @@ class Recorder(Sink):
             first = left.last_seq + 1
             self._log.info("recording", directory=str(options.directory), run_id=self.run_id, first_seq=first)
         self._turn()
+
+    def _begin_later(self) -> None:
+        """Not a worker: it gets its way to who records for all as its process begins."""
+        if self._sending is None:
+            self._timer = self._loop.call_later(self.retry, self._begin_again)
+
+    def _begin_again(self) -> None:
+        self._timer = None
+        self._beginning = self._loop.create_task(self._begin())
 
     def _unwanted(self, opening: asyncio.Future[Left]) -> None:
         if not opening.cancelled() and opening.exception() is None:
@@ -174,6 +195,12 @@ class Recorder(Sink):
     async def stop(self) -> None:
         """Write what there is, finish the segment, let the folder go."""
         self._end_turns()
+        beginning, self._beginning = self._beginning, None
+        if beginning is not None:
+            beginning.cancel()
+            await asyncio.wait([beginning])
+        # It may have begun just before.
+        self._end_turns()
         tap = self.tap
         if tap is not None:
             self._router.record(None, ())
@@ -212,6 +239,8 @@ class Recorder(Sink):
         self._log.error("recorder gave up", reason=why, lost_from_the_segment_on=True)
         if self.gave_up is not None:
             self.gave_up(why)
+        else:
+            self._begin_later()
 
     # -- the thread's side ---------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from broker.app import StartupError
 from broker.core.queues.message import Message
-from broker.record.files.folder import Folder
+from broker.record.files.folder import Folder, Left, RecorderError
 from broker.record.files.segment import Segment
 from broker.record.reading import Found, verify
 from broker.record.recorder import Recorder
@@ -71,6 +71,17 @@ async def leave() -> None:
         peer.abort()
         with contextlib.suppress(OSError):
             await peer.writer.wait_closed()
+
+
+class Refusing:
+    """In the place of `Folder.open`."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self) -> Left:
+        self.asked += 1
+        raise RecorderError("the folder is not there")
 
 
 async def checked(root: Path) -> Found:
@@ -331,6 +342,50 @@ class TestGivingUp:
         found = await checked(tmp_path)
         assert found.faults == []
         assert found.gaps == [(2, 2, 1, "stopped")]
+
+    async def test_it_begins_again_when_it_can(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As after a disk that was full, and in a folder that was not there: a new run, which names what is missing."""
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        async with recording(tmp_path / "record", segment_seconds=0.01) as broker:
+            peer = await join(broker)
+            recorder = of(broker)
+            recorder.retry = 0.01
+            await until(lambda: recorder.segments == 1, peer)
+            first_run = recorder.run_id
+            with monkeypatch.context() as patch:
+                patch.setattr(Segment, "add", full)
+                patch.setattr(Folder, "open", refuse := Refusing())
+                await peer.publish("t", b"lost")
+                await until(lambda: refuse.asked > 1, peer)
+                assert recorder.failure == "the folder is not there"
+                assert not recorder.recording
+            await until(lambda: recorder.recording, peer)
+            assert recorder.failure == ""
+            assert recorder.run_id != first_run
+            await peer.publish("t", b"recorded")
+            await until(lambda: recorder.segments == 2, peer)
+        found = await checked(tmp_path / "record")
+        assert found.faults == []
+        assert found.gaps == [(2, 2, 1, "stopped")]
+        assert b"recorded" in [row.get("payload") for row in await rows_in(tmp_path / "record")]
+
+    @pytest.mark.parametrize("opens", [False, True])
+    async def test_a_broker_may_end_while_it_tries(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opens: bool
+    ) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Folder, "open", Refusing())
+            async with recording(tmp_path) as broker:
+                recorder = of(broker)
+                assert recorder.failure
+                if opens:
+                    patch.undo()
+                    recorder._end_turns()
+                    recorder._begin_again()
+        assert recorder.tap is None
 
     async def test_a_broker_that_must_record_does_not_start_without_a_record(self, tmp_path: Path) -> None:
         taken = tmp_path / "file"
