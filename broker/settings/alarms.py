@@ -36,7 +36,7 @@ class Alarms(Section):
     """Seconds between two looks. 0: no alarms."""
     raise_after: SecondsOrOff = 10.0
     """Seconds for which a value has to be at its bound or above until the alarm is raised. What does not come and go
-    by itself (the store, a disk, a certificate) is told at once."""
+    by itself (the store, the recorder, a disk, a certificate) is told at once."""
     clear_after: SecondsOrOff = 60.0
     """Seconds for which a value has to be below `clear_ratio` times its bound until the alarm is cleared."""
     clear_ratio: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.8
@@ -59,6 +59,8 @@ class Alarms(Section):
     """Wrong credentials in a second."""
     store: bool = True
     """Whether a store that cannot be written is an alarm."""
+    recorder: bool = True
+    """Whether a recorder that cannot record is an alarm."""
     history: Annotated[int, Field(ge=1, le=100_000)] = 200
     """Alarms that were cleared and are remembered; the oldest are forgotten."""
     webhook: Annotated[str, AfterValidator(_url)] = ""

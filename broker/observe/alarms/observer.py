@@ -29,6 +29,7 @@ KINDS: Final = {
     "drop-rate": "messages are dropped",
     "authentication-failures": "clients send wrong credentials",
     "store-failing": "the store cannot be written",
+    "recorder-failing": "nothing is recorded",
 }
 """The names of alarms, and what each says."""
 
@@ -92,7 +93,7 @@ class Observer:
     def look(self, disks: dict[str, float], now: float) -> list[Observation]:
         """How everything is. Rates are those since the last look; there are none at the first."""
         found = [*self._queues(), *self._disks(disks), *self._certificates(time.time()), *self._links(now)]
-        found += [*self._nodes(), *self._store()]
+        found += [*self._nodes(), *self._store(), *self._recorder()]
         # However soon: one that is missing would count as gone.
         found += self._rates(0.0 if self._at is None else max(now - self._at, SHORTEST))
         self._at = now
@@ -182,6 +183,12 @@ class Observer:
             bounds = self._bounds(1.0, at_once=True)
             detail = watch.state if watch.failing else ""
             yield Observation("store-failing", "", float(watch.failing), "", bounds, detail)
+
+    def _recorder(self) -> Iterator[Observation]:
+        recorder = self._sources.recorder
+        if self.settings.recorder and recorder is not None:
+            bounds, failure = self._bounds(1.0, at_once=True), recorder.failure
+            yield Observation("recorder-failing", "", float(bool(failure)), "", bounds, failure)
 
 
 def _lost(counters: Counters) -> int:

@@ -182,6 +182,18 @@ def test_how_full_a_disk_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert disk_used("/") == 70 / 90
 
 
+async def test_the_recorder_fails(looks: Looks, broker: Broker) -> None:
+    class Silent:
+        failure = "/r: cannot be written to (no space left on device)"
+
+    broker.figures.recorder = recorder = Silent()  # type: ignore[assignment]
+    assert looks.look() == ["recorder-failing"]
+    assert looks.told.told[0]["message"] == f"nothing is recorded: {Silent.failure}"
+    recorder.failure = ""
+    looks.look(1.0)
+    assert looks.look(20.0) == []
+
+
 async def test_the_store_fails(looks: Looks, broker: Broker) -> None:
     class Watch:
         failing, state = True, "disk full"
