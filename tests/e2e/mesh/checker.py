@@ -163,8 +163,7 @@ class _Whole:
         """From when until when a client may have two sessions, or parts of one at several nodes.
 
         It came to another node while that node could not reach the one where its session was, or lost it before the
-        move was over, or any node was lost in the course of the move, or it was told that it has no session, having had
-        one: until all of them have met again.
+        move was over, or it was told that it has no session, having had one: until all of them have met again.
         """
         torn: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for client, homes in self.homes.items():
@@ -194,9 +193,14 @@ class _Whole:
             return True
         if before.node == event.node:
             return False
-        begun = any(event.began <= fault.at <= event.at for fault in self.faults)
         apart = self.apart(before.node, event.node, event.began, event.at + self.settles)
-        return begun or apart is not None or event.at - event.began >= SLOW
+        return apart is not None or event.at - event.began >= SLOW
+
+    def published_at(self, sent: Sent) -> set[str]:
+        """The nodes that have published a message: the one to which it was sent first, and the one that acknowledged
+        it."""
+        acknowledged = self.acknowledged.get((sent.topic, sent.number))
+        return {sent.node} if acknowledged is None else {sent.node, acknowledged.node}
 
     def one_of_two(self, client: str, topic: str, numbers: Iterable[int], end: float) -> bool:
         """Whether the subscriber or the publisher may have had two sessions while some messages were on their way."""
@@ -349,21 +353,21 @@ def _came_late(whole: _Whole, client: str, sent: Sent | None) -> bool:
     acknowledged = whole.acknowledged.get((sent.topic, sent.number))
     if acknowledged is not None and _died_in_between(whole, sent, acknowledged, client):
         return True
-    nodes = {sent.node} if acknowledged is None else {sent.node, acknowledged.node}
-    return any(_moved_without(whole, node, client, sent.at) for node in nodes)
+    return any(_moved_without(whole, node, client, sent.at) for node in whole.published_at(sent))
 
 
 def _was_overtaken(whole: _Whole, event: Received, before: Received) -> bool:
-    """Whether it waited for the client's node, which could not be reached, while its publisher went to another one."""
+    """Whether it waited where it was published for the client's node, which could not be reached from there, and the
+    later one was published at another node."""
     sent, later = whole.messages.get((event.topic, event.number)), whole.messages.get((before.topic, before.number))
-    if sent is None or later is None or not any(True for _ in whole.moves(sent.client)):
+    if sent is None or later is None:
         return False
-    nodes = {each.node for each in whole.homes[sent.client] if sent.at - whole.settles <= each.at <= later.at}
-    nodes = nodes | {sent.node}
-    for home in whole.homes_between(event.client, sent.at, event.at):
-        if any(whole.apart(node, home, sent.at, event.at) is not None for node in nodes - {home}) and len(nodes) > 1:
-            return True
-    return False
+    others = whole.published_at(later)
+    return any(
+        others != {node} and whole.apart(node, home, sent.at, event.at) is not None
+        for home in whole.homes_between(event.client, sent.at, event.at)
+        for node in whole.published_at(sent) - {home}
+    )
 
 
 def _order(whole: _Whole, verdict: Verdict) -> None:

@@ -206,6 +206,13 @@ def test_a_session_that_moved_while_a_third_node_could_not_be_reached() -> None:
     assert broken(*lost, alone, moved, Fault(20, 21, "kill", ("c",))) == ["at least once"]
 
 
+def test_a_third_node_that_is_lost_while_a_session_moves_is_no_excuse() -> None:
+    moved = opened(3.3, "s", "d", 9)
+    for nodes in (("a", "d"), ("a", "b"), ("a",)):
+        assert broken(*GOOD, moved, Fault(3.25, 9, "cut", nodes), got(13, 3, 2, "d")) == ["exactly once"]
+    assert broken(*GOOD, moved, Fault(3.25, 9, "cut", ("b", "d")), got(13, 3, 2, "d")) == []
+
+
 def test_a_process_that_ended_before_it_had_acknowledged_a_message() -> None:
     killed, too = Fault(3.05, 3.1, "kill", ("a",)), Fault(3.06, 3.1, "kill", ("b",))
     lost = without(GOOD, got(3.1, 3, 2))
@@ -246,9 +253,11 @@ def test_what_a_publisher_that_moved_publishes_may_overtake_what_waits_for_a_nod
     late = [*without(GOOD, got(2.1, 2, 1)), got(5, 2, 1)]
     apart, moved = Fault(1.9, 4, "cut", ("a", "b")), opened(2.5, "p", "d", 9)
     assert broken(*late, apart) == ["order"]
-    assert broken(*late, moved) == ["order"]
-    assert broken(*late, Fault(1.9, 4, "cut", ("b", "c")), moved) == ["order"]
-    assert broken(*late, apart, moved) == []
+    assert broken(*late, apart, moved) == ["order"]
+    late = [*without(late, sent(3, 3, 1), acked(3.2, 3, 1)), moved, sent(3, 3, 1, node="d"), acked(3.2, 3, 1, "d")]
+    assert broken(*late) == ["order"]
+    assert broken(*late, Fault(1.9, 4, "cut", ("b", "d"))) == ["order"]
+    assert broken(*late, apart) == []
 
 
 def test_a_session_that_moves_without_a_third_node_keeps_the_order() -> None:
