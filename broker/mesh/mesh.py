@@ -21,9 +21,9 @@ from broker.mesh.adoption import Adoption
 from broker.mesh.bus import LINKS, OWNERSHIP, WILLS, Bus, ProtocolFault, Room
 from broker.mesh.groups import LocalGroups
 from broker.mesh.interest.confirmations import Waiter
-from broker.mesh.interest.hearing import Sink
+from broker.mesh.interest.declaring import Interest
+from broker.mesh.interest.receiving import Sink
 from broker.mesh.interest.room import InterestRoom
-from broker.mesh.interest.telling import Interest
 from broker.mesh.links.link import NodeLink
 from broker.mesh.links.session import NodeSession
 from broker.mesh.ownership.room import Ownership

@@ -12,8 +12,8 @@ from typing import Final
 from broker.mesh.bus import INTEREST, Bus, ProtocolFault, Room
 from broker.mesh.interest import wire
 from broker.mesh.interest.confirmations import Waiter
-from broker.mesh.interest.hearing import RemoteInterest, Sink
-from broker.mesh.interest.telling import Interest
+from broker.mesh.interest.declaring import Interest
+from broker.mesh.interest.receiving import RemoteInterest, Sink
 
 UNITS: Final = 512
 """Keys of other nodes that are applied in one turn: each may go into the trie, which takes some microseconds."""

@@ -37,7 +37,7 @@ from broker.mesh.wills.messages import (
     decode,
     decode_will,
 )
-from broker.mesh.wills.telling import Replicator
+from broker.mesh.wills.replicating import Replicator
 from broker.store.groups.principals import Principals
 
 SINCE: Final = 2

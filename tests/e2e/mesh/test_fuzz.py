@@ -9,7 +9,7 @@ import pytest
 
 from broker.mesh.ownership.claims import Claims
 from broker.mesh.ownership.messages import Ask
-from broker.mesh.wills.telling import Replicator
+from broker.mesh.wills.replicating import Replicator
 from tests.e2e.test_fuzz_live import for_a_while
 from tests.fuzz import mesh_target
 from tests.fuzz.finding import Finding

@@ -7,9 +7,9 @@ from collections import deque
 from broker.core.codec.topic_names import covers
 from broker.mesh.bus import INTEREST, Bus, Room
 from broker.mesh.interest.confirmations import Waiter
-from broker.mesh.interest.hearing import Sink
+from broker.mesh.interest.declaring import Interest
+from broker.mesh.interest.receiving import Sink
 from broker.mesh.interest.room import InterestRoom
-from broker.mesh.interest.telling import Interest
 
 PLENTY = 1 << 40
 

@@ -7,7 +7,7 @@ import pytest
 from broker.core.codec.packets import Will
 from broker.core.queues.message import Message
 from broker.mesh.bus import ProtocolFault
-from broker.mesh.wills import room, telling
+from broker.mesh.wills import replicating, room
 from broker.mesh.wills.messages import HELD, Copies, Hello, ProcessState, WillCopy, encode, encode_will
 from broker.mesh.wills.room import AGAIN, MOST_STANDS
 from broker.store.memory import MemoryStore
@@ -313,7 +313,7 @@ def test_a_node_that_stops_has_published_all_but_those_whose_delay_runs(world: W
 
 def test_a_node_that_comes_later_hears_of_all_in_turns() -> None:
     world = World("a", "c", without=("c",))
-    many = 4 * telling.TURN_BYTES // 400
+    many = 4 * replicating.TURN_BYTES // 400
     world.many("a", many, 400 * b".")
     world.start("c")
     before = world["a"].turns
@@ -327,14 +327,14 @@ def test_a_node_that_comes_later_hears_of_all_in_turns() -> None:
 
 def test_what_is_on_the_way_to_a_node_is_bounded() -> None:
     world = World("a", "b", without=("b",))
-    world.many("a", 2 * telling.WINDOW // 1_000, 1_000 * b".")
+    world.many("a", 2 * replicating.WINDOW // 1_000, 1_000 * b".")
     world.start("b")
     world.step("b", "a", 1)
     while world["a"].run():
         pass
-    assert sum(len(data) for _, data in world.lanes["a", "b"]) < telling.WINDOW + 2 * telling.TURN_BYTES
+    assert sum(len(data) for _, data in world.lanes["a", "b"]) < replicating.WINDOW + 2 * replicating.TURN_BYTES
     world.settle()
-    assert world["b"].wills.kept == 2 * telling.WINDOW // 1_000
+    assert world["b"].wills.kept == 2 * replicating.WINDOW // 1_000
 
 
 def test_a_node_that_begins_anew_tells_what_is_so(world: World) -> None:

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from broker.mesh.ownership import giving, records
 from broker.mesh.retained import peer, replicas
-from broker.mesh.wills import telling
+from broker.mesh.wills import replicating
 from broker.settings.brokers.mesh import Mesh
 
 
@@ -36,5 +36,5 @@ def test_what_the_mesh_itself_has_on_the_way_to_a_node_fits_half_of_a_queue() ->
     least = Mesh(queue_bytes=4_194_304, pipe_bytes=65_536).queue_bytes
     sessions = giving.WINDOW + records.PART_BYTES
     retained = peer.WINDOW_BYTES + replicas.BATCH_BYTES
-    wills = telling.WINDOW + telling.TURN_BYTES
+    wills = replicating.WINDOW + replicating.TURN_BYTES
     assert sessions + retained + wills <= least // 2

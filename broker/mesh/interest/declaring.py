@@ -14,7 +14,7 @@ from broker.core.codec.topic_names import SHARE_PREFIX
 from broker.mesh.bus import INTEREST, Bus, ProtocolFault
 from broker.mesh.interest import wire
 from broker.mesh.interest.confirmations import Confirmations, Waiter
-from broker.mesh.interest.told import UNBOUNDED, Declared
+from broker.mesh.interest.declared import UNBOUNDED, Declared
 from broker.mesh.interest.wire import ABSENT, AWAY, DECLARE_BYTES, DECLARE_KEYS, MOST_CONNECTED, Message
 from broker.upstream.filters.budget import BudgetLedger
 from broker.upstream.filters.ledger import Ledger
