@@ -11,7 +11,7 @@ from typing import Final
 
 from broker.core import causes
 from broker.core.codec import reasons
-from broker.core.connection.phases import CONNECTED
+from broker.core.connection.phases import CONNECTED, CONNECTING
 from broker.core.connection.protocol import LARGE_READ, ServerProtocol
 from broker.net.scheduling.hub import FlushScheduler
 from broker.net.scheduling.timers import Checked
@@ -103,7 +103,9 @@ class TimeLimits:
             if hub.connect_timeout > 0.0:
                 again = self._opened_at + hub.connect_timeout
                 if now >= again:
-                    return self._over(causes.CONNECT_TIMEOUT, reasons.MAXIMUM_CONNECT_TIME, "no CONNECT in time")
+                    # What decides about it may be slow; so may the node where its session is.
+                    text = "no CONNECT in time" if protocol.state == CONNECTING else "no answer to its CONNECT in time"
+                    return self._over(causes.CONNECT_TIMEOUT, reasons.MAXIMUM_CONNECT_TIME, text)
         elif protocol.keep_alive > 0 and protocol.held_until > 0.0:
             # It is not read from, and so cannot be silent; but it can be gone.
             if stream.peer_is_gone:

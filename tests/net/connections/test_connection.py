@@ -339,6 +339,18 @@ async def test_a_place_that_somebody_else_took_meanwhile(embed: Embed) -> None:
     assert (counted(broker).by_address.get(HERE, 0), counted(broker).open) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    ("says", "text"), [(b"\x10", "no CONNECT in time"), (None, "no answer to its CONNECT in time")]
+)
+async def test_a_time_that_is_over_names_who_was_late(embed: Embed, says: bytes | None, text: str) -> None:
+    """The client, or whoever decides about it; a session that comes from another node may be late, too."""
+    access_control = Slow()
+    access_control.answer = LATER
+    broker = await embed(access_control, limits={"connect_timeout": 0.01})
+    client = Client(broker, "late", says=says)
+    await until(lambda: client.connection.protocol.close_text == text)
+
+
 async def test_more_than_can_be_refused(embed: Embed) -> None:
     """A flood is closed without a word: no writer, no timer, no CONNECT is waited for."""
     broker = await embed(limits={"max_connections_per_address": 1})
