@@ -14,7 +14,7 @@ from broker.core.queues.message import Message
 from broker.core.session.session import Session
 from broker.net.monitor import SlowClient
 from broker.observe.systopics import CLIENTS, LONGEST_TOPIC, LOOKED_AT, TURN, SysTopics
-from broker.settings import Federation, Limits, Log, Queue, Shutdown, Sys, Upstream
+from broker.settings import Alarms, Federation, Limits, Log, Queue, Shutdown, Sys, Upstream
 from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.clients.frozen import Frozen
@@ -31,12 +31,13 @@ SELDOM = 86_400.0
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
-    """A broker that logs nothing, so that nothing but `$SYS` tells of losses."""
+    """A broker that logs nothing and raises no alarm, as of a late event loop: nothing but `$SYS` tells of losses."""
     settings = Settings(
         listen=("mqtt://127.0.0.1:0",),
         limits=Limits(max_client_id_length=0),
         queue=Queue(report_interval=0.0),
         sys=Sys(interval=SELDOM),
+        alarms=Alarms(interval=0.0),
         shutdown=Shutdown(flush_timeout=0.0),
         log=Log(),
     )
