@@ -355,9 +355,9 @@ async def test_ramps_and_bursts_and_chance_send_what_they_say() -> None:
         )
         agrees(server, result)
     due = {each.name: each.sent + each.unsent for each in result.groups}
-    # 0.4 s × 100, and 0.4 s of a ramp from 0 to 200, and nothing.
-    assert due["even"] == pytest.approx(80, abs=2)
-    assert due["ramp"] == pytest.approx(40, abs=2)
+    # 0.4 s × 100, and 0.4 s of a ramp from 0 to 200, and nothing; a little more where a stage ends late.
+    assert due["even"] == pytest.approx(80, abs=8)
+    assert due["ramp"] == pytest.approx(40, abs=8)
     assert due["bursts"] == pytest.approx(80, abs=10)
     assert due["shared"] == pytest.approx(80, abs=8)
     assert 40 < due["chance"] < 130
