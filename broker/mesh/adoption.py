@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.mesh.bus import Bus
-from broker.mesh.ownership.leaving import chosen
+from broker.mesh.ownership.moves.leaving import chosen
 from broker.mesh.ownership.room import Ownership
 from broker.store.adoptions import Abandoned, Adoptions, Estate
 from broker.store.base import StoreError

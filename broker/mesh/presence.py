@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.core.topics.topic_tree import RetainedCursor
 from broker.mesh.bus import Bus
-from broker.mesh.ownership.leaving import chosen
+from broker.mesh.ownership.moves.leaving import chosen
 from broker.mesh.retained.replicas import Replicas
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from broker.core.persistence.journal import SessionRecord
 from broker.core.persistence.pages import Page
 from broker.core.principal import Principal
 from broker.mesh.adoption import AGAIN, IN_TURN, LOOK, Adoption
-from broker.mesh.ownership.leaving import chosen
+from broker.mesh.ownership.moves.leaving import chosen
 from broker.store import StoreError
 from broker.store.adoptions import Abandoned, Adoptions, Estate
 

@@ -18,7 +18,7 @@ from broker.core.persistence.restore import admit, append, append_page, subscrib
 from broker.core.queues.message import Message
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
-from broker.mesh.ownership.merging import is_of, waiting_again
+from broker.mesh.ownership.moves.merging import is_of, waiting_again
 from broker.store.adoptions import Estate, cost, in_order
 
 

@@ -26,8 +26,6 @@ from broker.mesh.ownership.barriers import Barriers
 from broker.mesh.ownership.claims import ClaimHost, Claims
 from broker.mesh.ownership.comparing import Comparing, counts
 from broker.mesh.ownership.gates import LATE, Gates, filters_of, move_name
-from broker.mesh.ownership.giving import Giver, Giving
-from broker.mesh.ownership.leaving import Leaving
 from broker.mesh.ownership.messages import (
     MOST,
     NONE,
@@ -55,8 +53,10 @@ from broker.mesh.ownership.messages import (
     decode,
     encode,
 )
+from broker.mesh.ownership.moves.giving import Giver, Giving
+from broker.mesh.ownership.moves.leaving import Leaving
+from broker.mesh.ownership.moves.taking import Taker
 from broker.mesh.ownership.shell import Shell
-from broker.mesh.ownership.taking import Taker
 from broker.store.adoptions import Estate
 from broker.store.groups.principals import Principals
 

@@ -21,7 +21,7 @@ from broker.core.routing.router import Router
 from broker.core.routing.wills import WillListener
 from broker.core.session.session import Session
 from broker.mesh.bus import Bus, ProtocolFault, Room
-from broker.mesh.ownership.leaving import weight
+from broker.mesh.ownership.moves.leaving import weight
 from broker.mesh.wills.kept import KeptWill, Process
 from broker.mesh.wills.messages import (
     GONE,

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from broker.mesh.ownership.leaving import chosen
+from broker.mesh.ownership.moves.leaving import chosen
 from tests.e2e import wire
 from tests.e2e.wire import Peer, Will, ack, publish
 from tests.support import postgresql

@@ -14,7 +14,7 @@ from broker.core.counters import SESSION_ENDED
 from broker.core.persistence.journal import DeliveryRecord, SessionRecord
 from broker.core.persistence.pages import FETCHED
 from broker.core.queues.message import Message
-from broker.mesh.ownership.giving import Giving
+from broker.mesh.ownership.moves.giving import Giving
 from broker.mesh.status import status
 from tests.e2e import wire
 from tests.mesh.brokers import Nodes, Start

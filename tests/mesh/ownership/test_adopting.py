@@ -9,7 +9,7 @@ from broker.core.persistence.journal import SessionRecord, SubscriptionRecord
 from broker.core.persistence.pages import Page
 from broker.core.principal import Principal
 from broker.core.queues.message import Message
-from broker.mesh.ownership.giving import Giving
+from broker.mesh.ownership.moves.giving import Giving
 from broker.store.adoptions import Estate
 from tests.mesh.brokers import Nodes, Start
 from tests.mesh.ownership.test_third_node import SETTINGS, comes, cut, join, numbers, over, said, subscribed

@@ -9,9 +9,9 @@ import pytest
 from broker.core.codec.packets import V311, Disconnect, Publish, Will
 from broker.mesh.bus import ProtocolFault
 from broker.mesh.ownership.claims import NOTIFIED
-from broker.mesh.ownership.giving import WINDOW
 from broker.mesh.ownership.messages import MOST, Answer, Ask, Held, Hello, Message, Noted, Part, decode, encode
-from broker.mesh.ownership.records import PART_BYTES
+from broker.mesh.ownership.moves.giving import WINDOW
+from broker.mesh.ownership.moves.records import PART_BYTES
 from tests.core.harness import Client, limits, total_ledger
 from tests.mesh.ownership.world import TIMEOUT, TOPIC, World, quiet
 

@@ -15,8 +15,8 @@ import pytest
 
 from broker.core.queues.message import Message
 from broker.core.routing.remote.node_tags import with_share
-from broker.mesh.ownership.giving import Giving
 from broker.mesh.ownership.messages import Late
+from broker.mesh.ownership.moves.giving import Giving
 from broker.mesh.status import status
 from broker.observe.figures import catalogue
 from tests.e2e import wire

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from broker.mesh.ownership import giving, records
+from broker.mesh.ownership.moves import giving, records
 from broker.mesh.retained import peer, replicas
 from broker.mesh.wills import replicating
 from broker.settings.brokers.mesh import Mesh

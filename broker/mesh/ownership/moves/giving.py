@@ -28,9 +28,9 @@ from broker.core.queues.message import MovedMessage
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.mesh.ownership.messages import LATER, LOST, NONE, REFUSED, Abort, Answer, Ask, Message, Part
-from broker.mesh.ownership.records import SessionWriter
-from broker.mesh.ownership.silence import Silence
-from broker.mesh.ownership.turns import Going, Turns
+from broker.mesh.ownership.moves.records import SessionWriter
+from broker.mesh.ownership.moves.silence import Silence
+from broker.mesh.ownership.moves.turns import Going, Turns
 from broker.store.groups.principals import Principals
 
 WINDOW: Final = 1_048_576

@@ -21,7 +21,7 @@ from broker.core.principal import Principal
 from broker.core.queues.delivery import QUEUED, RELEASED, SENT
 from broker.core.queues.policies.queue_policy import QueueOptions
 from broker.mesh.bus import ProtocolFault
-from broker.mesh.ownership.records import SessionReader, SessionWriter
+from broker.mesh.ownership.moves.records import SessionReader, SessionWriter
 from broker.store.groups.principals import Principals
 from tests.core.strategies import binary, packet_ids, qos_levels, text, topic_filters, topic_names
 from tests.support.runs import examples

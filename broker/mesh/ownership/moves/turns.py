@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar
 
 from broker.core.session.session import Session
-from broker.mesh.ownership.silence import Move
+from broker.mesh.ownership.moves.silence import Move
 
 SMALL: Final = 1_048_576
 """Bytes of messages of a small session, at most."""

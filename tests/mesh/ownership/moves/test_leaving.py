@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from broker.mesh.ownership.leaving import AT_ONCE, chosen
 from broker.mesh.ownership.messages import Offer, encode
+from broker.mesh.ownership.moves.leaving import AT_ONCE, chosen
 from tests.core.harness import Client
 from tests.mesh.ownership.world import TIMEOUT, TOPIC, World
 

@@ -27,10 +27,10 @@ from broker.mesh.bus import ProtocolFault
 from broker.mesh.ownership.barriers import Barrier
 from broker.mesh.ownership.claims import Claim, Claims
 from broker.mesh.ownership.gates import LATE, Gate, Gates, drop_waiting, move_name
-from broker.mesh.ownership.merging import is_of, waiting_again
 from broker.mesh.ownership.messages import Abort, Message, Missed, Part, Ready, Taken, Took, Without
-from broker.mesh.ownership.records import SessionReader
-from broker.mesh.ownership.silence import Move, Silence
+from broker.mesh.ownership.moves.merging import is_of, waiting_again
+from broker.mesh.ownership.moves.records import SessionReader
+from broker.mesh.ownership.moves.silence import Move, Silence
 from broker.store.groups.principals import Principals
 
 

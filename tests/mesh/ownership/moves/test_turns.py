@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.mesh.ownership.giving import Giving
-from broker.mesh.ownership.leaving import AT_ONCE
+from broker.mesh.ownership.moves.giving import Giving
+from broker.mesh.ownership.moves.leaving import AT_ONCE
+from broker.mesh.ownership.moves.turns import ITEM
 from broker.mesh.ownership.room import SILENCE
-from broker.mesh.ownership.turns import ITEM
 from tests.core.harness import Client
 from tests.mesh.ownership.test_room import payloads, subscriber
 from tests.mesh.ownership.world import TIMEOUT, World, quiet
