@@ -19,7 +19,7 @@ from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.clients.frozen import Frozen
 from tests.e2e.wire import Peer
-from tests.net.transports import Client, rounds
+from tests.net.transports import Client, lose_all, rounds
 from tests.support.losses import dropped_by_cause
 from tests.support.waiting import until
 
@@ -105,6 +105,7 @@ async def test_what_very_many_have_subscribed_to_comes_in_turns(broker: Broker) 
     assert len([work for work in seen if work]) >= count * len(crowd) // TURN
     await rounds(5)
     assert {client.take().count(b"$SYS/broker/") for client in crowd} == {count}
+    lose_all(broker)
 
 
 async def test_what_came_in_circles(broker: Broker) -> None:

@@ -20,7 +20,7 @@ from loadtest.load.checks.broker_usage import Watch, environment, find
 LISTEN = """
 import socket, sys
 kind = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
-listener = socket.create_server((sys.argv[1], 0), family=kind)
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])), family=kind)
 print(listener.getsockname()[1], flush=True)
 {more}
 sys.stdin.read()
@@ -28,10 +28,10 @@ sys.stdin.read()
 
 
 @contextmanager
-def listening(host: str, more: str = "") -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A process that listens on a port of this address until the block is left."""
+def listening(host: str, more: str = "", port: int = 0) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A process that listens on a port of this address, any or this, until the block is left."""
     child = subprocess.Popen(
-        [sys.executable, "-c", LISTEN.format(more=more), host],
+        [sys.executable, "-c", LISTEN.format(more=more), host, str(port)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -65,9 +65,12 @@ def test_the_process_behind_a_port_is_found(host: str) -> None:
 def test_a_listener_on_all_addresses_is_found_behind_each() -> None:
     with listening("0.0.0.0") as (child, port):
         assert find("127.0.0.1", port) == child.pid
-    with listening("127.0.0.2") as (child, port):
-        assert find("127.0.0.1", port) is None
-        assert find("127.0.0.2", port) == child.pid
+    with socket.socket() as bound:
+        # Nobody else listens on that port here.
+        bound.bind(("127.0.0.1", 0))
+        with listening("127.0.0.2", port=bound.getsockname()[1]) as (child, port):
+            assert find("127.0.0.1", port) is None
+            assert find("127.0.0.2", port) == child.pid
 
 
 def test_of_those_who_share_the_socket_it_is_the_parent() -> None:
