@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -316,6 +318,44 @@ async def test_who_has_had_it_and_moves_does_not_get_it_again(scene: Scene, then
     assert await publisher.publish("x", b"once", qos=2) == 0
     await once(hears)
     await once(near)
+
+
+@pytest.mark.parametrize("then", ["a", "b", "c"])
+async def test_who_has_had_it_does_not_get_it_again_while_its_session_moves(
+    scene: Scene, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[MQTT-4.3.3-10] It comes again when all know where the subscriptions stand, and before the rest has come."""
+    nodes = scene.nodes
+    hears = await nodes.join("b", "moves", ("x", 2), clean=False, props=KEPT)
+    publisher = await scene.publisher()
+    nodes.mesh.hold("b", "a")
+    await publisher.send(wire.publish("x", b"once", qos=2, packet_id=7))
+    await once(hears)
+    publisher.abort()
+    session = nodes.brokers["a"].router.sessions["says"]
+    await until(lambda: session.outbox is None)
+    nodes.mesh.release("b", "a")
+    hears.abort()
+    giver = nodes.meshes["b"].ownership.giver
+    ready, goes_on = giver.ready, asyncio.Event()
+    known: list[Callable[[], None]] = []
+
+    def hears_ready(*what: Any) -> None:
+        known.append(partial(ready, *what))
+        goes_on.set()
+
+    monkeypatch.setattr(giver, "ready", hears_ready)
+    coming = asyncio.create_task(nodes.join("c", "moves", clean=False, props=KEPT))
+    await goes_on.wait()
+    monkeypatch.undo()
+    publisher = await scene.publisher(then)
+    assert publisher.connack.session_present
+    assert await again(publisher) == 0
+    known[0]()
+    hears = await coming
+    assert await hears.fence() == []
+    assert await publisher.publish("x", b"once", qos=2) == 0
+    await once(hears)
 
 
 async def test_what_is_published_while_a_session_moves_comes_to_the_others_at_its_new_node(scene: Scene) -> None:

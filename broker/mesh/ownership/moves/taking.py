@@ -145,12 +145,13 @@ class Taker:
             # What came to the old node came here too, or does so before this is passed.
             coming.rest += record.deliveries
             coming.reader = SessionReader(self._principals)
-            # What its client has had of QoS 2 is not to come again to this node, where nobody may have wanted it.
             missed = {each.node for each in coming.missed}
             self._barrier(lambda unsure: self._rest_came(coming, unsure - missed), missed, numbers=True)
         else:
             coming.record = record
-            self._barrier(lambda unsure: self._came(coming, unsure))
+            # What its client has had of QoS 2 is not to come again to this node, where nobody may have wanted it: not
+            # before its subscriptions stand here, nor, of what was published until its rest is there, after that.
+            self._barrier(lambda unsure: self._came(coming, unsure), numbers=True)
 
     def without(self, node: str, without: Without) -> None:
         """What has not come to the old node of a session either. Raises ProtocolFault."""
