@@ -197,10 +197,9 @@ class Recorder(Sink):
         self._end_turns()
         beginning, self._beginning = self._beginning, None
         if beginning is not None:
-            beginning.cancel()
+            # Whatever comes of it: the folder shall not stay taken.
             await asyncio.wait([beginning])
-        # It may have begun just before.
-        self._end_turns()
+            self._end_turns()
         tap = self.tap
         if tap is not None:
             self._router.record(None, ())
