@@ -56,8 +56,9 @@ class Recorder(Sink):
         # Who is told when it gives up while it records; it does not begin again then.
         self.gave_up: Callable[[str], None] | None = None
         self.retry = RETRY
-        # What begins again.
+        # What begins again, as long as it is not stopping.
         self._beginning: asyncio.Task[None] | None = None
+        self._stopping = False
         # Events of earlier runs, and of the one that was given up, that did not fit into the queue.
         self._lost = 0
         self._router = router
@@ -107,6 +108,7 @@ class Recorder(Sink):
         """Begin. A folder that cannot be written to is told in the log, and nothing is recorded until it can be."""
         self._loop = asyncio.get_running_loop()
         self.failure = ""
+        self._stopping = False
         await self._begin()
 
     async def _begin(self) -> None:
@@ -149,7 +151,7 @@ class Recorder(Sink):
 
     def _begin_later(self) -> None:
         """Not a worker: it gets its way to who records for all as its process begins."""
-        if self._sending is None:
+        if self._sending is None and not self._stopping:
             self._timer = self._loop.call_later(self.retry, self._begin_again)
 
     def _begin_again(self) -> None:
@@ -194,6 +196,7 @@ class Recorder(Sink):
 
     async def stop(self) -> None:
         """Write what there is, finish the segment, let the folder go."""
+        self._stopping = True
         self._end_turns()
         beginning, self._beginning = self._beginning, None
         if beginning is not None:

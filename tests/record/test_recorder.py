@@ -429,8 +429,12 @@ class TestGivingUp:
         with monkeypatch.context() as patch:
             async with recording(tmp_path) as broker:
                 patch.setattr(Segment, "finish", broken)
+                of(broker).retry = 0.0
                 await join(broker)
             assert "no space left" in of(broker).failure
+            # It does not begin again.
+            await asyncio.sleep(0)
+            assert of(broker)._beginning is None
         async with recording(tmp_path):
             pass
         assert (await checked(tmp_path)).gaps[0][:2] == (1, 2)
