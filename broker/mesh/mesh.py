@@ -48,7 +48,6 @@ LISTENER: Final = "mesh"
 NUMBERED: Final = 3
 """From this version on nodes know what the number of a QoS 2 publish is (`core.routing.remote.publish_numbers`)."""
 
-
 LARGE_AGAIN: Final = 60.0
 """Seconds until the log has another retained message that is too large for other nodes."""
 
