@@ -20,7 +20,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from types import FrameType
 from typing import Any, Final, Protocol, TextIO
 
@@ -87,12 +86,10 @@ def run(
     make: Callable[[Settings], Service],
     stream: TextIO | None = None,
     read: Callable[[], Settings] | None = None,
-    announce: Callable[[Settings, Service, TextIO], None] | None = None,
 ) -> None:
     """Run the broker that `make` builds until a signal ends it. Returns after an orderly stop.
 
     `read` reads the settings again, on SIGHUP, in a thread; it may raise SettingsError. None: there is nothing to read.
-    `announce` says that it has started; None: to people or programs, whoever reads `stream`.
 
     Raises:
         DaemonError: there are too few file descriptors, or the broker stopped by itself.
@@ -100,8 +97,6 @@ def run(
     # Always, not only under a limit: the usual soft limit of 1,024 is what most brokers first run into.
     raise_descriptor_limit(settings.limits.max_connections)
     output = sys.stderr if stream is None else stream
-    if announce is None:
-        announce = partial(announced, build_info())
     supervisor = Supervisor.of(os.environ)
     hangup = _Hangup(read, supervisor)
     # No handler of the event loop: those leave the default behind, which ends the process, when the loop is closed.
@@ -109,7 +104,7 @@ def run(
     unraisable, sys.unraisablehook = sys.unraisablehook, _Ignored()
     try:
         with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
-            runner.run(_serve(settings, make, announce, output, hangup, supervisor))
+            runner.run(_serve(settings, make, output, hangup, supervisor))
     finally:
         signal.signal(signal.SIGHUP, before)
         sys.unraisablehook = unraisable
@@ -247,7 +242,6 @@ def too_few_descriptors(connections: int) -> str:
 async def _serve(
     settings: Settings,
     make: Callable[[Settings], Service],
-    announce: Callable[[Settings, Service, TextIO], None],
     output: TextIO,
     hangup: _Hangup,
     supervisor: Supervisor,
@@ -270,7 +264,7 @@ async def _serve(
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
-    announce(settings, broker, output)
+    _announce(build_info(), settings, broker, output)
     supervisor.ready(_status(broker))
     reloading = loop.create_task(hangup.serve(broker))
     asked, broken = loop.create_task(stopping.wait()), loop.create_task(broker.broken())
@@ -290,7 +284,7 @@ async def _serve(
         raise DaemonError(f"stopped: {broken.result()}")
 
 
-def announced(build: BuildInfo, settings: Settings, broker: Service, output: TextIO) -> None:
+def _announce(build: BuildInfo, settings: Settings, broker: Service, output: TextIO) -> None:
     """Say that it has started: lines to people, an event to programs."""
     if logs.for_people(settings.log.format, output):
         print(banner(str(build), broker.listening, kept(settings), broker.http), file=output, flush=True)

@@ -7,7 +7,6 @@ import { explain } from "./explain.js";
 import { headline } from "./findings.js";
 import { lists, message } from "./lists.js";
 import { live, took } from "./live.js";
-import { mesh } from "./mesh.js";
 import { overview, slow } from "./overview.js";
 import { alarms, store, upstreams } from "./status.js";
 import { filters, top, topics } from "./topics.js";
@@ -24,7 +23,6 @@ const VIEWS = {
   subscriptions: { title: "Subscriptions", make: lists.subscriptions, path: "/subscriptions" },
   filters: { title: "Filters", make: filters, path: "/filters" },
   retained: { title: "Retained", make: lists.retained, path: "/mqtt/retainer/messages" },
-  mesh: { title: "Mesh", make: mesh, hello: "mesh" },
   upstreams: { title: "Upstream", make: upstreams },
   store: { title: "Store", make: store },
   explain: { title: "Explain", make: explain, path: "/explain" },
