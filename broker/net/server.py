@@ -15,7 +15,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from broker.core import guards
@@ -61,6 +61,10 @@ class _Subscriptions(EventListener):
         self._log.debug("session ended", client_id=client_id)
 
 
+def _nothing() -> None:
+    """What a program that embeds the broker does before it listens."""
+
+
 class Server:
     """Listeners and connections of one broker."""
 
@@ -93,6 +97,9 @@ class Server:
         # What a store kept of links, until there are some.
         self._kept_links: list[SessionRecord] = []
         self.listeners = Listeners(self)
+        self.before_listening: Callable[[], None] = _nothing
+        """Called when everything that a store kept is back, before the first client can connect. The daemon has the
+        garbage collector pass over what is there: a search through millions of objects holds all clients up."""
         bounds = self.settings.limits
         # None: no limit asks for it.
         self.admission = admission(
@@ -165,24 +172,32 @@ class Server:
         if self.admission is not None and not self.settings.limits.max_connections:
             self.log.info("connections are limited by file descriptors", max_connections=self._most)
         # Before the first client can come.
-        await self._open_store()
-        try:
-            # Before anything is published, so that it waits for them too: wills fall due in the tick.
-            links, self._kept_links = self._kept_links, []
-            with without_collector():
+        with without_collector():
+            await self._open_store()
+            try:
+                # Before anything is published, so that it waits for them too: wills fall due in the tick.
+                links, self._kept_links = self._kept_links, []
                 await self.prepare_links(links)
-            if self._stopped is not None:
-                raise StartupError("the broker was stopped before it had started")
-            if self.store is not None:
-                self.router.tick(self.loop.time())
+                if self._stopped is not None:
+                    raise StartupError("the broker was stopped before it had started")
+                if self.store is not None:
+                    self.router.tick(self.loop.time())
+                self.before_listening()
+            except BaseException:  # given up, too: the next start is to find the store free
+                await self._close_store()
+                raise
+        try:
             await self.listeners.start()
-        except BaseException:  # given up, too: the next start is to find the store free
-            if self.store is not None:
-                await self.store.close()
+        except BaseException:
+            await self._close_store()
             raise
         self.lag_monitor.start()
         # Sessions and delayed wills that a store brought fall due too.
         self.after_batch()
+
+    async def _close_store(self) -> None:
+        if self.store is not None:
+            await self.store.close()
 
     async def _open_store(self) -> None:
         """Have the store back, and, the first time, everything that it kept."""
@@ -207,9 +222,8 @@ class Server:
 
     async def _restore(self, store: Store) -> None:
         try:
-            with without_collector():
-                saved = await store.load()
-                await in_turns(restore(self.router, saved, self.loop.time(), self._kept_links))
+            saved = await store.load()
+            await in_turns(restore(self.router, saved, self.loop.time(), self._kept_links))
             self._restored = True
         except BaseException as error:  # see `start`
             self._restored = len(self.router.sessions) > 0 and isinstance(error, asyncio.CancelledError)

@@ -60,6 +60,9 @@ class DaemonError(Exception):
 class Service(Protocol):
     """What a daemon needs of a broker."""
 
+    before_listening: Callable[[], None]
+    """Called once everything that a store kept is back, and before the first client can connect."""
+
     @property
     def listening(self) -> list[str]:
         """URLs with the real ports, once started."""
@@ -259,9 +262,14 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
     broker = make(settings)
+    if settings.runtime.gc_freeze:
+        # Before a store is read: to look for garbage among all of its objects takes seconds, in which no client is
+        # answered, and reading makes none.
+        gc.collect()
+        broker.before_listening = gc.freeze
     await broker.start()
     if settings.runtime.gc_freeze:
-        gc.collect()
+        # What was loaded since then.
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
     _announce(build_info(), settings, broker, output)

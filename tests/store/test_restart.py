@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -60,13 +60,14 @@ class House:
         self.peers.clear()
         await stopping
 
-    async def restart(self, after: float = 0.0) -> None:
+    async def restart(self, after: float = 0.0, before_listening: Callable[[], None] = lambda: None) -> None:
         """Stop the broker, and start another so many seconds later."""
         await self.stop()
         self.skipped += after
         if self.kind in OUTLIVES:
             self.store = self._make()
         self.running = self._broker()
+        self.running.before_listening = before_listening
         await self.running.start()
 
     async def peer(
@@ -266,6 +267,20 @@ async def test_the_same_broker_can_start_again(house: House) -> None:
     await house.restart()
     subscriber = await house.peer("s", present=True)
     assert (await subscriber.message()).payload == b"1"
+
+
+async def test_no_client_can_connect_before_everything_is_back(house: House) -> None:
+    """What the daemon does at that moment holds up no client, however much the store kept."""
+    client = await house.peer("c")
+    await client.publish("t", b"1", qos=1, retain=True)
+    seen: list[tuple[list[str], int, list[str]]] = []
+
+    def look() -> None:
+        router = house.running.router
+        seen.append((list(router.sessions), len(router.retained), house.running.listening))
+
+    await house.restart(before_listening=look)
+    assert seen == [(["c"], 1, [])]
 
 
 async def test_two_brokers_cannot_share_a_store(house: House) -> None:
