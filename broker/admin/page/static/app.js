@@ -12,7 +12,7 @@ import { alarms, store, upstreams } from "./status.js";
 import { filters, top, topics } from "./topics.js";
 import { traces } from "./traces.js";
 
-/** In the order in which they are offered: `path` is what they need of the API, `hello` of the broker. */
+/** In the order in which they are offered: `path` is what they need of the API. */
 const VIEWS = {
   overview: { title: "Overview", make: overview },
   slow: { title: "Slow", make: slow },
@@ -63,8 +63,8 @@ function show(focus = true) {
 
 function offer() {
   offered = Object.keys(VIEWS).filter((each) => {
-    const { hidden, path, hello, operators } = VIEWS[each];
-    return !hidden && (!path || has(path)) && (!hello || live.hello?.[hello]) && (!operators || live.hello?.role === "operator");
+    const { hidden, path, operators } = VIEWS[each];
+    return !hidden && (!path || has(path)) && (!operators || live.hello?.role === "operator");
   });
   replace(nav, offered.map((each) => h("a", { href: place(each) }, VIEWS[each].title)));
 }
