@@ -202,7 +202,7 @@ def amount(table: str) -> int:
     return AMOUNT.get(table, 1)
 
 
-def fill(table: str, values: list[object], columns: int) -> None:
+def fill(table: str, values: list[Any], columns: int) -> None:
     """Put them at the ends of rows of `columns` values, which stand one behind the other. The times at which messages
     expire are rounded, so that they are the same when SQLite has written them as JSON."""
     of, count, expires = OF[table], amount(table), EXPIRES.get(table, 0)
@@ -212,7 +212,7 @@ def fill(table: str, values: list[object], columns: int) -> None:
         values[end - count : end] = of(values[end - columns : end - count])
 
 
-def fill_plain(values: list[object]) -> None:
+def fill_plain(values: list[Any]) -> None:
     """The same for deliveries as most are (`PLAIN_COLUMNS`)."""
     rows = iter(values)
     end = PLAIN_COLUMNS - 1

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker.store.base import StoreError
-from broker.store.sqlite.opening import Opened, open_store, told
+from broker.store.sqlite.opening import REFUSE, Opened, open_store, told
 from broker.store.sqlite.reading import clock, numbers
 
 
@@ -20,7 +20,7 @@ class Begun(NamedTuple):
     note: tuple[float, float] | None
 
 
-def begin(directory: Path, synchronous: str, on_damage: str) -> Begun:
+def begin(directory: Path, synchronous: str, on_damage: str = REFUSE) -> Begun:
     """Open the store of a directory for a broker. Raises StoreError; nothing is open then."""
     opened = open_store(directory, synchronous, on_damage)
     try:

@@ -16,7 +16,7 @@ from typing import TypeVar
 from broker.core.histogram import Histogram
 from broker.core.persistence.journal import DeliveryRecord, Fetch, Saved
 from broker.core.persistence.pages import Pages
-from broker.store.base import IN_USE, Part, Store, StoreError, Times
+from broker.store.base import IN_USE, Store, StoreError, Times
 from broker.store.damage import Damages
 from broker.store.groups.committing import GROUP_BYTES, STALL_TIMEOUT, WINDOW, Groups
 from broker.store.groups.group import Batch
@@ -26,7 +26,6 @@ from broker.store.groups.records import Loaded
 from broker.store.sqlite.beginning import begin, let_go
 from broker.store.sqlite.opening import REFUSE, SET_ASIDE, SYNCHRONOUS, Opened, told
 from broker.store.sqlite.reading import discard, is_damage, read, read_on_disk
-from broker.store.sqlite.removing import parts, remove
 from broker.store.sqlite.writer import Writer, Written
 
 _Value = TypeVar("_Value")
@@ -154,14 +153,6 @@ class SqliteStore(Store):
             else:
                 # It is in the middle of a call of the system: file and lock are let go of with the process.
                 raise StoreError(self._stall_reason(opened))
-
-    async def parts(self) -> list[Part]:
-        """See `Store.parts`."""
-        return await asyncio.to_thread(parts, self.directory)
-
-    async def remove(self) -> None:
-        """See `Store.remove`."""
-        await asyncio.to_thread(remove, self.directory)
 
     def figures(self) -> Iterator[tuple[str, object]]:
         """See `Store.figures`."""

@@ -13,9 +13,7 @@ import asyncpg
 
 from broker.store.base import StoreError
 from broker.store.groups import checksums
-from broker.store.parts import CLIENTS, schema_of
 from broker.store.postgresql.database import FAILURES, Database
-from broker.store.postgresql.removing import parts
 from broker.store.postgresql.schema import VERSION
 from broker.store.tools.figures import COUNTS, DELIVERIES, OLDEST, QUEUES
 from broker.store.tools.rows import LONGEST_NAME, STATES
@@ -40,11 +38,7 @@ def _database(url: str, name: str) -> Database:
 
 async def _info(database: Database) -> dict[str, Any]:
     try:
-        found = await _look(database, _figures)
-        workers = [
-            await _worker(database.other(schema_of(database.name, part.worker))) for part in await parts(database)
-        ]
-        return {**found, "workers": workers}
+        return await _look(database, _figures)
     finally:
         await database.disconnect()
 
@@ -77,15 +71,6 @@ async def _rows(database: Database, connection: Any, version: int) -> dict[str, 
     return {"faults": faults}
 
 
-async def _worker(database: Database) -> dict[str, Any]:
-    try:
-        return await _look(database, _few)
-    except StoreError as error:
-        return {"path": database.place, "fault": str(error)}
-    finally:
-        await database.disconnect()
-
-
 async def _look(database: Database, figures: Any) -> dict[str, Any]:
     """What `figures` makes of one moment of a schema. Raises StoreError."""
     try:
@@ -102,16 +87,6 @@ async def _look(database: Database, figures: Any) -> dict[str, Any]:
         raise StoreError(f"{database.place} holds no store: name the schema of store.name (--schema)") from error
     except (*FAILURES, ValueError) as error:
         raise StoreError(database.told(error)) from error
-
-
-async def _few(database: Database, connection: Any, version: int) -> dict[str, Any]:
-    del version
-    return {
-        "path": database.place,
-        "sessions": await connection.fetchval(CLIENTS),
-        "messages": sum((await _deliveries(connection)).values()),
-        "used_by": await connection.fetchval(USER),
-    }
 
 
 async def _figures(database: Database, connection: Any, version: int) -> dict[str, Any]:
