@@ -53,7 +53,9 @@ class Process:
 
     def close(self) -> None:
         self.popen.kill()
-        self.popen.communicate()
+        self.popen.wait()
+        if self.popen.stdout is not None:
+            self.popen.stdout.close()
 
 
 @pytest.fixture
