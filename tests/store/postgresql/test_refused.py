@@ -1,8 +1,7 @@
 """A database that refuses statements over a connection that stays: the store goes on by itself, and loses nothing.
 
 The server itself refuses them, with the error that it gives for a full disk, a lock that is not to be had, a standby,
-or a time-out, at each kind of statement. A store that kept the connection would have a transaction in it that is aborted
-for ever.
+or a time-out, at each kind of statement. A store that kept the connection would keep an aborted transaction for ever.
 """
 
 from __future__ import annotations
