@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
 from mypy_extensions import i64
@@ -393,6 +393,10 @@ class TlsTransport(Handshake):
             return
         self.raw.write(b"".join(pieces))
 
+    def writelines(self, data: Iterable[bytes]) -> None:
+        """Send these."""
+        self.write(b"".join(data))
+
     def set_protocol(self, protocol: Any) -> None:
         """Hand what comes to another protocol from now on, as any transport does."""
         self.upper = protocol
@@ -423,7 +427,9 @@ class TlsTransport(Handshake):
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """As any transport's, the socket's among it."""
-        return self.tls if name == "ssl_object" else self.raw.get_extra_info(name, default)
+        if name == "ssl_object":
+            return self.tls
+        return self.tls.context if name == "sslcontext" else self.raw.get_extra_info(name, default)
 
     def is_closing(self) -> bool:
         """Whether the connection is over, or about to be."""
