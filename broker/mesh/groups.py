@@ -55,9 +55,9 @@ class LocalGroups:
 
 def count(group: SharedGroup) -> tuple[int, int]:
     """How many members are clients here and connected, as a power of two or 255; 1 where some are away, or 0."""
-    there = sum(map(_is_client, islice(group.connected, MOST_CONNECTED + SPARE)))
+    there = sum(map(_is_client, islice(group.connected.members, MOST_CONNECTED + SPARE)))
     connected = MOST_CONNECTED if there >= MOST_CONNECTED else 1 << there.bit_length() - 1 if there > 0 else 0
-    return connected, int(any(map(_is_client, islice(group.away, SPARE))))
+    return connected, int(any(map(_is_client, islice(group.away.members, SPARE))))
 
 
 def _is_client(member: Subscription) -> bool:
