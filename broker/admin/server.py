@@ -18,7 +18,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from broker.admin.access import Access, Credentials, read_credentials
 from broker.admin.errors import ApiError
 from broker.admin.events import FEED, Feed
-from broker.admin.gate import Doors
+from broker.admin.gate import Doors, Gate
 from broker.admin.host import Host
 from broker.admin.routes import all_routes
 from broker.admin.routing import Desk, Route, failure
@@ -26,11 +26,12 @@ from broker.net import sockets
 from broker.net.listening import unix_sockets
 from broker.net.listening.handshakes import Handshakes
 from broker.net.listening.listeners import StartupError
-from broker.net.listening.tls import Certificates, Loaded, TlsError
+from broker.net.listening.tls import Certificates, Loaded, TlsError, reason_of
 from broker.net.listening.tls import load as load_certificates
 from broker.net.listening.tls_transport import TlsTransport
 from broker.net.log import Faults
 from broker.net.scheduling.timers import Wheel
+from broker.net.stream import peer_name
 from broker.observe.figures.sources import Sources
 from broker.security.errors import SecurityError
 from broker.settings import Endpoint, Http, Tls
@@ -96,7 +97,9 @@ class AdminServer:
         loop = asyncio.get_running_loop()
         # Each of them has a place among the connections, so they need no other limit.
         self._handshakes, self._wheel = Handshakes(0, loop), Wheel(loop)
-        self.access = Access(credentials)
+        securing = self._broker.securing
+        chain = None if securing is None else securing.access.chain
+        self.access = Access(credentials, chain, self._broker.connection_log)
         desk = Desk(
             self._broker, self.access, self.doors, settings.timeout, ("/metrics",) if settings.public_metrics else ()
         )
@@ -161,7 +164,7 @@ class AdminServer:
         below = TlsTransport(
             gate,
             lambda _: gate.begin(),
-            lambda _, __: None,
+            partial(self._handshake_failed, gate),
             self._certificates.context,
             self._handshakes,
             self._wheel,
@@ -169,6 +172,12 @@ class AdminServer:
             self.doors.timeout,
         )
         return cast(asyncio.Protocol, below)
+
+    def _handshake_failed(self, gate: Gate, _: TlsTransport, error: Exception | None) -> None:
+        if gate.transport is not None:
+            host, address = peer_name(gate.transport)
+            reason = "it took too long" if error is None else reason_of(error)
+            self._broker.connection_log.handshake_failed("http", host, address, reason)
 
     async def prepare(self, settings: Http) -> Prepared:
         """Read credentials and certificates again, as other settings name them, and change nothing.
