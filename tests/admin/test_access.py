@@ -218,7 +218,8 @@ class TestGuessing:
         broker = await serve(files | {"max_connections": 2}, security={"failure_delay": 60.0})
         guesses = [asyncio.ensure_future(get(ask, broker, headers=bearer(f"guess {at}"))) for at in range(2)]
         assert broker.securing is not None
-        await until(lambda: broker.securing.access.chain.guessing.failures == 2)
+        guessing = broker.securing.access.chain.guessing
+        await until(lambda: guessing.failures == 2)
         assert not any(guess.done() for guess in guesses)
         async with aiohttp.ClientSession() as operator:
             assert (await get(operator, broker, headers=bearer(OTHER)))[0] == 200
