@@ -10,6 +10,7 @@ from broker.draining import Draining
 from broker.net.connections.client import Client
 from broker.net.log import Faults
 from broker.net.monitor import Monitor
+from broker.net.refusal_log import RefusalLog
 from broker.observe.alarms.alarms import Alarms
 from broker.observe.explain.watches import Watches
 from broker.observe.figures.sources import Sources
@@ -45,6 +46,7 @@ class Host(Protocol):
     draining: Draining
     securing: Securing | None
     monitor: Monitor
+    refusal_log: RefusalLog
     store: Store | None
     store_watch: StoreWatch | None
     links: Links | None
