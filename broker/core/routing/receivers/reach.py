@@ -128,7 +128,7 @@ class Reach:
         verdict = self._verdicts.get(principal)
         if verdict is None:
             self.asked += 1
-            verdict = self._permissions.receive_qos(principal, self._topic)
+            verdict = self._permissions.receive_qos(principal, self.topic)
             if verdict >= 0:
                 self._verdicts[principal] = verdict
                 # The verdict, and the place among those that may.
