@@ -28,6 +28,7 @@ from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.policies import queue_options
 from broker.core.queues.policies.queue_options import BadQueueOptions
 from broker.core.queues.policies.queue_policy import QueueOptions, SubscriptionQueueTerms
+from broker.core.routing.giving_way import filter_room
 from broker.core.routing.receivers.fanout import SLOW
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
@@ -295,8 +296,9 @@ class FilterWork:
         topic_filter = name
         if not self._filters.plain and name.startswith(SHARE_PREFIX):
             group, topic_filter = parse_shared(name)
-        room = self._roomy or self._has_room(name, group, topic_filter)
-        code = _judge(session, router, request, group, topic_filter, room)
+        code = _judge(session, router, request, group, topic_filter)
+        if code == 0 and not self._roomy and not self._has_room(name, group, topic_filter):
+            code = reasons.QUOTA_EXCEEDED
         if code == 0:
             if session.bridge:
                 # It cannot ask for them in SUBSCRIBE. In a share group there is no No Local [MQTT-3.8.3-4].
@@ -320,13 +322,14 @@ class FilterWork:
         return outer_filter(self._mount, name) if self._mount else name
 
     def _has_room(self, name: str, group: str, topic_filter: str) -> bool:
-        """`SubscriptionTable.has_room`; what exactly a filter takes is asked only when the bounds are near."""
+        """`filter_room`; what exactly a filter takes is asked only when the bounds are near."""
         table = self._router.table
         most: i64 = table.most_cost(len(name))
         if most <= self._room:
             self._room -= most
             return True
-        return table.has_room(self._router.limits, self._session, name, group, topic_filter)
+        now = self._router.counters.load.now
+        return filter_room(self._router, self._session, name, group, topic_filter, now)
 
     def _tell(self, granted: list[tuple[str, str]]) -> None:
         """Remember what was granted to one filter, as long as it may be told one by one."""
@@ -364,13 +367,8 @@ class FilterWork:
         return suback
 
 
-def _judge(
-    session: Session, router: Router, request: SubscriptionRequest, group: str, topic_filter: str, room: bool
-) -> int:
-    """0, or the reason code with which a well-formed filter is refused. Access control may lower the QoS asked for.
-
-    `room`: whether there is any for what it takes.
-    """
+def _judge(session: Session, router: Router, request: SubscriptionRequest, group: str, topic_filter: str) -> int:
+    """0, or the reason code with which a well-formed filter is refused. Access control may lower the QoS asked for."""
     name = request.topic_filter
     limits = router.limits
     if group and not limits.shared_subscriptions:
@@ -383,8 +381,6 @@ def _judge(
         return reasons.QUOTA_EXCEEDED
     if group and 0 < limits.max_shared_subscriptions_per_client <= session.shared and name not in session.subscriptions:
         # Each of its groups is a delivery of its own: with 10,000 groups at "#", every PUBLISH of anybody is 10,000.
-        return reasons.QUOTA_EXCEEDED
-    if not room:
         return reasons.QUOTA_EXCEEDED
     access_control = router.access_control
     if access_control is not None:

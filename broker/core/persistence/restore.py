@@ -75,7 +75,7 @@ def restore(router: Router, saved: Saved, now: float, links: list[SessionRecord]
     # Before the sessions: an interrupted stream of retained messages begins again, over the whole tree.
     for kept in saved.retained:
         message = _message(kept, messages, now)
-        router.retained_store.put(message.topic.decode(), message)
+        router.retained_store.put(message.topic.decode(), message, router.accounts.named(kept.account))
         if steps.over():
             yield
     for record in saved.sessions:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
+from broker.core.accounts import Account
 from broker.core.permissions import Permissions
 from broker.core.queues.live.peer import Peer
 from broker.core.topics.subscription import OwnQueue
@@ -84,6 +85,9 @@ class QueueTotals:
         self.inflight_bytes: i64 = 0
         self.max_messages: i64 = UNLIMITED
         self.max_bytes: i64 = UNLIMITED
+        # The account of the broker's own sessions, and how many of the others have messages waiting in sessions.
+        self.internal: Final = Account("internal", False, True)
+        self.queue_holders: i64 = 0
         self.reliever: Reliever | None = None
         # How often a message came to a queue that is more than half full and whose client reads, and the last of those
         # queues: of connections, and of sessions.

@@ -116,7 +116,7 @@ class Nodes:
             for topic_filter in ("#", "$own/#"):
                 for found in old.router.retained.matching(topic_filter):
                     assert isinstance(found.value, Message)
-                    router.retained_store.put(found.topic, found.value)
+                    router.retained_store.put(found.topic, found.value, router.accounts.internal)
         # Nobody starts twice in the same millisecond.
         self.restarts += 1
         self.now += 0.0137 * self.restarts
