@@ -56,7 +56,7 @@ ADOPT: Final = (
     "UPDATE owner SET epoch = epoch + 1, adopter = $1, lease_until = clock_timestamp() + $2 * interval '1 second'"
     " WHERE epoch = $3 AND lease_until < clock_timestamp() RETURNING epoch"
 )
-KNOWN: Final = "SELECT version FROM canopy_store"
+KNOWN: Final = "SELECT version FROM canopy"
 
 HOLD: Final = (
     "UPDATE {0}.owner SET lease_until = clock_timestamp() + $2 * interval '1 second' WHERE epoch = $1 RETURNING epoch"

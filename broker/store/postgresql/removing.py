@@ -16,7 +16,7 @@ from broker.store.postgresql.opening import begin
 
 STORES: Final = (
     "SELECT nspname::text FROM pg_namespace JOIN pg_class ON relnamespace = pg_namespace.oid"
-    " WHERE relname = 'canopy_store' AND starts_with(nspname::text, $1)"
+    " WHERE relname = 'canopy' AND starts_with(nspname::text, $1)"
 )
 TABLES: Final = tuple(re.findall(r"CREATE TABLE (\w+)", schema.SCHEMA))
 

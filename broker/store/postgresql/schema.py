@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
-VERSION: Final = 3
-"""The version of the schema, in the table `canopy_store`."""
+VERSION: Final = 1
+"""The version of the schema, in the table `canopy`."""
 
 SCHEMA: Final = """
-CREATE TABLE canopy_store (
+CREATE TABLE canopy (
     version integer NOT NULL
 );
 CREATE TABLE owner (                   -- one row: whose the tables are, and how far they are written
@@ -126,13 +126,6 @@ CREATE TABLE passed (
     PRIMARY KEY (broadcast, session)
 );
 """
-
-MIGRATIONS: Final[dict[int, str]] = {
-    1: "ALTER TABLE owner ADD mesh text NOT NULL DEFAULT '', ADD member text NOT NULL DEFAULT '',"
-    " ADD adopter text NOT NULL DEFAULT ''",
-    2: "ALTER TABLE received ADD number bigint",
-}
-"""What makes of tables of a version some of the next, all in one transaction."""
 
 
 def removing(which: str) -> str:

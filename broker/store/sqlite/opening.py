@@ -1,9 +1,9 @@
 """Opens the file of a store: which broker uses it, whether it can be used, and its version.
 
-Owns the lock that keeps a second broker away, the checks before anything is written, and migrations. Promises: every
-error is one line with the file, the fault and the remedy (`StoreError`); a file of another program, a damaged one, or
-one of a newer version is never written to; one of an older version is copied before it is migrated. The lock is a file
-of its own, so that the sqlite3 shell can read the tables while a broker runs.
+Owns the lock that keeps a second broker away, and the checks before anything is written. Promises: every error is one
+line with the file, the fault and the remedy (`StoreError`); a file of another program, a damaged one, or one of another
+version is never written to. The lock is a file of its own, so that the sqlite3 shell can read the tables while a broker
+runs.
 """
 
 from __future__ import annotations
@@ -12,17 +12,14 @@ import fcntl
 import os
 import sqlite3
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from broker.store.base import StoreError
 from broker.store.sqlite.schema import (
     APPLICATION,
-    BROADCASTS_KEPT,
-    CLOCK,
+    DEVELOPMENT,
     OLDEST_SQLITE,
-    READ_BACK_KEPT,
     SCHEMA,
     VERSION,
 )
@@ -53,23 +50,6 @@ LONGEST_LOG: Final = 64 * 1024 * 1024
 
 CACHE_KIBIBYTES: Final = 16_384
 """Pages of the file in memory."""
-
-Migration = Callable[[sqlite3.Connection], None]
-
-
-def _add_pages(db: sqlite3.Connection) -> None:
-    """Version 2: deliveries may wait on disk alone."""
-    db.execute("ALTER TABLE delivery ADD COLUMN size INTEGER")
-    db.execute("CREATE INDEX delivery_paged ON delivery (session, number, size) WHERE size IS NOT NULL AND state = 0")
-
-
-def _add_numbers(db: sqlite3.Connection) -> None:
-    """Version 3: QoS 2 publishes that other nodes may lack have numbers."""
-    db.execute("ALTER TABLE received ADD COLUMN number INTEGER")
-
-
-MIGRATIONS: Final[dict[int, Migration]] = {1: _add_pages, 2: _add_numbers}
-"""What makes of a file of a version one of the next, by `execute` alone: each runs within a transaction."""
 
 
 class Opened:
@@ -200,11 +180,16 @@ def fault(directory: Path) -> str:
     # https://www.sqlite.org/fileformat.html: user version and application ID in the header.
     version, application = int.from_bytes(head[60:64], "big"), int.from_bytes(head[68:72], "big")
     if application not in (0, APPLICATION):
-        return str(_of_another_program(path))
+        return str(_of_another_program(path, application))
     return str(_newer(path, version)) if application == APPLICATION and version > VERSION else ""
 
 
-def _of_another_program(path: Path) -> StoreError:
+def _of_another_program(path: Path, application: int) -> StoreError:
+    if application == DEVELOPMENT:
+        return StoreError(
+            f"{path} was written by a Canopy from before the first release: export it with that one (canopy store "
+            "export), move it away, and import the lines (canopy store import)"
+        )
     return StoreError(f"{path} is another program's SQLite file: name another directory as store.path")
 
 
@@ -230,8 +215,6 @@ def _connect(path: Path, new: bool, synchronous: str) -> sqlite3.Connection:
         version = int(db.execute("PRAGMA user_version").fetchone()[0])
         if version > VERSION:
             raise _newer(path, version)
-        if version < VERSION:
-            _migrate(db, path, version)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {SYNCHRONOUS.index(synchronous)}")
         db.execute(f"PRAGMA wal_autocheckpoint = {AUTOCHECKPOINT}")
@@ -242,8 +225,6 @@ def _connect(path: Path, new: bool, synchronous: str) -> sqlite3.Connection:
         # Whether it can be written at all is to be known now, and not with the first message.
         db.execute("BEGIN IMMEDIATE")
         db.execute("DELETE FROM gone_session WHERE id IN (SELECT value FROM json_each('[]'))")
-        for statement in (CLOCK, READ_BACK_KEPT, *BROADCASTS_KEPT.split(";")):
-            db.execute(statement)
         db.execute("COMMIT")
     except sqlite3.Error as error:
         if db is not None:
@@ -276,7 +257,7 @@ def _ours(db: sqlite3.Connection, path: Path) -> bool:
     if application == APPLICATION:
         return True
     if application != 0 or db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-        raise _of_another_program(path)
+        raise _of_another_program(path, application)
     return False
 
 
@@ -289,46 +270,6 @@ def _make(db: sqlite3.Connection, path: Path) -> None:
         f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}; COMMIT;"
     )
     _keep_names(path.parent)
-
-
-def _migrate(db: sqlite3.Connection, path: Path, version: int) -> None:
-    """Copy the file, and bring it to the present version, step by step in one transaction."""
-    if any(each not in MIGRATIONS for each in range(version, VERSION)):
-        raise StoreError(
-            f"{path} is of version {version}, which this broker cannot read any more: use an older broker first"
-        )
-    _copy(db, path.with_name(f"{path.name}.version{version}"))
-    try:
-        db.execute("BEGIN IMMEDIATE")
-        for each in range(version, VERSION):
-            MIGRATIONS[each](db)
-        db.execute(f"PRAGMA user_version = {VERSION}")
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
-
-
-def _copy(db: sqlite3.Connection, copy: Path) -> None:
-    """A copy of the file, on the disk, and for the broker's user alone: payloads stand in it."""
-    try:
-        # SQLite takes an empty file, with its permissions.
-        descriptor = os.open(copy, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError as error:
-        raise StoreError(f"{copy} is there already, a copy of an earlier migration: move it away") from error
-    except OSError as error:
-        raise StoreError(f"{copy} cannot be made ({error.strerror}): let the broker's user write there") from error
-    try:
-        db.execute("VACUUM INTO ?", (str(copy),))
-        # It does not do that by itself.
-        os.fsync(descriptor)
-    except BaseException:
-        copy.unlink()
-        raise
-    finally:
-        os.close(descriptor)
-    _keep_names(copy.parent)
 
 
 def _keep_names(directory: Path) -> None:

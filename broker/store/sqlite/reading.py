@@ -15,7 +15,6 @@ from mypy_extensions import i64
 
 from broker.core.persistence.journal import DeliveryRecord, MessageRecord, SessionRecord
 from broker.core.persistence.pages import PAGE
-from broker.core.queues.delivery import QUEUED
 from broker.store.groups.principals import Principals
 from broker.store.groups.records import LARGEST_NUMBER, Damaged, Loaded, add_to_pages, delivery, fault, message
 
@@ -53,10 +52,6 @@ IN_ONE_ROW: Final = (
 )
 """`SOME_ON_DISK` with the messages that stand by themselves; payloads and properties one behind the other. Each row of
 an answer gives up the interpreter's lock, which may take 5 ms to come back while the event loop is busy."""
-LATER_ON_DISK: Final = (
-    "SELECT number, size FROM delivery INDEXED BY delivery_paged WHERE size IS NOT NULL AND state = 0"
-    " AND session = ? AND number > ? ORDER BY number"
-)
 READ_BACK: Final = "SELECT session, number FROM read_back"
 SHARED_MESSAGE: Final = "SELECT * FROM message WHERE id = ?"
 
@@ -132,29 +127,10 @@ def _pages(db: sqlite3.Connection, sessions: dict[int, SessionRecord], now: floa
             add_to_pages(session, number, size, most)
         else:
             again[session_id] = marks[session_id]
-    for session_id, session in sessions.items():
-        last = _last_read_back(session)
-        if last > 0:
-            again[session_id] = last
-            session.pages = []
-            for number, size in db.execute(LATER_ON_DISK, (session_id, last)):
-                add_to_pages(session, number, size, most)
     for session_id, last in again.items():
         session = sessions[session_id]
         session.deliveries += _some_on_disk(db, session_id, 0, last, now)
         session.deliveries.sort(key=_number)
-
-
-def _last_read_back(session: SessionRecord) -> int:
-    """Where a broker that did not note it (`read_back`) was killed: the delivery before which nothing waits on disk
-    alone. It came into memory when nothing did, and before more than that fitted; what stands before it with a size was
-    in memory again, and so there is not much of it. 0: no such delivery."""
-    if not session.pages:
-        return 0
-    for record in reversed(session.deliveries):
-        if record.state == QUEUED and record.number < session.pages[-1].last:
-            return record.number if record.number > session.pages[0].first else 0
-    return 0
 
 
 def _some_on_disk(db: sqlite3.Connection, session: int, first: int, last: int, now: float) -> list[DeliveryRecord]:

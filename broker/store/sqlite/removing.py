@@ -43,6 +43,6 @@ def remove(directory: Path) -> None:
         raise StoreError(f"{opened.path} cannot be removed: {error.strerror}") from error
     finally:
         opened.close()
-    # A copy that a migration has made stays, and the folder with it.
+    # What else is there stays, and the folder with it.
     with contextlib.suppress(OSError):
         directory.rmdir()

@@ -20,13 +20,16 @@ from broker.store.groups.group import (
     SUBSCRIPTION_COLUMNS,
 )
 
-APPLICATION: Final = 0x43414E50
-"""`PRAGMA application_id` of our files ("CANP"), so that no other program's file is taken for one."""
+APPLICATION: Final = 0x434E5059
+"""`PRAGMA application_id` of our files ("CNPY"), so that no other program's file is taken for one."""
+
+DEVELOPMENT: Final = 0x43414E50
+"""The same ("CANP") of files that Canopy wrote while it was developed, before version 1."""
 
 OLDEST_SQLITE: Final = (3, 33, 0)
 """The first with `UPDATE … FROM`; it needs JSON too, which all but the leanest builds have."""
 
-VERSION: Final = 3
+VERSION: Final = 1
 """`PRAGMA user_version`: the version of the schema."""
 
 SCHEMA: Final = """
@@ -119,26 +122,11 @@ CREATE TABLE retained (
     publisher TEXT,
     expires_at REAL
 );
-"""
-
-CLOCK: Final = """
-CREATE TABLE IF NOT EXISTS clock (
-    wall REAL NOT NULL,                -- the system's clock when this was written, at most each hour
-    ahead REAL NOT NULL                -- what is to be added to it: not 0 where it jumped by more than a year
-);
-"""
-"""Of version 1 too; brokers that do not know it have not made it, and pass it over."""
-
-READ_BACK_KEPT: Final = """
-CREATE TABLE IF NOT EXISTS read_back (
+CREATE TABLE read_back (
     session INTEGER PRIMARY KEY,
     number INTEGER NOT NULL            -- deliveries with a size up to this one are in memory again
 );
-"""
-"""Since version 2: an older broker takes what is in memory again for what is on disk alone."""
-
-BROADCASTS_KEPT: Final = """
-CREATE TABLE IF NOT EXISTS broadcast (
+CREATE TABLE broadcast (
     id INTEGER PRIMARY KEY,            -- a message that goes to very many, and has not come to all of them
     topic TEXT NOT NULL,
     payload BLOB NOT NULL,
@@ -148,14 +136,16 @@ CREATE TABLE IF NOT EXISTS broadcast (
     publisher TEXT,
     expires_at REAL
 );
-CREATE TABLE IF NOT EXISTS passed (
+CREATE TABLE passed (
     broadcast INTEGER NOT NULL,
     session INTEGER NOT NULL,          -- has had it, or came after it
     PRIMARY KEY (broadcast, session)
 ) WITHOUT ROWID;
+CREATE TABLE clock (
+    wall REAL NOT NULL,                -- the system's clock when this was written, at most each hour
+    ahead REAL NOT NULL                -- what is to be added to it: not 0 where it jumped by more than a year
+);
 """
-"""Since version 2, and empty but while such a message is on its way, or after a broker was killed meanwhile: an older
-broker that is started on the file just then passes it over."""
 
 LONGEST_STATEMENT: Final = 2_048
 """Rows of one INSERT. Each statement gives up the interpreter's lock some times, which costs up to 5 ms each time while

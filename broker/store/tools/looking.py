@@ -75,7 +75,8 @@ def look(directory: Path) -> Iterator[Look]:
         version = int(db.execute("PRAGMA user_version").fetchone()[0])
         if version > VERSION:
             raise StoreError(f"{path} is of version {version}, newer than {VERSION}: use the newer canopy")
-        yield Look(db, path, version, _ahead(db))
+        note = clock(db)
+        yield Look(db, path, version, 0.0 if note is None else note[1])
     except sqlite3.Error as error:
         raise StoreError(told(path, error)) from error
     except Damaged as error:
@@ -83,11 +84,3 @@ def look(directory: Path) -> Iterator[Look]:
     finally:
         if db is not None:
             db.close()
-
-
-def _ahead(db: sqlite3.Connection) -> float:
-    # A file that no broker of now has opened has no such table.
-    if not db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'clock'").fetchone()[0]:
-        return 0.0
-    note = clock(db)
-    return 0.0 if note is None else note[1]

@@ -61,7 +61,7 @@ async def _look(database: Database, figures: Any) -> dict[str, Any]:
     try:
         connection = await database.connection()
         async with connection.transaction(isolation="repeatable_read", readonly=True):
-            version = await connection.fetchval("SELECT version FROM canopy_store")
+            version = await connection.fetchval("SELECT version FROM canopy")
             if (version or 0) > VERSION:
                 raise StoreError(
                     f"{database.place} is of version {version}, newer than {VERSION}: use the newer canopy"

@@ -23,9 +23,6 @@ from broker.store.groups.principals import Principals
 TABLES: Final = ("session", "subscription", "received", "message", "delivery", "retained", "broadcast", "passed")
 """In this order each refers to what stands before it alone."""
 
-LATER: Final = frozenset({"broadcast", "passed"})
-"""Those that a file, or an export, of an earlier Canopy does not have."""
-
 STATES: Final = {QUEUED: "queued", SENT: "sent", RELEASED: "released"}
 
 FLAGS: Final = frozenset({"no_local", "retain_as_published", "streaming", "retain", "publish_retain", "will_retain"})

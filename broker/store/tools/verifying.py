@@ -14,9 +14,6 @@ from broker.store.tools.looking import Look, look
 PAGES: Final = 100
 """Findings of SQLite about pages and indexes, at most."""
 
-ADDED: Final = {1: ("size",)}
-"""By version of a file: the columns that later ones have."""
-
 _STRAY: Final = (
     "SELECT '{0}', count(*) FROM {0} WHERE session NOT IN"
     " (SELECT id FROM session UNION ALL SELECT id FROM gone_session) HAVING count(*) > 0"
@@ -72,7 +69,7 @@ def _missing(found: Look) -> Iterator[str]:
         for table in rows.TABLES:
             there = {column.name for column in rows.columns(found.db, table)}
             for column in rows.columns(whole, table):
-                if column.name not in there and column.name not in ADDED.get(found.version, ()):
+                if column.name not in there:
                     yield f"{table}: its column {column.name} is missing"
     finally:
         whole.close()
@@ -81,8 +78,6 @@ def _missing(found: Look) -> Iterator[str]:
 def _rows(found: Look, table: str) -> Iterator[str]:
     kinds = rows.columns(found.db, table)
     names = [column.name for column in kinds]
-    if not names and table in rows.LATER:
-        return
     for values in found.db.execute(f"SELECT * FROM {table}"):
         fault = _type_fault(kinds, values) or rows.fault(table, dict(zip(names, values, strict=True)))
         if fault:

@@ -62,7 +62,7 @@ async def test_a_lease_that_is_given_up_meanwhile_is_taken(name: str, monkeypatc
 
 async def test_a_start_that_is_given_up_keeps_nobody_waiting(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as one that is cancelled while it looks at the tables, which are its own by then."""
-    from broker.store.postgresql import opening
+    from broker.store.postgresql.database import Database
 
     there, never = asyncio.Event(), asyncio.Event()
 
@@ -71,7 +71,7 @@ async def test_a_start_that_is_given_up_keeps_nobody_waiting(name: str, monkeypa
         await never.wait()
 
     with monkeypatch.context() as patch:
-        patch.setattr(opening, "_migrate", slow)
+        patch.setattr(Database, "own", slow)
         start = asyncio.ensure_future(opened(name, lease_timeout=3600.0))
         await there.wait()
         start.cancel()
