@@ -37,6 +37,10 @@ MAX_GIVERS: Final = 64
 MAX_TOLD: Final = 100
 """Accounts that log lines tell of in one interval; those beyond are counted."""
 
+REFUSED: Final = "refused"
+GAVE_WAY: Final = "gave way"
+"""What log lines tell of an account."""
+
 FILTERS: Final = 0
 RETAINED: Final = 1
 RETAINED_SIZE: Final = 2
@@ -235,8 +239,8 @@ class Accounts:
         self.by_name: dict[str, Account] = {}
         self.rooms: list[Room] = [Room(number, self.by_name) for number in range(len(ROOMS))]
         self.filters = self.rooms[FILTERS]
-        # What a log line is still to tell of: how often an account was refused some of a room ("refused"), or gave way
-        # ("gave way"), by account, setting and which of the two. Of those that found no place here, how many.
+        # What a log line is still to tell of: how often an account was refused room, or gave way, by its name, the
+        # setting and which of the two; and how often it was one that found no place here.
         self.untold: dict[tuple[str, str, str], int] = {}
         self.untold_more: i64 = 0
 
@@ -258,12 +262,12 @@ class Accounts:
     def refuse(self, account: Account, room: Room, setting: str) -> None:
         """An account was refused some room: count it, and remember it for the log."""
         room.refused += 1
-        self._tell(account, setting, "refused")
+        self._tell(account, setting, REFUSED)
 
     def give_way(self, account: Account, room: Room) -> None:
         """An account gave way to another: a session of it ended, or a retained message went."""
         room.gave_way += 1
-        self._tell(account, SETTINGS[room.number], "gave way")
+        self._tell(account, SETTINGS[room.number], GAVE_WAY)
 
     def _tell(self, account: Account, setting: str, what: str) -> None:
         key = (account.name, setting, what)

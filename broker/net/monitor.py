@@ -14,6 +14,7 @@ import heapq
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from broker.core.accounts import GAVE_WAY, REFUSED
 from broker.core.counters import DROP_CAUSES
 from broker.core.histogram import Histogram
 from broker.core.queues.drop_ledger import Ledger
@@ -38,6 +39,9 @@ LINES: Final = 500
 
 MOST_LOSERS: Final = 10_000
 """Clients with losses to report, above which those that are gone are summed up at once."""
+
+WHAT: Final = {REFUSED: "an account was refused room", GAVE_WAY: "an account gave way to others"}
+"""What the log says of accounts (`core.accounts`)."""
 
 FIELDS: Final = tuple(cause.replace("-", "_") for cause in DROP_CAUSES)
 """The names of the causes as fields of a log line."""
@@ -149,11 +153,34 @@ class Monitor:
             return
         self._report_at = now + self._interval
         self._reported_at = now
+        self._tell_room(seconds)
         admission = self._admission
         if admission is not None and admission.turned_away and self._interval > 0.0:
             self._log.warning("connections turned away", total=admission.turned_away, interval=seconds)
             self.turned_away += admission.turned_away
             admission.turned_away = 0
+
+    def _tell_room(self, seconds: float) -> None:
+        """Tell who was refused room for all clients, and whose sessions or retained messages went for others."""
+        accounts = self._router.accounts
+        untold, more = accounts.untold, int(accounts.untold_more)
+        if not untold:
+            return
+        accounts.untold = {}
+        accounts.untold_more = 0
+        if self._interval <= 0.0:
+            return
+        for (name, setting, what), count in untold.items():
+            self._log.warning(
+                WHAT[what],
+                account=name,
+                setting=setting,
+                total=count,
+                held=accounts.named(name).bytes,
+                interval=seconds,
+            )
+        if more:
+            self._log.warning("more accounts were refused room, or gave way", total=more, interval=seconds)
 
     def _fold(self, seconds: float) -> None:
         """Tell in one line of all clients that have no session any more, where there are too many for a line each."""

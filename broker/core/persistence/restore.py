@@ -78,7 +78,8 @@ def restore(router: Router, saved: Saved, now: float, links: list[SessionRecord]
         router.retained_store.put(message.topic.decode(), message, router.accounts.named(kept.account))
         if steps.over():
             yield
-    for record in saved.sessions:
+    # Those whose clients left first stand first where room is made (`routing.giving_way`).
+    for record in sorted(saved.sessions, key=_gone_for, reverse=True):
         if record.client_id.startswith(UPLINKS) or record.client_id.startswith(TO_NODE):
             links.append(record)
             continue
@@ -204,6 +205,11 @@ def _message(record: MessageRecord, messages: dict[MessageRecord, Message], now:
             message = MovedMessage(message, record.identity)
         messages[record] = message
     return message
+
+
+def _gone_for(record: SessionRecord) -> float:
+    """Seconds for which the client has been away; 0.0: it was connected."""
+    return 0.0 if record.disconnected_for is None else record.disconnected_for
 
 
 def _time(remaining: float, now: float) -> float:

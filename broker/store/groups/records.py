@@ -138,8 +138,10 @@ class Loaded:
 
     def retained(self, row: Any) -> None:
         """A retained message: all columns."""
-        topic, payload, qos, properties, publisher, expires_at = row
-        self.saved.retained.append(message(topic, payload, qos, 1, properties, publisher, expires_at, self._now))
+        topic, payload, qos, properties, publisher, expires_at, account = row
+        record = message(topic, payload, qos, 1, properties, publisher, expires_at, self._now)
+        record.account = account or ""
+        self.saved.retained.append(record)
 
     def _in_flight(self, record: DeliveryRecord, session: int) -> None:
         """Hold one that was sent against what a client can have: an identifier of its own. Raises Damaged."""

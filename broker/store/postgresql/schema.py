@@ -108,7 +108,8 @@ CREATE TABLE retained (
     qos smallint NOT NULL,
     properties bytea,
     publisher text,
-    expires_at double precision
+    expires_at double precision,
+    account text                       -- the account that holds it; NULL: the broker's own
 );
 CREATE TABLE broadcast (
     id bigint PRIMARY KEY,             -- a message that goes to very many, and has not come to all of them

@@ -120,7 +120,8 @@ CREATE TABLE retained (
     qos INTEGER NOT NULL,
     properties BLOB,
     publisher TEXT,
-    expires_at REAL
+    expires_at REAL,
+    account TEXT                       -- the account that holds it; NULL: the broker's own
 );
 CREATE TABLE read_back (
     session INTEGER PRIMARY KEY,
@@ -221,7 +222,8 @@ RETAINED: Final = Insert(
     "retained",
     RETAINED_COLUMNS,
     end="ON CONFLICT (topic) DO UPDATE SET payload = excluded.payload, qos = excluded.qos,"
-    " properties = excluded.properties, publisher = excluded.publisher, expires_at = excluded.expires_at",
+    " properties = excluded.properties, publisher = excluded.publisher, expires_at = excluded.expires_at,"
+    " account = excluded.account",
 )
 
 BROADCASTS: Final = Insert("broadcast", BROADCAST_COLUMNS)

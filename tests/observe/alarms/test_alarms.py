@@ -326,7 +326,9 @@ async def test_what_was_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(looks.alarms.history) == 3
 
 
-@pytest.mark.parametrize("bound", ["loop_lag", "drop_rate", "queue_memory", "authentication_failures", "disk_used"])
+@pytest.mark.parametrize(
+    "bound", ["loop_lag", "drop_rate", "queue_memory", "room", "authentication_failures", "disk_used"]
+)
 async def test_a_bound_of_0_is_no_alarm(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Broker(settings(**{bound: 0.0})) as broker:
         looks = Looks(broker, monkeypatch)

@@ -44,6 +44,12 @@ class RetainedMessage(MessageCopy):
         return self.charge - self.kept
 
 
+def account_name(message: Message) -> str:
+    """The name of the account that holds a retained message, as a store keeps it; empty: it is the broker's own."""
+    account = message.account if isinstance(message, RetainedMessage) else None
+    return "" if account is None or account.internal else account.name
+
+
 class Chunk:
     """A few messages, with gaps where some have gone."""
 
