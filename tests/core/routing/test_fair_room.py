@@ -317,6 +317,49 @@ def test_a_retained_message_is_the_publishers_after_its_session() -> None:
     check_accounts(network.router)
 
 
+# -- what it costs -----------------------------------------------------------------------------------------------------
+
+
+def test_the_work_of_making_room_is_bounded() -> None:
+    """One client that needs very much ends a bounded number of sessions, and no more than it needs, in one call."""
+    network = town(max_session_bytes=20_000_000, max_retained_messages=1_000)
+    router = network.router
+    for number in range(8_000):
+        who = Principal("alice", authenticator="users")
+        if session_room(router, f"a{number}", who, None, network.now):
+            break
+        outbox = Outbox(router.peers.touched, router.counters, 10, 10_000)
+        session, _ = router.connect(f"a{number}", False, outbox, V5, 10, True, network.now, who)
+        session.expiry_interval = NEVER
+        session.will = Will("w", b"x" * 500, delay=NEVER)
+        outbox.discard(0)
+        session.detach(outbox)
+        session.outbox = None
+        router.session_table.count(session)
+    before = len(router.sessions)
+    big = Will("w", b"x" * 5_000_000, delay=NEVER)
+    refusals = 0
+    while session_room(router, "b", Principal("bob", authenticator="users"), big, network.now):
+        refusals += 1
+        ended = before - len(router.sessions)
+        assert 0 < ended <= refusals * 256
+        assert refusals < 100
+    assert refusals > 5, "another attempt goes on"
+    assert before - len(router.sessions) < 3_500
+    client = come(network, "r", "alice")
+    for number in range(990):
+        client.post(f"r/{number}", b"x", 0, True)
+    network.settle()
+    assert len(router.retained) > 900
+    other = come(network, "o", "bob")
+    given = int(router.accounts.rooms[RETAINED].gave_way)
+    for number in range(70):
+        other.publish(f"o/{number}", b"x", retain=True)
+        assert router.accounts.rooms[RETAINED].gave_way - given <= 64
+        given = int(router.accounts.rooms[RETAINED].gave_way)
+    check_accounts(router)
+
+
 # -- one principal alone -----------------------------------------------------------------------------------------------
 
 

@@ -32,9 +32,9 @@ class RetainedMessage(MessageCopy):
         self.account: Account | None = None
         # Whether its publisher is charged, too.
         self.shared = False
-        # Its place among those of the account that may give way: which chunk, and where in it. -1: it may not.
-        self.chunk: i64 = -1
-        self.slot: i64 = 0
+        # Its place among those of the account that may give way: the number of the chunk, times `CHUNK`, and where in
+        # it. -1: it may not.
+        self.place: i64 = -1
 
     @property
     def levels(self) -> int:
@@ -79,18 +79,17 @@ class ByAge:
             self._last += 1
             chunk = Chunk()
             self._chunks[self._last] = chunk
-        message.chunk = self._last
-        message.slot = len(chunk.messages)
+        message.place = self._last * CHUNK + len(chunk.messages)
         chunk.messages.append(message)
         chunk.count += 1
 
     def remove(self, message: RetainedMessage) -> None:
         """A message that was added is retained no longer."""
-        number = message.chunk
+        number = message.place // CHUNK
         chunk = self._chunks[number]
-        chunk.messages[message.slot] = None
+        chunk.messages[message.place % CHUNK] = None
         chunk.count -= 1
-        message.chunk = -1
+        message.place = -1
         if chunk.count == 0:
             del self._chunks[number]
 

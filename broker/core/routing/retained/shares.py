@@ -103,7 +103,7 @@ class RetainedShares:
             return
         if message.shared:
             self._change(message.publisher, -message.charge)
-        if message.chunk >= 0:
+        if message.place >= 0:
             giving = self._giving[account]
             giving.remove(message)
             if not giving:
