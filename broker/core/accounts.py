@@ -132,20 +132,21 @@ class Room:
         asking = 1 if account.held[self.number] == 0 else 0
         return bound // max(1, len(self._heap) + asking)
 
-    def left(self, account: Account, free: int) -> int:
-        """What an account may take in one piece, of `free` that are left of the bound."""
-        if free <= 0:
-            return 0
-        if account.internal:
-            return free
-        own = MAX_TIMES_FREE * free - account.held[self.number]
-        return min(own, free)
-
-    def left_in_pieces(self, account: Account, free: int) -> int:
-        """What it may take in any number of pieces: each leaves less free."""
+    def left(self, account: Account, bound: int, used: int) -> int:
+        """What an account may take in one piece, of a bound of which so much is used."""
+        free = bound - used
         if free <= 0 or account.internal:
             return max(0, free)
-        return max(0, (MAX_TIMES_FREE * free - account.held[self.number]) // (MAX_TIMES_FREE + 1))
+        # Never more than all use: filters count in full for each of the accounts that share them.
+        held = min(account.held[self.number], used)
+        return max(0, min(MAX_TIMES_FREE * free - held, free))
+
+    def left_in_pieces(self, account: Account, bound: int, used: int) -> int:
+        """What it may surely take in any number of pieces: each leaves less free."""
+        free = bound - used
+        if free <= 0 or account.internal:
+            return max(0, free)
+        return max(0, (MAX_TIMES_FREE * free - min(account.held[self.number], used)) // (MAX_TIMES_FREE + 1))
 
     def is_below_share(self, account: Account, need: int, bound: int) -> bool:
         """Whether an account stays within its fair share with so much more: then others make room for it."""

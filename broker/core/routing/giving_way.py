@@ -44,7 +44,7 @@ def session_room(router: Router, client_id: str, principal: Principal, will: Wil
             break
         room = accounts.rooms[lacking]
         ending: Session | None = None
-        if table.is_full(limits, lacking, grows):
+        if table.is_fair(limits, lacking, account, grows):
             ending = table.oldest_empty()
         gives = ending is None
         if gives and router.work < until:

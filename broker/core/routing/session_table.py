@@ -141,21 +141,21 @@ class SessionTable:
         if client_id in self.sessions:
             if grows <= 0:
                 return -1
-        elif limits.max_sessions > 0:
-            free = limits.max_sessions - len(self.sessions)
-            if free < 1 or self._number.left(account, free + len(self._empty)) < 1:
-                return SESSIONS
-        if limits.max_session_bytes > 0:
-            free = limits.max_session_bytes - self.bytes
-            if free < grows or self._size.left(account, free + self.empty_bytes) < grows:
-                return SESSION_SIZE
+        elif limits.max_sessions > 0 and (
+            len(self.sessions) >= limits.max_sessions or not self.is_fair(limits, SESSIONS, account, grows)
+        ):
+            return SESSIONS
+        if limits.max_session_bytes > 0 and (
+            self.bytes + grows > limits.max_session_bytes or not self.is_fair(limits, SESSION_SIZE, account, grows)
+        ):
+            return SESSION_SIZE
         return -1
 
-    def is_full(self, limits: Limits, room: int, grows: int) -> bool:
-        """Whether it is the whole that is short of a room, whatever an account may have."""
+    def is_fair(self, limits: Limits, room: int, account: Account, grows: int) -> bool:
+        """Whether an account may have another session, or so many bytes more, if all that are empty end."""
         if room == SESSIONS:
-            return len(self.sessions) >= limits.max_sessions
-        return self.bytes + grows > limits.max_session_bytes
+            return self._number.left(account, limits.max_sessions, len(self.sessions) - len(self._empty)) >= 1
+        return self._size.left(account, limits.max_session_bytes, self.bytes - self.empty_bytes) >= grows
 
     def oldest_empty(self) -> Session | None:
         """The session that has been empty for longest, if there is one."""

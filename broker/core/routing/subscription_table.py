@@ -102,7 +102,7 @@ class SubscriptionTable:
         """Bytes that the client's next subscriptions may surely take, also by what is fair."""
         left: i64 = self.own_room(limits, session)
         if limits.max_filter_bytes > 0:
-            fair: i64 = self._room.left_in_pieces(session.account.owner, limits.max_filter_bytes - int(self.bytes))
+            fair: i64 = self._room.left_in_pieces(session.account.owner, limits.max_filter_bytes, int(self.bytes))
             if fair < left:
                 left = fair
         return left
@@ -111,7 +111,7 @@ class SubscriptionTable:
         """Whether the client's account may take so much of what is left for all."""
         if limits.max_filter_bytes == 0:
             return True
-        fair: i64 = self._room.left(session.account.owner, limits.max_filter_bytes - int(self.bytes))
+        fair: i64 = self._room.left(session.account.owner, limits.max_filter_bytes, int(self.bytes))
         return cost <= fair
 
     def most_cost(self, length: i64) -> i64:

@@ -377,6 +377,34 @@ def test_one_alone_reaches_sixteen_seventeenths() -> None:
     assert held[FILTERS] > bound[FILTERS] * MAX_TIMES_FREE // (MAX_TIMES_FREE + 1) - 20_000
 
 
+def test_a_fleet_that_shares_its_filters_is_counted_by_what_all_use() -> None:
+    """The account has each in full, which is more than the whole: nobody is limited by that while there is room."""
+    network = town(max_filter_bytes=1_000_000)
+    router = network.router
+    shared = [f"fleet/{number}" + "/x" * 20 + "/+" for number in range(10)]
+    for number in range(300):
+        client = come(network, f"a{number}", "alice")
+        if any(code >= 0x80 for code in client.subscribe(*shared)):
+            break
+    assert router.table.bytes > 1_000_000 * MAX_TIMES_FREE // (MAX_TIMES_FREE + 1) - 5_000
+    assert account(network, "user alice").held[FILTERS] > 20_000_000
+    check_accounts(router)
+
+
+def test_a_newcomer_that_is_refused_ends_no_empty_session() -> None:
+    """Empty sessions make room for those who may have it; else one principal could end those of all others."""
+    network = town(max_sessions=60)
+    for number in range(60):
+        will = None if number % 20 == 0 else Will("w", b"x", delay=NEVER)
+        come(network, f"a{number}", "bob" if number % 20 == 0 else "alice", will=will).cut()
+    network.settle()
+    before = set(network.router.sessions)
+    assert len(before) == 60
+    assert network.router.session_table.empty_count == 3
+    assert come(network, "more", "alice", will=Will("w", b"x")).connack.reason_code == QUOTA_EXCEEDED
+    assert set(network.router.sessions) == before
+
+
 @pytest.mark.parametrize("version", [V311, V5])
 def test_an_absolute_bound_for_a_user(version: int) -> None:
     """Off by default; then it is the sum of all that a user holds."""

@@ -164,17 +164,18 @@ class RetainedStore:
         rooms = self._accounts.rooms
         own = isinstance(old, RetainedMessage) and old.account is account
         if limits.max_retained_messages > 0 and not own:
-            free = limits.max_retained_messages - len(self.tree) + self.system_count
+            used = len(self.tree) - self.system_count
             if old is not None:
-                free += 1
-            if rooms[RETAINED].left(account, free) < 1:
+                used -= 1
+            if rooms[RETAINED].left(account, limits.max_retained_messages, used) < 1:
                 return RETAINED
         if limits.max_retained_bytes > 0:
             needed = self._needed(old, account, size)
-            free = limits.max_retained_bytes - self.bytes
+            most = limits.max_retained_bytes
+            used = self.bytes
             if isinstance(old, RetainedMessage) and not own:
-                free += int(old.charge)
-            if needed > free or (needed > 0 and rooms[RETAINED_SIZE].left(account, free) < needed):
+                used -= int(old.charge)
+            if needed > most - used or (needed > 0 and rooms[RETAINED_SIZE].left(account, most, used) < needed):
                 return RETAINED_SIZE
         return -1
 
