@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from broker.core.persistence.journal import SessionRecord
-from broker.core.routing.remote.loop_detection import TO_NODE
 from broker.net.listening.listeners import StartupError
 from broker.settings import Settings
 from broker.store.base import Store, StoreListener
@@ -23,7 +21,6 @@ from broker.store.base import Store, StoreListener
 if TYPE_CHECKING:
     from broker.net.server import Server
     from broker.store.groups.principals import RuleTexts
-    from broker.upstream.links.links import Links
 
 LINES_APART: Final = 10.0
 """Seconds between two lines about failures."""
@@ -73,8 +70,7 @@ def make(settings: Settings, rules: RuleTexts | None = None) -> Store | None:
             raise StartupError(why)
         from broker.store.postgresql import PostgresStore
 
-        mesh = settings.mesh.name if settings.mesh.adopt_sessions else ""
-        terms |= {"name": wanted.name, "lease_timeout": wanted.lease_timeout, "mesh": mesh}
+        terms |= {"name": wanted.name, "lease_timeout": wanted.lease_timeout}
         return PostgresStore(wanted.url, rules=rules, **terms)
     return None
 
@@ -138,17 +134,6 @@ def unwritable(name: str, path: str) -> str:
     if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
         return f"{name}: {there} cannot be written to: let the broker's user write there, or name another one"
     return ""
-
-
-def restore_links(server: Server, links: Links, records: list[SessionRecord]) -> Iterator[None]:
-    """Have the sessions of other nodes stand again, if there are any, and those of links, in steps of bounded work."""
-    if any(record.client_id.startswith(TO_NODE) for record in records):
-        from broker.mesh.links.restoring import restore
-
-        others: list[SessionRecord] = []
-        yield from restore(server, records, others)
-        records = others
-    yield from links.prepare(records)
 
 
 class StoreWatch(StoreListener):

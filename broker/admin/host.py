@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from broker.core.routing.router import Router
 from broker.draining import Draining
@@ -21,10 +21,6 @@ from broker.settings import Settings
 from broker.store.base import Store
 from broker.storing import StoreWatch
 from broker.upstream.links.links import Links
-
-if TYPE_CHECKING:
-    # Needs an extra.
-    from broker.mesh.mesh import Mesh
 
 
 class Host(Protocol):
@@ -48,7 +44,6 @@ class Host(Protocol):
     store: Store | None
     store_watch: StoreWatch | None
     links: Links | None
-    mesh: Mesh | None
 
     @property
     def listening(self) -> list[str]:

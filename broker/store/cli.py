@@ -85,8 +85,7 @@ def info(
     typer.echo(f"  size: {told}")
     ended = f"; {found['ended']:,} ended and not cleared away yet" if found["ended"] else ""
     links = f", {found['links']:,} of links to upstream brokers" if found["links"] else ""
-    nodes = f", {found['nodes']:,} of other nodes" if found["nodes"] else ""
-    connected = f"{found['connected']:,} connected{links}{nodes}"
+    connected = f"{found['connected']:,} connected{links}"
     typer.echo(f"  sessions: {found['sessions']:,}, {connected}, {found['wills']:,} with a will{ended}")
     typer.echo(f"  subscriptions: {found['subscriptions']:,}")
     states = ", ".join(f"{count:,} {name}" for name, count in found["deliveries"].items())
@@ -97,12 +96,6 @@ def info(
         typer.echo(f"  longest away: {oldest['client_id']!r}, since {_date(oldest['disconnected_at'])}")
     for each in found["largest"]:
         typer.echo(f"  queue of {each['client_id']!r}: {each['messages']:,} messages, {_size(each['bytes'])}")
-    for each in found["workers"]:
-        if "fault" in each:
-            typer.echo(f"  of another worker: {each['fault']}")
-            continue
-        told = f"{each['sessions']:,} sessions, {each['messages']:,} deliveries, {_whose(each['used_by'])}"
-        typer.echo(f"  of another worker: {each['path']}: {told}")
 
 
 def _figures(place: str, schema: str) -> dict[str, Any]:

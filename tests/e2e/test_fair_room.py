@@ -81,7 +81,7 @@ async def house(request: pytest.FixtureRequest, users: bool, tmp_path: Path) -> 
         tables["rule"] = [{"action": "all", "filters": ["users/{user}/#"], "effect": "allow"}]
     if request.param != "memory":
         tables["store"] = {"path": str(tmp_path / "store")}
-    settings = Settings(**tables)
+    settings = Settings.model_validate(tables)
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(Broker(settings))
         yield House(broker, settings, users, stack)

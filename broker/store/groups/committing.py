@@ -206,7 +206,6 @@ class Groups:
         batch = self.journal.take()
         batch.began = self._began
         batch.clock = self._times.note()
-        self.fetches.coming += len(batch.adopted)
         self.notice_jump()
         if self.journal.noted:
             # Young deliveries: their window begins.
@@ -274,7 +273,6 @@ class Groups:
         self._air = None
         self._filed = batch.number
         self.fetches.last = batch.last
-        self.fetches.coming -= len(batch.adopted)
         self._pause = FIRST_RETRY
         if not batch.empty():
             self.count += 1

@@ -30,9 +30,8 @@ class Fetches:
         self._wanted: dict[Fetch, int] = {}
         self._unread: list[Fetch] = []
         self._timer: asyncio.TimerHandle | None = None
-        # The last delivery that was written, and how many groups with some that have lower numbers are not.
+        # The last delivery that was written.
         self.last = 0
-        self.coming = 0
 
     def __len__(self) -> int:
         return len(self._wanted)
@@ -74,8 +73,7 @@ class Fetches:
         """What was read."""
         if self._loop is None or fetch not in self._wanted:
             return
-        unwritten = fetch.last > self.last or self.coming > 0
-        if len(records) < fetch.messages and unwritten and not fetch.over:
+        if len(records) < fetch.messages and fetch.last > self.last and not fetch.over:
             self._unread.append(fetch)
             return
         self._hand(fetch, records)

@@ -177,25 +177,6 @@ class Change:
         self.attempts: i64 = attempts
 
 
-class Adopted:
-    """What the group takes out of another broker's store: the sessions that go there, and their pages on disk.
-
-    Pages one behind the other: the session there, the session here, the first and the last number there, the first
-    number here. `bytes`: of their messages. `copied`: those that are here already in a transaction that is open on the
-    connection `begun`, and that the group is to end; whoever writes it takes that, once.
-    """
-
-    def __init__(self, source: str, epoch: int) -> None:
-        self.source = source
-        # The one under which it may be taken.
-        self.epoch = epoch
-        self.sessions: list[int] = []
-        self.pages: list[tuple[int, int, int, int, int]] = []
-        self.copied: list[tuple[int, int, int, int, int]] = []
-        self.begun: object = None
-        self.bytes: i64 = 0
-
-
 class Batch:
     """The net changes of a group, as the values of statements. Numbers alone stand in lists, for JSON."""
 
@@ -235,7 +216,6 @@ class Batch:
         self.broadcasts: list[object] = []
         self.passed: list[tuple[int, int]] = []
         self.broadcasts_over: list[int] = []
-        self.adopted: list[Adopted] = []
 
     def rows(self) -> int:
         """Messages and changes, about: what is written of them."""
@@ -270,7 +250,6 @@ class Batch:
             or self.broadcasts
             or self.passed
             or self.broadcasts_over
-            or self.adopted
         )
 
 

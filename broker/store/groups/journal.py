@@ -35,7 +35,7 @@ from broker.store.groups.group import (
     split,
     without_ended,
 )
-from broker.store.groups.notes import AdoptionNotes, BroadcastNotes, RetainedNotes
+from broker.store.groups.notes import BroadcastNotes, RetainedNotes
 from broker.store.groups.shell import Shell
 
 ENDED_ROWS: Final = 1_024
@@ -82,7 +82,6 @@ class GroupJournal(Journal):
         self._gone: list[int] = []
         self._retained = RetainedNotes()
         self.broadcasts = BroadcastNotes()
-        self.adoptions = AdoptionNotes()
 
     def begin_at(self, session: int, number: int, message: int) -> None:
         """The highest numbers that stand in the file."""
@@ -125,11 +124,8 @@ class GroupJournal(Journal):
     def session_kept(self, client_id: str, principal: Principal, expiry_interval: int, disconnected_at: float) -> None:
         kept = self.kept.get(client_id)
         if kept is None:
-            number: i64 = self.adoptions.number_of(client_id)
-            if number == 0:
-                self._session += 1
-                number = self._session
-            kept = Kept(number, client_id, principal)
+            self._session += 1
+            kept = Kept(self._session, client_id, principal)
             self.kept[client_id] = kept
             self.broadcasts.came_later(kept.id)
         kept.principal = principal
@@ -216,10 +212,7 @@ class GroupJournal(Journal):
 
     def _add(self, client_id: str, delivery: Delivery) -> Row:
         number: i64 = self._number + 1
-        if self.adoptions.places > 0:
-            number = self.adoptions.take_place()
-        else:
-            self._number = number
+        self._number = number
         delivery.record = number
         kept = self.kept[client_id]
         kept.rows += 1
@@ -233,7 +226,6 @@ class GroupJournal(Journal):
         return row
 
     def paged(self, client_id: str, delivery: Delivery) -> None:
-        self.adoptions.unexpect(client_id)  # what would come behind it has lower numbers
         row = self._add(client_id, delivery)
         row.size = delivery.message.size()
         self._bind(row.note)
@@ -391,22 +383,6 @@ class GroupJournal(Journal):
         self._size -= self._retained.put(topic, None)
         self._note(0)
 
-    def expect(self, client_id: str, numbers: int) -> tuple[int, int]:
-        """A session is to come out of another store (`adoptions`), with so many deliveries: its number here, and the
-        first of theirs."""
-        kept = self.kept.get(client_id)
-        if kept is None:
-            self._session += 1
-        self.adoptions.expected[client_id] = self._session if kept is None else 0
-        self._number += numbers
-        return self._session if kept is None else kept.id, self._number - numbers + 1
-
-    def adopting(self, numbers: int) -> int:
-        """Something of `adoptions` is to be written. It takes so many numbers of deliveries: the first of them."""
-        self._number += numbers
-        self._note(ROW_BYTES)
-        return self._number - numbers + 1
-
     # -- the group -----------------------------------------------------------------------------------------------------
 
     def size(self) -> int:
@@ -464,7 +440,6 @@ class GroupJournal(Journal):
         batch.released = list(self._released)
         self._retained.take(batch, offset)
         self.broadcasts.take(batch, offset)
-        batch.adopted = self.adoptions.take()
         self._clear()
         self._keep(young)
         return batch

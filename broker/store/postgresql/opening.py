@@ -7,7 +7,6 @@ or of another version, is never written to.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from math import isfinite
 from typing import Final, NamedTuple
 
@@ -35,18 +34,14 @@ class Begun(NamedTuple):
     note: tuple[float, float] | None
 
 
-async def begin(database: Database, mesh: str, notice: Callable[[str], None]) -> Begun:
-    """Open the schema for a broker; schema and tables are made where they are not there. Raises StoreError.
-
-    `mesh`: the one that the broker is in; `notice`: called with a line where it has to wait for a while.
-    """
+async def begin(database: Database) -> Begun:
+    """Open the schema for a broker; schema and tables are made where they are not there. Raises StoreError."""
     taken = False
     try:
         async with asyncio.timeout(database.timeout):
             await _make(database)
-        group, wall, ahead = await database.take(notice)
+        group, wall, ahead = await database.take()
         taken = True
-        await database.own(mesh)
         [row] = await database.fetch(NUMBERS)
         highest = (row[0], row[1], row[2])
         if max(highest) > LARGEST_NUMBER:

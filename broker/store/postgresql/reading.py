@@ -99,16 +99,14 @@ def _missing(rows: Sequence[Any], messages: dict[int, MessageRecord]) -> list[in
     return [number for number in wanted if number not in messages]
 
 
-async def turns(
-    database: Database, statement: str, start: tuple[Any, ...], within: tuple[Any, ...] = ()
-) -> AsyncIterator[Sequence[Any]]:
+async def turns(database: Database, statement: str, start: tuple[Any, ...]) -> AsyncIterator[Sequence[Any]]:
     """The rows of a table, some at a time, in the order of their first columns; each time behind the last ones.
 
-    `within`: the first values of the statement. Raises what asyncpg and the system raise, and `Replaced`.
+    Raises what asyncpg and the system raise, and `Replaced`.
     """
     behind = start
     while True:
-        rows = await database.fetch(statement, *within, *behind, TURN)
+        rows = await database.fetch(statement, *behind, TURN)
         if rows:
             yield rows
         if len(rows) < TURN:

@@ -22,10 +22,7 @@ CREATE TABLE owner (                   -- one row: whose the tables are, and how
     lease_until timestamptz NOT NULL,  -- until when nobody else takes them, by the clock of the database
     groups bigint NOT NULL,            -- the number of the group that was written last
     wall double precision,             -- the broker's system clock when this was written, at most each hour
-    ahead double precision,            -- what is to be added to it: not 0 where it jumped by more than a year
-    mesh text NOT NULL DEFAULT '',     -- the mesh that the broker is in; empty: none
-    member text NOT NULL DEFAULT '',   -- which of its nodes the broker is
-    adopter text NOT NULL DEFAULT ''   -- a broker that took sessions out, since its own had it; empty: none did
+    ahead double precision             -- what is to be added to it: not 0 where it jumped by more than a year
 ) WITH (fillfactor = 10);
 CREATE TABLE session (
     id bigint PRIMARY KEY,             -- never used again

@@ -21,7 +21,6 @@ from broker.store.groups.group import (
     SUBSCRIPTION_COLUMNS,
     Batch,
 )
-from broker.store.postgresql.adopting import move
 from broker.store.postgresql.database import Database
 from broker.store.postgresql.schema import FINISHED, removing
 
@@ -110,22 +109,9 @@ async def write(database: Database, batch: Batch, principal: Callable[[Principal
 
     Raises what asyncpg and the system raise, `Replaced` and `Behind`; then the connection is of no use any more.
     """
-    begun: Any = None
-    for adopted in batch.adopted:
-        begun, adopted.begun = adopted.begun or begun, None
-    if begun is None or begun.is_closed():
-        await _write(database, batch, principal, False)
-        return
-    async with database.over(begun):
-        await _write(database, batch, principal, True)
-
-
-async def _write(database: Database, batch: Batch, principal: Callable[[Principal], str], begun: bool) -> None:
-    if not await database.claim(begun):
+    if not await database.claim():
         return
     connection = database.begun()
-    for adopted in batch.adopted:
-        await move(connection, adopted, database.lease_timeout, begun)
     if not batch.empty():
         await _statements(connection, batch, principal)
     if batch.clock is not None:

@@ -16,7 +16,7 @@ from typing import TypeVar
 from broker.core.histogram import Histogram
 from broker.core.persistence.journal import DeliveryRecord, Fetch, Saved
 from broker.core.persistence.pages import Pages
-from broker.store.base import IN_USE, Part, Store, StoreError, Times
+from broker.store.base import IN_USE, Store, StoreError, Times
 from broker.store.groups.committing import GROUP_BYTES, STALL_TIMEOUT, WINDOW, Groups
 from broker.store.groups.group import Batch
 from broker.store.groups.medium import Medium
@@ -25,7 +25,6 @@ from broker.store.groups.records import Damaged, Loaded
 from broker.store.sqlite.beginning import begin, damaged, let_go
 from broker.store.sqlite.opening import SYNCHRONOUS, Opened, told
 from broker.store.sqlite.reading import read, read_on_disk
-from broker.store.sqlite.removing import parts, remove
 from broker.store.sqlite.writer import Writer, Written
 
 _Value = TypeVar("_Value")
@@ -144,14 +143,6 @@ class SqliteStore(Store):
             else:
                 # It is in the middle of a call of the system: file and lock are let go of with the process.
                 raise StoreError(self._stall_reason(opened))
-
-    async def parts(self) -> list[Part]:
-        """See `Store.parts`."""
-        return await asyncio.to_thread(parts, self.directory)
-
-    async def remove(self) -> None:
-        """See `Store.remove`."""
-        await asyncio.to_thread(remove, self.directory)
 
     def figures(self) -> Iterator[tuple[str, object]]:
         """See `Store.figures`."""

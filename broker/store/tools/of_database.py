@@ -12,9 +12,7 @@ from typing import Any, Final
 import asyncpg
 
 from broker.store.base import StoreError
-from broker.store.parts import CLIENTS, schema_of
 from broker.store.postgresql.database import FAILURES, Database
-from broker.store.postgresql.removing import parts
 from broker.store.postgresql.schema import VERSION
 from broker.store.tools.figures import COUNTS, DELIVERIES, OLDEST, QUEUES
 from broker.store.tools.rows import STATES
@@ -38,26 +36,13 @@ def _database(url: str, name: str) -> Database:
 
 async def _info(database: Database) -> dict[str, Any]:
     try:
-        found = await _look(database, _figures)
-        workers = [
-            await _worker(database.other(schema_of(database.name, part.worker))) for part in await parts(database)
-        ]
-        return {**found, "workers": workers}
+        return await _look(database)
     finally:
         await database.disconnect()
 
 
-async def _worker(database: Database) -> dict[str, Any]:
-    try:
-        return await _look(database, _few)
-    except StoreError as error:
-        return {"path": database.place, "fault": str(error)}
-    finally:
-        await database.disconnect()
-
-
-async def _look(database: Database, figures: Any) -> dict[str, Any]:
-    """What `figures` makes of one moment of a schema. Raises StoreError."""
+async def _look(database: Database) -> dict[str, Any]:
+    """The figures of one moment of a schema. Raises StoreError."""
     try:
         connection = await database.connection()
         async with connection.transaction(isolation="repeatable_read", readonly=True):
@@ -66,22 +51,11 @@ async def _look(database: Database, figures: Any) -> dict[str, Any]:
                 raise StoreError(
                     f"{database.place} is of version {version}, newer than {VERSION}: use the newer canopy"
                 )
-            found: dict[str, Any] = await figures(database, connection, version)
-            return found
+            return await _figures(database, connection, version)
     except asyncpg.UndefinedTableError as error:
         raise StoreError(f"{database.place} holds no store: name the schema of store.name (--schema)") from error
     except (*FAILURES, ValueError) as error:
         raise StoreError(database.told(error)) from error
-
-
-async def _few(database: Database, connection: Any, version: int) -> dict[str, Any]:
-    del version
-    return {
-        "path": database.place,
-        "sessions": await connection.fetchval(CLIENTS),
-        "messages": sum((await _deliveries(connection)).values()),
-        "used_by": await connection.fetchval(USER),
-    }
 
 
 async def _figures(database: Database, connection: Any, version: int) -> dict[str, Any]:

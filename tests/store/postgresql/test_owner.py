@@ -55,7 +55,7 @@ async def test_a_lease_that_is_given_up_meanwhile_is_taken(name: str, monkeypatc
         return await fetchrow(connection, query, *values, **options)
 
     monkeypatch.setattr(asyncpg.Connection, "fetchrow", answered)
-    await second._database.take(lambda _: None)
+    await second._database.take()
     assert (asked, second._database.epoch) == (2, 2)
     await second._database.disconnect()
 
@@ -140,7 +140,7 @@ async def test_who_waits_for_a_group_that_is_being_written_does_not_take_over(na
     database = first._database
     await _expire(name)
     assert await database.claim()
-    waiting = asyncio.ensure_future(second._database.take(lambda _: None))
+    waiting = asyncio.ensure_future(second._database.take())
     # It waits for the lock of the row.
     blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'UPDATE owner%'"
     for _ in range(1_000):

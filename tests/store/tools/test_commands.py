@@ -86,18 +86,6 @@ def test_what_is_in_it(filled: Path) -> None:
     assert "sessions: 2, 1 connected, 1 of links to upstream brokers, 1 with a will" in canopy("info", filled)
 
 
-async def test_the_stores_of_other_workers_are_named(filled: Path) -> None:
-    """Each in a line; also one that cannot be read."""
-    assert json.loads(await asyncio.to_thread(canopy, "info", filled, "--json"))["workers"] == []
-    await (await fill(filled / "w1")).close()
-    (filled / "w2").mkdir()
-    (filled / "w2" / "canopy.db").write_bytes(b"no store")
-    text = await asyncio.to_thread(canopy, "info", filled)
-    first, second = [line for line in text.splitlines() if "of another worker" in line]
-    assert first == f"  of another worker: {filled / 'w1'}: 2 sessions, 7 deliveries, no broker uses it"
-    assert str(filled / "w2") in second
-
-
 async def test_beside_a_broker(tmp_path: Path) -> None:
     """What only reads goes on, and sees what is committed; what writes is refused."""
     store = await fill(tmp_path / "s")
