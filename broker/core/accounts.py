@@ -3,16 +3,6 @@
 Owns `Account`, one for each principal: a user, or the address of clients that no authenticator knows by a user name;
 and `Room`, one for each bound on a sum over all clients. The bounds of one client identifier stand beside these
 (`session.client_account`): an identifier costs a client nothing, a user name or an address does.
-
-Fair means:
-- While there is room an account is not limited. It may hold `MAX_TIMES_FREE` times what is free, so that one account
-  alone reaches 16/17 of a bound (94 %), and a newcomer always finds something.
-- The fair share of a bound is the bound divided by the number of accounts that hold something, the asking one included.
-- An account that stays within its share gets room from the largest account above the share (`givers`). An account of an
-  address gets none from an account of a user: addresses cost an attacker less than users do.
-- The broker's own sessions and messages, and those of links, are on the `internal` account. It is bounded by the whole
-  alone, and gives nothing.
-
 Promises: an account is there while it holds something; a change costs O(log n), and O(1) as a rule.
 """
 
@@ -85,7 +75,16 @@ class Account:
 
 
 class Room:
-    """What the accounts hold of one bound, the largest account first."""
+    """What the accounts hold of one bound, the largest account first. What is fair:
+
+    - While there is room an account is not limited. It may hold `MAX_TIMES_FREE` times what is free, so that one
+      account alone reaches 16/17 of a bound (94 %), and a newcomer finds something.
+    - The fair share is the bound divided by the number of accounts that hold something, the asking one included.
+    - An account that stays within its share gets room from the largest account above the share (`givers`). An account
+      of an address gets none from one of a user: addresses cost an attacker less than users do.
+    - The broker's own sessions and messages, and those of links, are on the `internal` account. It is bounded by the
+      whole alone, and gives nothing.
+    """
 
     def __init__(self, number: int, accounts: dict[str, Account]) -> None:
         """`accounts`: all of them by name, in which one stands while it holds something."""

@@ -14,7 +14,7 @@ import heapq
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from broker.core.accounts import GAVE_WAY, REFUSED
+from broker.core.accounts import REFUSED
 from broker.core.counters import DROP_CAUSES
 from broker.core.histogram import Histogram
 from broker.core.queues.drop_ledger import Ledger
@@ -39,9 +39,6 @@ LINES: Final = 500
 
 MOST_LOSERS: Final = 10_000
 """Clients with losses to report, above which those that are gone are summed up at once."""
-
-WHAT: Final = {REFUSED: "an account was refused room", GAVE_WAY: "an account gave way to others"}
-"""What the log says of accounts (`core.accounts`)."""
 
 FIELDS: Final = tuple(cause.replace("-", "_") for cause in DROP_CAUSES)
 """The names of the causes as fields of a log line."""
@@ -171,14 +168,25 @@ class Monitor:
         if self._interval <= 0.0:
             return
         for (name, setting, what), count in untold.items():
-            self._log.warning(
-                WHAT[what],
-                account=name,
-                setting=setting,
-                total=count,
-                held=accounts.named(name).bytes,
-                interval=seconds,
-            )
+            held = accounts.named(name).bytes
+            if what == REFUSED:
+                self._log.warning(
+                    "an account was refused room",
+                    account=name,
+                    setting=setting,
+                    total=count,
+                    held=held,
+                    interval=seconds,
+                )
+            else:
+                self._log.warning(
+                    "an account gave way to others",
+                    account=name,
+                    setting=setting,
+                    total=count,
+                    held=held,
+                    interval=seconds,
+                )
         if more:
             self._log.warning("more accounts were refused room, or gave way", total=more, interval=seconds)
 
