@@ -120,6 +120,18 @@ class QueueTotals:
         """Whether one more may be in flight: no more than half of the bounds, so that the rest can be shed."""
         return self.inflight < self.max_messages // 2 and self.inflight_bytes + size <= self.max_bytes // 2
 
+    def holds(self, account: Account) -> None:
+        """Something waits in another session of an account."""
+        account.queues += 1
+        if account.queues == 1 and not account.internal:
+            self.queue_holders += 1
+
+    def holds_no_more(self, account: Account) -> None:
+        """Nothing waits any more in a session of an account."""
+        account.queues -= 1
+        if account.queues == 0 and not account.internal:
+            self.queue_holders -= 1
+
     def relieve(self, messages: i64, size: i64) -> bool:
         """Have others shed until there is room for so much more. False when it cannot be had."""
         reliever = self.reliever

@@ -97,26 +97,12 @@ class SessionQueue(PagedQueue):
     def belong_to(self, account: Account) -> None:
         """Have another account answer for what waits here, now and later."""
         if self.messages > 0:
-            self._ends()
+            self.load.holds_no_more(self.owner)
         self.owner.queued -= self.bytes_in_memory
         self.owner = account
         account.queued += self.bytes_in_memory
         if self.messages > 0:
-            self._begins()
-
-    def _begins(self) -> None:
-        """Something waits here that was empty."""
-        owner = self.owner
-        owner.queues += 1
-        if owner.queues == 1 and not owner.internal:
-            self.load.queue_holders += 1
-
-    def _ends(self) -> None:
-        """Nothing waits here any more."""
-        owner = self.owner
-        owner.queues -= 1
-        if owner.queues == 0 and not owner.internal:
-            self.load.queue_holders -= 1
+            self.load.holds(self.owner)
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
@@ -154,7 +140,7 @@ class SessionQueue(PagedQueue):
         if self.messages == 0:
             # Until now it has kept up.
             self._taken_at = self.load.now
-            self._begins()
+            self.load.holds(self.owner)
         self.messages += 1
         self.bytes += size
         self.owner.queued += size
@@ -255,9 +241,9 @@ class SessionQueue(PagedQueue):
         self.messages += messages
         self.bytes += size
         if before == 0 and messages > 0:
-            self._begins()
+            self.load.holds(self.owner)
         elif before > 0 and self.messages == 0:
-            self._ends()
+            self.load.holds_no_more(self.owner)
 
     def put_back(self, deliveries: list[Delivery]) -> None:
         pending = self.pending
@@ -326,7 +312,7 @@ class SessionQueue(PagedQueue):
         if delivery.qos == 0:
             self.qos0 -= 1
         if self.messages == 0:
-            self._ends()
+            self.load.holds_no_more(self.owner)
             self.pending = None
             self._gaps = 0
             if self.review is not None:
@@ -346,16 +332,6 @@ class SessionQueue(PagedQueue):
     def waiting(self) -> list[Delivery]:
         """What waits in memory, in its order: a copy."""
         return [] if self.pending is None else [each for each in self.pending if each.state != DROPPED]
-
-    def take_all(self) -> list[Delivery]:
-        """Take out all that waits in memory, in its order. The journal is told that it waits no more."""
-        taken = self.waiting()
-        for delivery in taken:
-            self._unqueue(delivery)
-            self._forget(delivery)
-        self._ahead = self._gaps = 0
-        self.pending = None if self.disk is None else deque()
-        return taken
 
     def take_shared(self, groups: set[SharedGroup]) -> list[Delivery]:
         """Take out all that was chosen for this member of some shared subscriptions."""
@@ -431,7 +407,7 @@ class SessionQueue(PagedQueue):
         load.bytes -= self.bytes_in_memory
         self.owner.queued -= self.bytes_in_memory
         if self.messages > 0:
-            self._ends()
+            self.load.holds_no_more(self.owner)
         if self.disk is not None:
             self.disk.end()
             self.disk = None

@@ -30,6 +30,7 @@ KINDS: Final = {
     "drop-rate": "messages are dropped",
     "authentication-failures": "clients send wrong credentials",
     "store-failing": "the store cannot be written",
+    "store-damaged": "a part of the store was damaged, and is lost",
     "recorder-failing": "nothing is recorded",
 }
 """The names of alarms, and what each says."""
@@ -190,6 +191,7 @@ class Observer:
             bounds = self._bounds(1.0, at_once=True)
             detail = watch.state if watch.failing else ""
             yield Observation("store-failing", "", float(watch.failing), "", bounds, detail)
+            yield Observation("store-damaged", "", float(bool(watch.damage)), "", bounds, watch.damage)
 
     def _recorder(self) -> Iterator[Observation]:
         recorder = self._sources.recorder
