@@ -120,13 +120,13 @@ class QueueTotals:
         """Whether one more may be in flight: no more than half of the bounds, so that the rest can be shed."""
         return self.inflight < self.max_messages // 2 and self.inflight_bytes + size <= self.max_bytes // 2
 
-    def holds(self, account: Account) -> None:
+    def queue_begins(self, account: Account) -> None:
         """Something waits in another session of an account."""
         account.queues += 1
         if account.queues == 1 and not account.internal:
             self.queue_holders += 1
 
-    def holds_no_more(self, account: Account) -> None:
+    def queue_ends(self, account: Account) -> None:
         """Nothing waits any more in a session of an account."""
         account.queues -= 1
         if account.queues == 0 and not account.internal:

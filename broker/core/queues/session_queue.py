@@ -97,12 +97,12 @@ class SessionQueue(PagedQueue):
     def belong_to(self, account: Account) -> None:
         """Have another account answer for what waits here, now and later."""
         if self.messages > 0:
-            self.load.holds_no_more(self.owner)
+            self.load.queue_ends(self.owner)
         self.owner.queued -= self.bytes_in_memory
         self.owner = account
         account.queued += self.bytes_in_memory
         if self.messages > 0:
-            self.load.holds(self.owner)
+            self.load.queue_begins(self.owner)
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ class SessionQueue(PagedQueue):
         if self.messages == 0:
             # Until now it has kept up.
             self._taken_at = self.load.now
-            self.load.holds(self.owner)
+            self.load.queue_begins(self.owner)
         self.messages += 1
         self.bytes += size
         self.owner.queued += size
@@ -241,9 +241,9 @@ class SessionQueue(PagedQueue):
         self.messages += messages
         self.bytes += size
         if before == 0 and messages > 0:
-            self.load.holds(self.owner)
+            self.load.queue_begins(self.owner)
         elif before > 0 and self.messages == 0:
-            self.load.holds_no_more(self.owner)
+            self.load.queue_ends(self.owner)
 
     def put_back(self, deliveries: list[Delivery]) -> None:
         pending = self.pending
@@ -312,7 +312,7 @@ class SessionQueue(PagedQueue):
         if delivery.qos == 0:
             self.qos0 -= 1
         if self.messages == 0:
-            self.load.holds_no_more(self.owner)
+            self.load.queue_ends(self.owner)
             self.pending = None
             self._gaps = 0
             if self.review is not None:
@@ -407,7 +407,7 @@ class SessionQueue(PagedQueue):
         load.bytes -= self.bytes_in_memory
         self.owner.queued -= self.bytes_in_memory
         if self.messages > 0:
-            self.load.holds_no_more(self.owner)
+            self.load.queue_ends(self.owner)
         if self.disk is not None:
             self.disk.end()
             self.disk = None
