@@ -13,9 +13,9 @@ from benchmarks.attack.runner import Result
 class Bars:
     """The bars beside an attack's own bounds on growth and on the wait of a PING.
 
-    `logged`: bytes that the broker may log. `ratio`: of the pairs' 99th percentile to that without an attack. It passes whatever the ratio up to `floor`
-    seconds, since one call of 10 ms is allowed, and where the broker has done no more for others meanwhile: then it
-    was the machine that had no time.
+    `logged`: bytes that the broker may log. `ratio`: of the pairs' 99th percentile to that without an attack. It
+    passes whatever the ratio up to `floor` seconds, since one call of 10 ms is allowed, and where the broker has
+    done no more for others meanwhile: then it was the machine that had no time.
     """
 
     ratio: float = 3.0
