@@ -142,6 +142,9 @@ class Fanout(Worker):
             reach.look(entries[0], None, before)
         if len(entries) > 1 or reach.lowered:
             reach.look(None, self._plan(route), before)
+        else:
+            # Of a time when some were sent less than they were granted.
+            route.plan = None
         version = route.version()
         reach.made_for(stamp, version)
         route.reach = reach
