@@ -137,6 +137,8 @@ class Fanout(Worker):
 
     def _reach(self, route: Route, permissions: Permissions, stamp: int, before: Reach | None) -> Reach:
         entries = route.entries
+        # Before anybody is asked: what changes meanwhile is not in the answers.
+        version = route.version()
         reach = Reach(route.topic, permissions)
         if len(entries) == 1:
             reach.look(entries[0], None, before)
@@ -145,7 +147,6 @@ class Fanout(Worker):
         else:
             # Of a time when some were sent less than they were granted.
             route.plan = None
-        version = route.version()
         reach.made_for(stamp, version)
         route.reach = reach
         route.open_stamp = stamp if reach.everybody else NEVER_MADE
