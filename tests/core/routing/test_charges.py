@@ -17,7 +17,8 @@ from broker.core.routing.receivers.bursts import RUN_MESSAGES, SLOW_DELIVERIES
 from broker.core.routing.receivers.fanout import SLOW
 from broker.core.routing.retained.store import LEVEL_WORK, RETAIN_WORK
 from broker.core.routing.subscription_table import DROP_NODES, DROPS, DROPS_AT_ONCE, NODE_WORK, OUTDATED_WORK
-from broker.core.topics.match_cache import NAME_BYTES, SHORT_NAME, MatchCache
+from broker.core.topics.match_cache import MatchCache
+from broker.core.topics.route import NAME_BYTES, SHORT_NAME
 from broker.core.topics.trie import create
 from tests.core.harness import Client, Network, limits
 

@@ -18,8 +18,8 @@ from broker.core.topics.match_cache import (
     NODE_WEIGHT,
     WALK_MOST,
     MatchCache,
-    Route,
 )
+from broker.core.topics.route import Route
 from broker.core.topics.subscription import Subscriber, Subscription
 from broker.core.topics.trie import NodeTrie
 from tests.core import naive

@@ -20,7 +20,8 @@ from broker.core.routing.receivers.plans import FanoutPlan, Recipient
 from broker.core.routing.receivers.reach import Reach
 from broker.core.routing.remote.nodes import keeps_out
 from broker.core.session.session import Session
-from broker.core.topics.match_cache import MatchCache, Route
+from broker.core.topics.match_cache import MatchCache
+from broker.core.topics.route import Route
 from broker.core.topics.subscription import FilterEntry, SharedGroup, Subscription
 
 BROADCAST: Final = 4_096

@@ -39,7 +39,7 @@ from broker.core.routing.remote.nodes import keeps_out
 from broker.core.routing.subscription_table import SubscriptionTable
 from broker.core.session.session import Session
 from broker.core.tap import Tap
-from broker.core.topics.match_cache import Route
+from broker.core.topics.route import Route
 from broker.core.topics.subscription import FilterEntry, SharedGroup, Subscription, identifiers
 
 FULL: Final = frozenset({FULL_MESSAGES, FULL_BYTES, GLOBAL, NO_QUOTA})
@@ -75,10 +75,8 @@ class Fanout(Worker):
         self._cache = table.cache
         # Deliveries, and what else is charged to whoever caused it; only grows.
         self.work: i64 = 0
-        # Who records what happens, if anybody does. See `Router.record`.
-        self.tap: Tap | None = None
-        # What access control says, if there is one. See `Router.access_control`.
-        self.permissions: Permissions | None = None
+        self.tap: Tap | None = None  # who records what happens, if anybody does; see `Router.record`
+        self.permissions: Permissions | None = None  # what access control says, if there is one
         # The same where it wants to know whom a message went to, and only while one that is recorded is routed.
         self._telling: Tap | None = None
         # Messages that are on their way to very many; whether there are any; who keeps what is accepted, if anybody.
@@ -87,10 +85,8 @@ class Fanout(Worker):
         self.broadcasting = False
         self.journal: Journal | None = None
         self.at_once: i64 = BROADCAST
-        # Whether a share group's members at other nodes of a mesh come after those that are clients here.
-        self.local_first = False
-        # The sessions of the other nodes of a mesh.
-        self.nodes: list[Session] = []
+        self.local_first = False  # a share group's members at other nodes of a mesh come after clients here
+        self.nodes: list[Session] = []  # the sessions of the other nodes of a mesh
 
     def charge(self, work: i64) -> None:
         """So much was done for whoever publishes now."""
