@@ -114,6 +114,7 @@ CREATE TABLE retained (
     properties bytea,
     publisher text,
     expires_at double precision,
+    account text,                      -- the account that holds it; NULL: the broker's own
     checksum bigint NOT NULL
 );
 CREATE TABLE broadcast (

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from broker.core.queues.delivery import SubscriptionQueue
 from broker.core.queues.policies.queue_policy import LATEST
-from broker.core.topics.subscription import CHANGES_KEPT, FilterEntry, SharedGroup, Subscriber, Subscription
+from broker.core.topics.subscription import CHANGES_KEPT, FREE_SLOTS, FilterEntry, SharedGroup, Subscriber, Subscription
 
 
 def subscription(topic_filter: str = "a/+", qos: int = 0) -> Subscription:
@@ -17,6 +17,10 @@ def subscription(topic_filter: str = "a/+", qos: int = 0) -> Subscription:
 
 def group_of(one: Subscription) -> SharedGroup | None:
     return one.group
+
+
+def sole(entry: FilterEntry) -> Subscription | None:
+    return entry.sole
 
 
 def retired(entry: FilterEntry) -> bool:
@@ -46,10 +50,14 @@ def test_comes_and_goes(count: int) -> None:
     assert entry.subscriptions == crowd
     assert entry.subscriber_count == count
     assert entry.sole is (crowd[0] if count == 1 else None)
-    for one in crowd:
+    for left in range(count, 0, -1):
+        assert (entry.sole is not None) == (left == 1)
+        one = crowd.pop(left // 2)
         assert entry.discard(one)
         assert one.entry is None
         assert not entry.discard(one)
+        assert set(entry.subscriptions) == set(crowd)
+        assert [each.slot for each in entry.subscriptions] == list(range(left - 1))
     assert entry.empty
     assert entry.subscriptions == []
     assert entry.subscriber_count == 0
@@ -149,6 +157,70 @@ def test_changes_that_are_remembered_are_bounded() -> None:
     assert changed.since(entry.version - 1, entry.version) is None
 
 
+def test_changes_are_written_down_for_those_who_watch_only() -> None:
+    entry = FilterEntry("a")
+    many = [subscription() for _ in range(3)]
+    for one in many:
+        entry.add(one)
+    first, second = entry.watch(), entry.watch()
+    assert first is not None
+    assert first is second
+    entry.unwatch(first)
+    entry.touch(many[0])
+    assert first.since(entry.version - 1, entry.version) == [many[0].session]
+    entry.unwatch(first)
+    entry.touch(many[0])
+    assert first.since(entry.version - 2, entry.version) is None
+    again = entry.watch()
+    assert again is not first
+    # One that ends with the company of the last subscriber is not read as the next one.
+    entry.discard(many[0])
+    entry.discard(many[1])
+    assert entry.sole is many[2]
+    entry.add(many[0])
+    assert again is not None
+    assert again.since(entry.version - 1, entry.version) is None
+    entry.unwatch(again)
+    assert entry.watch() is not again
+
+
+@pytest.mark.parametrize("visitors", [("",), ("g",), ("", "g"), ("g", ""), ("", "", "g", "h", "g")])
+def test_company_that_leaves_leaves_nothing(visitors: tuple[str, ...]) -> None:
+    """Whoever came beside the only subscriber: what is there afterwards is what was there before, and `sole` too."""
+    entry = FilterEntry("a")
+    staying = subscription()
+    entry.add(staying)
+    for order in (1, -1):
+        crowd = [(subscription(), name) for name in visitors]
+        for one, name in crowd:
+            entry.add(one, name)
+        assert sole(entry) is None
+        entry.took_one_by_one(2)
+        for one, _ in crowd[::order]:
+            assert sole(entry) is None
+            entry.discard(one)
+        assert sole(entry) is staying
+        assert entry.slow == 0
+    other = subscription()
+    entry.add(other)
+    entry.discard(staying)
+    assert sole(entry) is other
+    entry.discard(other)
+    assert entry.empty
+
+
+def test_those_who_are_slow_are_no_more_than_there_are() -> None:
+    entry = FilterEntry("a")
+    many = [subscription() for _ in range(10)]
+    for one in many:
+        entry.add(one)
+    entry.took_one_by_one(9)
+    assert entry.slow == 9
+    for one in many[:8]:
+        entry.discard(one)
+    assert entry.slow == 2
+
+
 def test_share_groups() -> None:
     """Members of one share name at one filter are a group, apart from ordinary subscribers (section 4.8.2)."""
     entry = FilterEntry("a")
@@ -216,8 +288,8 @@ def test_turns_are_for_those_who_are_connected() -> None:
         member.session.connected = True
         group.place(member)
         group.place(member)  # says nothing new
-    assert group.connected == members[1:3]
-    assert {id(member) for member in group.away} == {id(member) for member in (members[0], *members[3:])}
+    assert group.connected.members == members[1:3]
+    assert {id(member) for member in group.away.members} == {id(member) for member in (members[0], *members[3:])}
     assert group.size == len(group.members) == entry.subscriber_count == 5
     assert [group.next_member() for _ in range(4)] == members[1:3] * 2
     members[1].session.connected = False
@@ -243,12 +315,12 @@ def test_a_member_may_have_several_turns_in_a_row() -> None:
     assert group.next_member() is one
     several.weight = 0
     group.place(several)
-    assert (group.connected, group.away) == ([one], [several])
+    assert (group.connected.members, group.away.members) == ([one], [several])
     one.session.connected = False
     assert {id(group.next_member()) for _ in range(2)} == {id(one), id(several)}
     several.weight = 1
     group.place(several)
-    assert group.connected == [several]
+    assert group.connected.members == [several]
 
 
 def test_a_connected_subscriber_joins_among_the_connected() -> None:
@@ -259,7 +331,12 @@ def test_a_connected_subscriber_joins_among_the_connected() -> None:
     entry.add(there, "g")
     entry.add(here, "g")
     group = entry.groups["g"]
-    assert (group.connected, group.away, session.shared, there.session.shared) == ([here], [there], 1, 1)
+    assert (group.connected.members, group.away.members, session.shared, there.session.shared) == (
+        [here],
+        [there],
+        1,
+        1,
+    )
     entry.add(one := Subscription(session, "a"))
     assert session.shared == 1
     for leaving in (here, there, one):
@@ -283,7 +360,7 @@ def test_coming_and_going_touches_one_other_at_most(count: int) -> None:
             group.place(moving)
             moved = [one for one, slot in zip(crowd, before, strict=True) if one is not moving and one.slot != slot]
             assert len(moved) <= 1
-            assert moving in (group.connected if connected else group.away)
+            assert moving in (group.connected if connected else group.away).members
 
 
 @given(st.lists(st.tuples(st.sampled_from(["join", "leave", "come", "go"]), st.integers(0, 9)), max_size=60))
@@ -312,8 +389,10 @@ def test_members_in_any_order_of_changes(changes: list[tuple[str, int]]) -> None
         if inside:
             group = entry.groups["g"]
             for turns, expected in ((group.connected, inside & there), (group.away, inside - there)):
-                assert {id(one) for one in turns} == {id(pool[n]) for n in expected}
-                assert [one.slot for one in turns] == list(range(len(turns)))
+                assert {id(one) for one in turns.members} == {id(pool[n]) for n in expected}
+                assert turns.count == len(expected)
+                assert all(turns.slots[one.slot] is one for one in turns.members)
+                assert len(turns.slots) <= 2 * turns.count + FREE_SLOTS
 
 
 @pytest.mark.parametrize("group", ["", "g"])
@@ -352,7 +431,8 @@ def test_any_order_of_changes(changes: list[tuple[str, int, bool]]) -> None:
         for name in names | {""}:
             here = entry.subscriptions if name == "" else entry.groups[name].members
             assert {id(one) for one in here} == {id(pool[n]) for n, at in model.items() if at == name}
-            assert [one.slot for one in here] == list(range(len(here)))
+            if name == "":
+                assert [one.slot for one in here] == list(range(len(here)))
         assert entry.empty is (not model)
         assert entry.subscriber_count == len(model)
 
