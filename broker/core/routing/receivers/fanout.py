@@ -30,6 +30,7 @@ from broker.core.routing.in_turns.broadcasts import (
     Interrupted,
     listeners,
 )
+from broker.core.routing.receivers.barred import BarredList
 from broker.core.routing.receivers.bursts import Run
 from broker.core.routing.receivers.plans import FanoutPlan
 from broker.core.routing.receivers.reach import Reach, share_qos
@@ -89,6 +90,7 @@ class Fanout(Worker):
         self.at_once: i64 = BROADCAST
         # Whether a share group's members at other nodes of a mesh come after those that are clients here.
         self.local_first = False
+        self.barred = BarredList()  # deliveries that access control has not allowed
         # The sessions of the other nodes of a mesh.
         self.nodes: list[Session] = []
 
@@ -170,6 +172,8 @@ class Fanout(Worker):
         permissions = self.permissions
         if permissions is not None and permissions.filters:
             reach = self._limited(route, permissions)
+            if reach is not None and reach.barred:
+                self.barred.count(reach)
             if reach is not None and reach.lowered:
                 return self._forward_plan(self._plan(route), message, origin, reach)
         if len(entries) == 1:

@@ -10,12 +10,14 @@ from __future__ import annotations
 from typing import Final, cast
 
 from broker.core.accounts import MAX_USER_BYTES, RETAINED, RETAINED_SIZE, SETTINGS, Account, Accounts
+from broker.core.codec import reasons
 from broker.core.codec.topic_names import is_system
 from broker.core.counters import Counters
 from broker.core.hooks import MessageHook, RetainedListener
 from broker.core.limits import Limits
 from broker.core.persistence.journal import Journal
 from broker.core.queues.message import Message
+from broker.core.refusals import RETAIN
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.receivers.fanout import Fanout
 from broker.core.routing.retained.by_age import RetainedMessage
@@ -74,7 +76,8 @@ class RetainedStore:
         old = cast("Message | None", self.tree.get(topic))
         empty = len(message.payload()) == 0  # never kept itself [MQTT-3.3.1-7]
         account = self._account_of(message, origin)
-        if empty or not self._find_room(topic, message, old, account):
+        refused_by = "" if empty else self._find_room(topic, message, old, account)
+        if empty or refused_by:
             # The old one goes in any case: it is not what the topic says any more [MQTT3-3.3.1-7].
             if old is not None:
                 self._clear(topic, old)
@@ -85,6 +88,21 @@ class RetainedStore:
                     self.hook.retained(message)
                 return True
             self._counters.retained_refused += 1
+            session = self._sessions.get(message.publisher)
+            if session is not None:
+                # It goes to subscribers, and its publisher is told nothing.
+                counters = self._counters
+                counters.refusals.note(
+                    session.ledger,
+                    session.principal,
+                    RETAIN,
+                    topic,
+                    reasons.QUOTA_EXCEEDED,
+                    counters.load.now,
+                    refused_by,
+                    message.qos,
+                    True,
+                )
             return False
         message = self.put(topic, message, account)  # whatever its QoS
         self._written(topic, message)
@@ -108,21 +126,22 @@ class RetainedStore:
                 setting = SETTINGS[lacking]
         return setting
 
-    def _find_room(self, topic: str, message: Message, old: Message | None, account: Account) -> bool:
-        """See that there is room for a message in place of `old`: others that hold too much give way."""
+    def _find_room(self, topic: str, message: Message, old: Message | None, account: Account) -> str:
+        """See that there is room for a message in place of `old`: others that hold too much give way. The setting that
+        leaves none; empty: there is room."""
         if is_system(message.topic):
-            return True
+            return ""
         size = self._size(topic, message, old)
         accounts = self._accounts
         setting = self._refused_alone(message, old, account, size)
         if setting:
             if setting == MAX_USER_BYTES:
                 accounts.refuse(account, accounts.rooms[RETAINED_SIZE], setting)
-            return False
+            return setting
         for _ in range(MAX_GIVEN):
             lacking = self._lacking(old, account, size)
             if lacking < 0:
-                return True
+                return ""
             giving = self._giver(lacking, account, self._needed(old, account, size))
             if giving is None or giving is old or giving.account is None:
                 break
@@ -132,9 +151,10 @@ class RetainedStore:
             # Levels may have gone with it that this topic shares.
             size = self._size(topic, message, old)
         lacking = self._lacking(old, account, size)
-        if lacking >= 0:
-            accounts.refuse(account, accounts.rooms[lacking], SETTINGS[lacking])
-        return lacking < 0
+        if lacking < 0:
+            return ""
+        accounts.refuse(account, accounts.rooms[lacking], SETTINGS[lacking])
+        return SETTINGS[lacking]
 
     def _size(self, topic: str, message: Message, old: Message | None) -> int:
         """What is counted for a message and for the levels that its topic needs."""
