@@ -129,6 +129,8 @@ OTHERS: Final = frozenset(
         "tracing.max_files",
         "tracing.mask_user_properties",
         "log.level",
+        "log.client_bytes",
+        "log.client_bytes_per_address",
         "log.client_warnings",
         "log.client_warnings_per_address",
     }

@@ -161,6 +161,13 @@ class Monitor:
             self.turned_away += admission.turned_away
             admission.turned_away = 0
 
+    def _remember(self, ledger: Ledger, lost: list[int], now: float) -> None:
+        """Have a client be among those who lost messages last, for what it did not cause itself."""
+        counts = {DROP_CAUSES[cause]: count for cause, count in enumerate(lost) if count}
+        session = self._router.sessions.get(ledger.client_id)
+        principal = session.principal if session is not None and session.ledger is ledger else ledger.principal
+        self.losers.add(ledger.client_id, principal, counts, now)
+
     def _tell_room(self, seconds: float) -> None:
         """Tell who was refused room for all clients, and whose sessions or retained messages went for others."""
         accounts = self._router.accounts
@@ -193,13 +200,6 @@ class Monitor:
                 )
         if more:
             self._log.warning("more accounts were refused room, or gave way", total=more, interval=seconds)
-
-    def _remember(self, ledger: Ledger, lost: list[int], now: float) -> None:
-        """Have a client be among those who lost messages last, for what it did not cause itself."""
-        counts = {DROP_CAUSES[cause]: count for cause, count in enumerate(lost) if count}
-        session = self._router.sessions.get(ledger.client_id)
-        principal = session.principal if session is not None and session.ledger is ledger else ledger.principal
-        self.losers.add(ledger.client_id, principal, counts, now)
 
     def _fold(self, seconds: float, now: float) -> None:
         """Tell in one line of all clients that have no session any more, where there are too many for a line each."""

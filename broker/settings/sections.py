@@ -442,6 +442,11 @@ class Log(Section):
     """The least severe level that is logged."""
     format: Literal["auto", "console", "json"] = "auto"
     """`auto`: for people on a terminal, JSON elsewhere."""
+    client_bytes: CountOrUnlimited = 1_000_000
+    """Bytes of other lines about clients (connected, disconnected, taken over) that are written at once; a fifteenth of
+    them more each second. The rest is summed up in one line. 0: no limit."""
+    client_bytes_per_address: CountOrUnlimited = 680_000
+    """The same for one IP address, or one /64 of IPv6. 0: no limit of its own."""
     client_warnings: CountOrUnlimited = 100
     """Warnings about clients (refused, protocol broken, evicted) in 10 seconds; the rest is summed up in one line. 0:
     no limit."""

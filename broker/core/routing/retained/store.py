@@ -127,8 +127,10 @@ class RetainedStore:
         return setting
 
     def _find_room(self, topic: str, message: Message, old: Message | None, account: Account) -> str:
-        """See that there is room for a message in place of `old`: others that hold too much give way. The setting that
-        leaves none; empty: there is room."""
+        """See that there is room for a message in place of `old`: others that hold too much give way.
+
+        Returns the setting that leaves no room; empty: there is room.
+        """
         if is_system(message.topic):
             return ""
         size = self._size(topic, message, old)
