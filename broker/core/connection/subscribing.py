@@ -305,7 +305,6 @@ class FilterWork:
             group, topic_filter = parse_shared(name)
         code = self._judge(request, group, topic_filter)
         if code == 0 and not self._roomy and not self._has_room(name, group, topic_filter):
-            self._why = NO_ROOM
             code = reasons.QUOTA_EXCEEDED
         if code == 0:
             if session.bridge:
