@@ -9,7 +9,7 @@ from broker.core.routing.router import Router
 from broker.draining import Draining
 from broker.net.connections.client import Client
 from broker.net.log import Faults
-from broker.net.monitor import Monitor
+from broker.net.monitor import LagMonitor, Monitor
 from broker.net.refusal_log import RefusalLog
 from broker.observe.alarms.alarms import Alarms
 from broker.observe.explain.watches import Watches
@@ -43,6 +43,7 @@ class Host(Protocol):
     securing: Securing | None
     monitor: Monitor
     refusal_log: RefusalLog
+    lag_monitor: LagMonitor
     store: Store | None
     store_watch: StoreWatch | None
     links: Links | None
