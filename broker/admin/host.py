@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from broker.core.routing.router import Router
 from broker.draining import Draining
 from broker.net.connections.client import Client
+from broker.net.connections.connection_log import ConnectionLog
 from broker.net.log import Faults
 from broker.net.monitor import LagMonitor, Monitor
 from broker.net.refusal_log import RefusalLog
@@ -28,6 +29,7 @@ class Host(Protocol):
     """One running broker. A member that a route needs is added here."""
 
     log: Any
+    connection_log: ConnectionLog
     faults: Faults
     router: Router
     settings: Settings

@@ -15,6 +15,7 @@ from typing import Final
 
 from broker.core.histogram import Histogram
 from broker.core.persistence.journal import Journal, Saved
+from broker.store.damage import Damages
 
 IN_USE: Final = "the store is in use by another broker of this process"
 """What opening says of a store that is open."""
@@ -37,6 +38,14 @@ class StoreListener(ABC):
 
     def replaced(self) -> None:  # noqa: B027 (not everybody ends then)
         """Another broker has the tables: nothing can be kept here any more."""
+
+    def damaged(self, damages: Damages) -> None:
+        """Rows could not be used when they were read: what they held is lost."""
+        del damages
+
+    def set_aside(self, where: str, lost: dict[str, int], kept: dict[str, int]) -> None:
+        """A damaged file is now at `where`, and a new one has what was whole in it: rows by table."""
+        del where, lost, kept
 
     def noticed(self, line: str) -> None:
         """Something about the store that an operator should know, and that it has seen to."""

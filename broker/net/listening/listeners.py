@@ -298,7 +298,7 @@ def _secured(connection: Connection, asked: bool, transport: TlsTransport) -> No
     """The handshake is through. `asked`: for a certificate, which the client may have shown."""
     origin = connection.protocol.origin
     origin.secure = True
-    if asked:
+    if asked and transport.tls is not None:
         origin.certificate = tls.peer_certificate(transport.tls)
 
 

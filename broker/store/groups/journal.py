@@ -73,7 +73,7 @@ class GroupJournal(Journal):
         self._rows: dict[int, Row] = {}
         self._ended_rows: i64 = 0
         self._changed: dict[int, Change] = {}
-        self._released: dict[int, None] = {}
+        self._released: dict[int, int] = {}
         self._finished: list[int] = []
         self._unpaged: list[tuple[int, int, int]] = []
         self._read_back: dict[int, int] = {}
@@ -295,7 +295,7 @@ class GroupJournal(Journal):
         else:
             self._count(0)
 
-    def released(self, client_id: str, delivery: Delivery) -> None:  # noqa: ARG002 (the interface)
+    def released(self, client_id: str, delivery: Delivery) -> None:
         record = delivery.record
         row = self._rows.get(record)
         if row is not None:
@@ -304,7 +304,7 @@ class GroupJournal(Journal):
                 self._size -= row.message.size()
             row.message = None
         else:
-            self._released[record] = None
+            self._released[record] = self.kept[client_id].id
         self._note(0)
 
     def finished(self, client_id: str, delivery: Delivery) -> None:  # noqa: ARG002 (the interface)
@@ -437,7 +437,7 @@ class GroupJournal(Journal):
         self._message = of_deliveries(batch, rows, self._message, offset)
         for number, change in self._changed.items():
             batch.changed.append((number, SENT, change.packet_id, change.attempts))
-        batch.released = list(self._released)
+        batch.released = list(self._released.items())
         self._retained.take(batch, offset)
         self.broadcasts.take(batch, offset)
         self._clear()

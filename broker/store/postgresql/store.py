@@ -19,14 +19,15 @@ from broker.core.histogram import Histogram
 from broker.core.persistence.journal import DeliveryRecord, Fetch, Saved
 from broker.core.persistence.pages import Pages
 from broker.store.base import IN_USE, Store, StoreError, Times
+from broker.store.damage import Damages
 from broker.store.groups.committing import GROUP_BYTES, STALL_TIMEOUT, WINDOW, Groups
 from broker.store.groups.group import Batch
 from broker.store.groups.medium import Medium
 from broker.store.groups.principals import Principals, RuleTexts
-from broker.store.groups.records import Damaged, Loaded
+from broker.store.groups.records import Loaded
 from broker.store.postgresql.database import BEATS, FAILURES, SYNCHRONOUS, Behind, Database, Replaced
 from broker.store.postgresql.opening import begin
-from broker.store.postgresql.reading import read, read_alone
+from broker.store.postgresql.reading import discard, read, read_alone
 from broker.store.postgresql.sweeping import Sweep
 from broker.store.postgresql.writing import write
 
@@ -141,15 +142,19 @@ class PostgresStore(Store):
         await self.flush()
         now = self._times.now()
         try:
-            loaded: Loaded = await self._ask(lambda: read(self._database, now, self._principals, self._pages.page))
-        except Damaged as error:
-            raise StoreError(f"{self._database.place} is damaged: restore it from a backup ({error})") from error
+            loaded: Loaded = await self._ask(lambda: self._load(now))
         except asyncio.CancelledError:
             # Nobody wants to know any more, and `close` waits for the task.
             self._database.drop()
             raise
         loaded.tell(self._groups.journal)
+        self._groups.damaged(loaded.damages)
         return loaded.saved
+
+    async def _load(self, now: float) -> Loaded:
+        loaded = await read(self._database, now, self._principals, self._pages.page)
+        await discard(self._database, loaded)
+        return loaded
 
     async def flush(self) -> None:
         """Return when what was told is in the database."""
@@ -286,20 +291,17 @@ class PostgresStore(Store):
         fetches = self._groups.fetches
 
         async def job() -> None:
-            records: list[DeliveryRecord] = []
+            found: tuple[list[DeliveryRecord], Damages] = ([], Damages())
             try:
                 if not fetch.over:
                     async with asyncio.timeout(self._database.timeout):
                         now = self._times.now()
-                        records = await read_alone(self._database, session, fetch.first, fetch.last, now)
-            except Damaged as error:
-                why = f"{self._database.place} is damaged: restore it from a backup ({error})"
-                self._tell(partial(fetches.damaged, fetch, why))
+                        found = await read_alone(self._database, session, fetch.first, fetch.last, now)
             except Exception as error:
                 self._database.drop()
                 self._tell(partial(fetches.unread, fetch, self._database.told(error)))
             else:
-                self._tell(partial(fetches.found, fetch, records))
+                self._tell(partial(fetches.found, fetch, *found))
 
         self._put(job)
 

@@ -264,7 +264,7 @@ def test_a_store_with_something_in_it_is_not_filled(filled: Path, tmp_path: Path
         ("UPDATE message SET refs = 5", "message 1: 5 deliveries should point to it, and 2 do"),
         ("DELETE FROM message", "its message 1 is missing"),
         ("DELETE FROM session WHERE client_id = 'away'", "delivery: 6 rows of it belong to no session"),
-        ("INSERT INTO gone_session SELECT id FROM session", "session 'away' has ended, and is there"),
+        ("INSERT INTO gone_session SELECT id, 0 FROM session", "session 'away' has ended, and is there"),
         ("UPDATE delivery SET packet_id = 1 WHERE state > 0", "packet identifier 1 is in flight to 'away' more than"),
         ("UPDATE retained SET topic = 'a/+' WHERE rowid = 1", "retained 'a/+': topic cannot be: topic name holds"),
         ("UPDATE retained SET payload = 'text' WHERE rowid = 1", "retained 'r/1': payload holds no bytes"),
@@ -317,7 +317,8 @@ def test_a_compact_store_is_smaller(filled: Path) -> None:
     damage(
         filled,
         "INSERT INTO retained WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 500)"
-        " SELECT 'x/' || i, zeroblob(3000), 1, NULL, NULL, NULL FROM n; DELETE FROM retained WHERE topic LIKE 'x/%'",
+        " SELECT 'x/' || i, zeroblob(3000), 1, NULL, NULL, NULL, NULL, 0 FROM n;"
+        " DELETE FROM retained WHERE topic LIKE 'x/%'",
     )
     before = (filled / "canopy.db").stat().st_size
     told = canopy("compact", filled)

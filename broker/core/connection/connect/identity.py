@@ -79,9 +79,15 @@ def renew(session: Session, found: Principal | None, origin: Origin, router: Rou
 def become(session: Session, principal: Principal, router: Router) -> None:
     """A session is this client's from now on. What it may be sent is found out anew."""
     session.principal = principal
+    router.session_table.belong(session)
     session.queue.review = None
     if router.permissions is not None and session.subscriptions:
         router.permissions.somebody_else()
+        if session.connected and session.memberships is not None:
+            # Nothing else tells share groups: one that was away is put in another place when it comes.
+            for member in list(session.memberships):
+                if member.group is not None:
+                    member.group.renew(member)
 
 
 def check_owner(session: Session | None, user_name: str | None, limits: Limits, now: float) -> None:
