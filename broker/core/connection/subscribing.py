@@ -62,7 +62,7 @@ MOST_TOLD: Final = 256
 its SUBSCRIBE, and it tells none. Where all are alike they are told once, however many there are."""
 
 
-NO_ROOM: Final = "no room for the filter (limits.max_filter_bytes_per_client, limits.max_filter_bytes)"
+NO_ROOM: Final = "no room for the filter (limits.max_filter_bytes…, limits.max_user_bytes)"
 
 LOOK_WORK: Final = 2
 TERMS_WORK: Final = 64
