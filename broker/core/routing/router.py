@@ -254,7 +254,7 @@ class Router(PeerListener):
         self.work += self.table.drop(subscription) >> NODE_WORK
         sub_queue = queue_of(subscription)
         if sub_queue is not None and sub_queue.fresh:
-            session.fresh_sub_queues -= 1
+            self.queue_limits.count_fresh(session, -1)
         if session.journal is not None:
             session.journal.unsubscribed(session.client_id, name)
         if self.event_listener is not None:

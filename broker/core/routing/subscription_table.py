@@ -37,6 +37,10 @@ NODE_WORK: Final = 5
 """What becomes of the trie counts for one more by so many bits of its bytes (32 bytes): a filter of 128 levels that
 shares none of them makes 128 nodes, 80 microseconds."""
 
+OUTDATED_WORK: Final = 4
+"""What a cached topic that is to be compared with a new wide filter counts for: whoever publishes there next waits for
+it, and whoever subscribes has caused it."""
+
 DROPS: Final = 512
 """Subscriptions that are taken away in one call: half a millisecond, or one."""
 
@@ -130,9 +134,11 @@ class SubscriptionTable:
             work = DROP_WORK * self.work_off(DROPS_PAID)
         cache = self.cache
         before = cache.walked + cache.extended
+        outdated: i64 = cache.outdated
         held: i64 = self.trie.bytes
         entry = cache.insert(topic_filter)
         work += cache.walked + cache.extended - before + (self.trie.bytes - held >> NODE_WORK)
+        work += OUTDATED_WORK * (cache.outdated - outdated)
         cache.add(entry, subscription, group_name)
         session.subscriptions[subscription.topic_filter] = subscription
         self._account(subscription, group_name, entry, 1)
