@@ -44,10 +44,10 @@ class RefusalLog:
         router = self._router
         more = router.fanout.barred.tell(router.sessions, router.counters)
         refusals = router.counters.refusals
+        told = self._told
+        for client_id in [name for name, at in told.items() if now >= at + self._interval]:
+            del told[client_id]
         if refusals.listed:
-            told = self._told
-            for client_id in [name for name, at in told.items() if now >= at + self._interval]:
-                del told[client_id]
             waiting: list[Refused] = []
             left = WORK
             for refused in refusals.listed:
