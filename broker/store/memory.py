@@ -8,7 +8,6 @@ copied. It does not outlive the process.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from broker.core.codec.packets import Will
@@ -27,7 +26,8 @@ from broker.core.principal import Principal
 from broker.core.queues.delivery import RELEASED, SENT, Delivery, queue_of
 from broker.core.queues.message import Message
 from broker.core.topics.subscription import Subscription
-from broker.store.base import IN_USE, Store, StoreError, Times
+from broker.store.base import IN_USE, Store, StoreError
+from broker.store.times import Clocks, Times
 
 
 class _Message:
@@ -231,9 +231,9 @@ class _MemoryJournal(Journal):
 class MemoryStore(Store):
     """Keeps everything in dictionaries of this process."""
 
-    def __init__(self, lasting: Callable[[], float] = time.monotonic) -> None:
-        """`lasting`: the clock that goes on between two brokers, in seconds."""
-        self._times = Times(lasting)
+    def __init__(self, clocks: Clocks | None = None) -> None:
+        """`clocks`: those that go on between two brokers; None: the machine's."""
+        self._times = Times(clocks)
         self._journal = _MemoryJournal(self._times)
         self._open = False
         super().__init__(self._journal)

@@ -13,8 +13,9 @@ from typing import Any
 from broker.core.persistence.commits import Commits
 from broker.core.persistence.journal import Journal
 from broker.store import MemoryStore
-from broker.store.base import Times
 from broker.store.memory import _Broadcast, _MemoryJournal, _Message, _Session
+from broker.store.times import Times
+from tests.store.places import rebooted
 
 CALLS = tuple(
     name
@@ -71,7 +72,7 @@ class GroupStore(MemoryStore):
 
     def __init__(self, lasting: Callable[[], float], before: GroupStore | None = None) -> None:
         """`before`: the store of the broker that was killed."""
-        super().__init__(lasting)
+        super().__init__(rebooted(lasting))
         self.journal: GroupJournal = GroupJournal(self._times)
         self._journal = self.journal
         if before is not None:

@@ -16,6 +16,7 @@ from broker.core.principal import Principal
 from broker.core.queues.delivery import QUEUED, Delivery, queue_of
 from broker.core.queues.message import Message
 from broker.core.topics.subscription import Subscription
+from broker.store.times import Note
 
 SESSION_COLUMNS: Final = 13
 SUBSCRIPTION_COLUMNS: Final = 11
@@ -208,8 +209,8 @@ class Batch:
         self.size = 0
         # When its first note came, by the clock of the event loop (s).
         self.began = 0.0
-        # What the clocks were like (`Times.note`), where that is to be written.
-        self.clock: tuple[float, float] | None = None
+        # How the clocks stand, where that is to be written.
+        self.clock: Note | None = None
         self.gone: list[int] = []
         self.sessions: list[object] = []
         self.streamed: list[tuple[int, str]] = []

@@ -21,7 +21,6 @@ from broker.core.principal import Principal
 from broker.core.queues.delivery import DONE, RELEASED, SENT, Delivery
 from broker.core.queues.message import Message
 from broker.core.topics.subscription import Subscription
-from broker.store.base import Times
 from broker.store.groups.group import (
     ROW_BYTES,
     UNSET,
@@ -37,6 +36,7 @@ from broker.store.groups.group import (
 )
 from broker.store.groups.notes import AdoptionNotes, BroadcastNotes, RetainedNotes
 from broker.store.groups.shell import Shell
+from broker.store.times import Times
 
 ENDED_ROWS: Final = 1_024
 """Deliveries of ended sessions that stay in the open group; more of them go when they are half of all."""

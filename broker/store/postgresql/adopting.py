@@ -18,7 +18,7 @@ from broker.core.persistence.journal import SessionRecord
 from broker.core.persistence.pages import Page
 from broker.core.routing.remote.loop_detection import FROM_NODE
 from broker.store.adoptions import Abandoned, Adoptions, Estate, cost
-from broker.store.base import StoreError, Times
+from broker.store.base import StoreError
 from broker.store.groups.committing import Groups
 from broker.store.groups.group import Adopted
 from broker.store.groups.principals import Principals
@@ -28,6 +28,7 @@ from broker.store.postgresql.database import FAILURES, Database, Replaced
 from broker.store.postgresql.pieces import Pieces
 from broker.store.postgresql.schema import VERSION
 from broker.store.postgresql.sweeping import Sweep
+from broker.store.times import Times
 
 AT_ONCE: Final = 100
 """Schemas of the database that are looked at by one statement; what the broker writes has its turn between two."""

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from broker.store.base import StoreError
+from broker.store.times import Note
 
 BEATS: Final = 3
 """Times that the lease is renewed before it would be over."""
@@ -29,7 +30,7 @@ SYNCHRONOUS: Final = {"full": "on", "normal": "local", "off": "off"}
 
 TAKE: Final = (
     "UPDATE owner SET epoch = epoch + 1, node = $1, lease_until = clock_timestamp() + $2 * interval '1 second'"
-    " WHERE lease_until < clock_timestamp() OR ($3 AND node = $1) RETURNING epoch, groups, wall, ahead"
+    " WHERE lease_until < clock_timestamp() OR ($3 AND node = $1) RETURNING epoch, groups, time, wall, uptime, boot"
 )
 TAKEN: Final = (
     "SELECT node, lease_until,"
@@ -174,8 +175,8 @@ class Database:
 
     # -- whose the tables are ------------------------------------------------------------------------------------------
 
-    async def take(self, notice: Callable[[str], None]) -> tuple[int, float | None, float | None]:
-        """Have the tables be this broker's: the number of the last group, and what the last broker noted of its clocks.
+    async def take(self, notice: Callable[[str], None]) -> tuple[int, Note | None]:
+        """Have the tables be this broker's: the number of the last group, and how the clocks stood by the last note.
 
         The lease of one that was killed is waited for, and so is a node of the mesh that takes the sessions out.
 
@@ -194,7 +195,7 @@ class Database:
             if row is not None:
                 self.epoch = row[0]
                 self._renew()
-                return row[1], row[2], row[3]
+                return row[1], None if row[2] is None else Note(*row[2:])
             node, until, left, adopter = await connection.fetchrow(TAKEN, timeout=self.timeout)
             if adopter:
                 # Its sessions are on their way to another node: what is left is free when they are there.

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from math import isfinite
 from typing import Final, NamedTuple
 
 from broker.store.base import StoreError
 from broker.store.groups.records import LARGEST_NUMBER
 from broker.store.postgresql import schema
 from broker.store.postgresql.database import FAILURES, Database
+from broker.store.times import Note
 
 OTHERS: Final = (
     "SELECT relname::text FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname = $1 LIMIT 1"
@@ -28,11 +28,11 @@ NUMBERS: Final = (
 
 
 class Begun(NamedTuple):
-    """The highest numbers in an open schema, that of its last group, and what the last broker noted of its clocks."""
+    """The highest numbers in an open schema, that of its last group, and how the clocks stood then."""
 
     highest: tuple[int, int, int]
     group: int
-    note: tuple[float, float] | None
+    note: Note | None
 
 
 async def begin(database: Database, mesh: str, notice: Callable[[str], None]) -> Begun:
@@ -44,15 +44,14 @@ async def begin(database: Database, mesh: str, notice: Callable[[str], None]) ->
     try:
         async with asyncio.timeout(database.timeout):
             await _make(database)
-        group, wall, ahead = await database.take(notice)
+        group, note = await database.take(notice)
         taken = True
         await database.own(mesh)
         [row] = await database.fetch(NUMBERS)
         highest = (row[0], row[1], row[2])
         if max(highest) > LARGEST_NUMBER:
             raise StoreError(f"{database.place} is damaged: a number in it is above {LARGEST_NUMBER}")
-        note = None if wall is None or ahead is None else (wall, ahead)
-        if note is not None and not (isfinite(note[0]) and isfinite(note[1])):
+        if note is not None and not note.sound():
             raise StoreError(f"{database.place} is damaged: its clock is no time")
     except (*FAILURES, ValueError) as error:
         await _let_go(database, taken)

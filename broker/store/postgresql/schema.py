@@ -1,8 +1,8 @@
 """The tables of a store in PostgreSQL, as an operator reads them with psql.
 
-Owns the schema and its version. Promises: times are seconds since the epoch, texts are texts, and topics of deliveries
-that several sessions share are stored once. A message of several deliveries is removed with the last of them, in the
-same statement.
+Owns the schema and its version. Promises: times are seconds of the store's own time (`times`; the table `owner` says
+how far that is from the broker's system clock), texts are texts, and topics of deliveries that several sessions share
+are stored once. A message of several deliveries is removed with the last of them, in the same statement.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ CREATE TABLE owner (                   -- one row: whose the tables are, and how
     epoch bigint NOT NULL,             -- one more with each broker that takes them; an earlier one cannot write
     lease_until timestamptz NOT NULL,  -- until when nobody else takes them, by the clock of the database
     groups bigint NOT NULL,            -- the number of the group that was written last
-    wall double precision,             -- the broker's system clock when this was written, at most each hour
-    ahead double precision,            -- what is to be added to it: not 0 where it jumped by more than a year
+    time double precision,             -- the store's own time when this was noted, in which all others are
+    wall double precision,             -- and the system's clock of the broker, in seconds since the epoch
+    uptime double precision,           -- and the seconds since its system was started
+    boot text,                         -- which start that was; empty: that system has no name for it
     mesh text NOT NULL DEFAULT '',     -- the mesh that the broker is in; empty: none
     member text NOT NULL DEFAULT '',   -- which of its nodes the broker is
     adopter text NOT NULL DEFAULT ''   -- a broker that took sessions out, since its own had it; empty: none did

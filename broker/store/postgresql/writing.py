@@ -101,7 +101,7 @@ RETAINED_CLEARED: Final = "DELETE FROM retained WHERE topic = ANY($1::text[])"
 PASSED: Final = "INSERT INTO passed SELECT * FROM unnest($1::bigint[], $2::bigint[]) ON CONFLICT DO NOTHING"
 BROADCAST_OVER: Final = "DELETE FROM broadcast WHERE id = ANY($1::bigint[])"
 FORGET_PASSED: Final = "DELETE FROM passed WHERE broadcast = ANY($1::bigint[])"
-CLOCK: Final = "UPDATE owner SET wall = $1, ahead = $2"
+CLOCK: Final = "UPDATE owner SET time = $1, wall = $2, uptime = $3, boot = $4"
 
 
 async def write(database: Database, batch: Batch, principal: Callable[[Principal], str]) -> None:

@@ -11,14 +11,15 @@ from broker.store.base import StoreError
 from broker.store.groups.records import Damaged
 from broker.store.sqlite.opening import Opened, open_store, told
 from broker.store.sqlite.reading import clock, numbers
+from broker.store.times import Note
 
 
 class Begun(NamedTuple):
-    """An open file, the highest numbers in it, and what the last broker noted of its clocks (`Times.note`)."""
+    """An open file, the highest numbers in it, and how the clocks stood when the last broker noted it."""
 
     opened: Opened
     highest: tuple[int, int, int]
-    note: tuple[float, float] | None
+    note: Note | None
 
 
 def begin(directory: Path, synchronous: str) -> Begun:

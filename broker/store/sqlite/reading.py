@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from math import isfinite
 from typing import Any, Final
 
 from mypy_extensions import i64
@@ -17,6 +16,7 @@ from broker.core.persistence.journal import DeliveryRecord, MessageRecord, Sessi
 from broker.core.persistence.pages import PAGE
 from broker.store.groups.principals import Principals
 from broker.store.groups.records import LARGEST_NUMBER, Damaged, Loaded, add_to_pages, delivery, fault, message
+from broker.store.times import Note
 
 NUMBERS: Final = (
     "SELECT max((SELECT ifnull(max(id), 0) FROM session), (SELECT ifnull(max(id), 0) FROM gone_session),"
@@ -55,7 +55,7 @@ an answer gives up the interpreter's lock, which may take 5 ms to come back whil
 READ_BACK: Final = "SELECT session, number FROM read_back"
 SHARED_MESSAGE: Final = "SELECT * FROM message WHERE id = ?"
 
-CLOCK: Final = "SELECT wall, ahead FROM clock"
+CLOCK: Final = "SELECT time, wall, uptime, boot FROM clock"
 
 
 def numbers(db: sqlite3.Connection) -> tuple[int, int, int]:
@@ -66,15 +66,15 @@ def numbers(db: sqlite3.Connection) -> tuple[int, int, int]:
     return session, number, message
 
 
-def clock(db: sqlite3.Connection) -> tuple[float, float] | None:
-    """What the last broker noted of its clocks (`Times.note`), where one did. Raises Damaged: no broker wrote that."""
+def clock(db: sqlite3.Connection) -> Note | None:
+    """How the clocks stood when the last broker noted it, where one did. Raises Damaged: no broker wrote that."""
     found = db.execute(CLOCK).fetchone()
     if found is None:
         return None
-    wall, ahead = found
-    if not (isinstance(wall, float) and isinstance(ahead, float) and isfinite(wall) and isfinite(ahead)):
+    note = Note(*found)
+    if not note.sound():
         raise Damaged("its clock is no time")
-    return wall, ahead
+    return note
 
 
 def read(db: sqlite3.Connection, now: float, principals: Principals, page: int = PAGE) -> Loaded:

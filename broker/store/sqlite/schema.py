@@ -1,8 +1,9 @@
 """The tables of a store on disk, as an operator reads them with the sqlite3 shell.
 
-Owns the schema, its version, and the statements that write it. Promises: times are seconds since the epoch, texts are
-texts, and topics of deliveries that several sessions share are stored once. A message of several deliveries is removed
-with the last of them, by a trigger, so the file is consistent after each transaction of any program.
+Owns the schema, its version, and the statements that write it. Promises: times are seconds of the
+store's own time (`times`; the table `clock` says how far that is from the system's clock), texts are texts, and topics
+of deliveries that several sessions share are stored once. A message of several deliveries is removed with the last of
+them, by a trigger, so the file is consistent after each transaction of any program.
 """
 
 from __future__ import annotations
@@ -141,9 +142,11 @@ CREATE TABLE passed (
     session INTEGER NOT NULL,          -- has had it, or came after it
     PRIMARY KEY (broadcast, session)
 ) WITHOUT ROWID;
-CREATE TABLE clock (
-    wall REAL NOT NULL,                -- the system's clock when this was written, at most each hour
-    ahead REAL NOT NULL                -- what is to be added to it: not 0 where it jumped by more than a year
+CREATE TABLE clock (                   -- one row: how the clocks stood when this was written
+    time REAL NOT NULL,                -- the store's own time, in which all others are: a step of a clock leaves it
+    wall REAL NOT NULL,                -- the system's clock, in seconds since the epoch
+    uptime REAL NOT NULL,              -- seconds since the system was started
+    boot TEXT NOT NULL                 -- which start that was; empty: the system has no name for it
 );
 """
 
@@ -275,7 +278,7 @@ BROADCAST_OVER: Final = "DELETE FROM broadcast WHERE id IN (SELECT value FROM js
 FORGET_PASSED: Final = "DELETE FROM passed WHERE broadcast IN (SELECT value FROM json_each(?))"
 
 FORGET_CLOCK: Final = "DELETE FROM clock"
-CLOCK_NOTED: Final = "INSERT INTO clock VALUES (?, ?)"
+CLOCK_NOTED: Final = "INSERT INTO clock VALUES (?, ?, ?, ?)"
 
 ALL_DELIVERIES: Final = "SELECT (SELECT min(number) FROM delivery), (SELECT max(number) FROM delivery)"
 MARK_LEFT: Final = (

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -16,7 +15,7 @@ from typing import TypeVar
 from broker.core.histogram import Histogram
 from broker.core.persistence.journal import DeliveryRecord, Fetch, Saved
 from broker.core.persistence.pages import Pages
-from broker.store.base import IN_USE, Part, Store, StoreError, Times
+from broker.store.base import IN_USE, Part, Store, StoreError
 from broker.store.groups.committing import GROUP_BYTES, STALL_TIMEOUT, WINDOW, Groups
 from broker.store.groups.group import Batch
 from broker.store.groups.medium import Medium
@@ -27,6 +26,7 @@ from broker.store.sqlite.opening import SYNCHRONOUS, Opened, told
 from broker.store.sqlite.reading import read, read_on_disk
 from broker.store.sqlite.removing import parts, remove
 from broker.store.sqlite.writer import Writer, Written
+from broker.store.times import Clocks, Times
 
 _Value = TypeVar("_Value")
 
@@ -46,13 +46,13 @@ class SqliteStore(Store):
         memory_bytes: int = 0,
         memory_total_bytes: int = 0,
         disk_bytes: int = 0,
-        lasting: Callable[[], float] = time.time,
+        clocks: Clocks | None = None,
         rules: RuleTexts | None = None,
     ) -> None:
         """`synchronous`: full, normal or off; `commit_window` in seconds; `stall_timeout`: seconds that a group may
         take to be written, 0: any; `memory_messages`, `memory_bytes`, `memory_total_bytes`, `disk_bytes`: what waits in
-        memory for one session, in all queues, and on disk alone at most (`Pages`); `lasting`: the clock that goes on
-        between two brokers, in seconds since the epoch; `rules`: who writes and reads the rules of principals.
+        memory for one session, in all queues, and on disk alone at most (`Pages`); `clocks`: those that go on
+        between two brokers, None: the machine's; `rules`: who writes and reads the rules of principals.
 
         Raises:
             ValueError: `synchronous` is none of the three.
@@ -63,7 +63,7 @@ class SqliteStore(Store):
         self._synchronous = synchronous
         self._stall_timeout = stall_timeout
         self._principals = Principals(rules)
-        self._times = Times(lasting)
+        self._times = Times(clocks)
         self._pages = Pages(memory_messages, memory_bytes, memory_total_bytes, disk_bytes)
         self._groups = Groups(
             self._times,
@@ -120,6 +120,7 @@ class SqliteStore(Store):
             opened.db.interrupt()
             raise
         loaded.tell(self._groups.journal)
+        self._groups.watch_clocks()
         return loaded.saved
 
     async def flush(self) -> None:
@@ -132,7 +133,7 @@ class SqliteStore(Store):
         if opened is None or writer is None:
             return
         try:
-            await self.flush()
+            await self._groups.finish()
         finally:
             self._groups.rest()
             writer.end()

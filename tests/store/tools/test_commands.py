@@ -144,7 +144,7 @@ def test_a_client_that_a_hook_lets_stay_for_ever(tmp_path: Path) -> None:
 
 def test_times_of_a_store_whose_clock_jumped_are_the_systems(filled: Path) -> None:
     plain = [json.loads(line) for line in canopy("export", filled).splitlines()]
-    damage(filled, "UPDATE clock SET ahead = -1000000.0")
+    damage(filled, "UPDATE clock SET time = time - 1000000.0")
     moved = [json.loads(line) for line in canopy("export", filled).splitlines()]
     for before, after in zip(plain, moved, strict=True):
         for name in ("disconnected_at", "expires_at", "will_due"):
