@@ -15,6 +15,7 @@ from broker.core.persistence.journal import (
     BroadcastRecord,
     DeliveryRecord,
     Journal,
+    LoneWillRecord,
     MessageRecord,
     Saved,
     SessionRecord,
@@ -107,6 +108,8 @@ class _MemoryJournal(Journal):
     def __init__(self, times: Times) -> None:
         self.times = times
         self.sessions: dict[str, _Session] = {}
+        # Of clients without a session: whose, what, and its time; None while its client is connected.
+        self.wills: dict[str, tuple[Principal, Will, float | None]] = {}
         self.retained: dict[str, _Message] = {}
         self.broadcasts: dict[int, _Broadcast] = {}
         self._number = 0
@@ -209,8 +212,12 @@ class _MemoryJournal(Journal):
         session.will = will
         session.will_due = self.times.lasting(due) if due != 0.0 else None
 
+    def will_alone(self, name: str, principal: Principal, will: Will, due: float) -> None:
+        self.wills[name] = (principal, will, self.times.lasting(due) if due != 0.0 else None)
+
     def will_cleared(self, client_id: str) -> None:
-        self.sessions[client_id].will = None
+        if self.wills.pop(client_id, None) is None:
+            self.sessions[client_id].will = None
 
     def retained_set(self, message: Message) -> None:
         self.retained[message.topic.decode()] = self._record(message)
@@ -255,6 +262,9 @@ class MemoryStore(Store):
             saved.retained.append(self._message(message, messages))
         for client_id, session in journal.sessions.items():
             saved.sessions.append(self._session(client_id, session, messages))
+        for name, (principal, will, due) in journal.wills.items():
+            due_in = None if due is None else self._times.left(due)
+            saved.wills.append(LoneWillRecord(name, principal, will, due_in))
         for number, broadcast in journal.broadcasts.items():
             record = BroadcastRecord(number, self._message(broadcast.message, messages))
             record.passed.update(broadcast.passed)

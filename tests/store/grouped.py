@@ -53,6 +53,7 @@ class State:
     def __init__(self, journal: GroupJournal) -> None:
         self.told = journal.gate.told
         self.retained: dict[str, _Message] = dict(journal.retained)
+        self.wills = dict(journal.wills)
         self.broadcasts: dict[int, _Broadcast] = {}
         for number, broadcast in journal.broadcasts.items():
             self.broadcasts[number] = _Broadcast(broadcast.message)
@@ -79,6 +80,7 @@ class GroupStore(MemoryStore):
             state: State = before.state
             self.journal.sessions = state.sessions
             self.journal.retained = state.retained
+            self.journal.wills = state.wills
             self.journal.broadcasts = state.broadcasts
             self.journal._number = before.journal._number
         self.state: State = State(self.journal)

@@ -26,6 +26,8 @@ class SessionTable:
         self.bytes = 0
         # Those of clients that are away, with nothing in them, in the order in which they became so.
         self._empty: OrderedDict[Session, None] = OrderedDict()
+        # What is counted for wills without a session, by client identifier.
+        self._wills: dict[str, int] = {}
 
     @property
     def empty_count(self) -> int:
@@ -56,6 +58,17 @@ class SessionTable:
         elif session in self._empty:
             del self._empty[session]
 
+    def hold_will(self, client_id: str, principal: Principal, will: Will) -> None:
+        """Count the will of a client that has no session."""
+        self.let_go_of_will(client_id)
+        size = session_bytes(client_id, principal, will)
+        self._wills[client_id] = size
+        self.bytes += size
+
+    def let_go_of_will(self, client_id: str) -> None:
+        """Count it no more."""
+        self.bytes -= self._wills.pop(client_id, 0)
+
     def remove(self, session: Session) -> None:
         """A session is over."""
         self.bytes -= session.account.session
@@ -78,6 +91,9 @@ class SessionTable:
                 return True
         elif 0 < limits.max_sessions <= len(self.sessions):
             return False
+        elif self._wills:
+            # Its own goes when it comes.
+            grows -= self._wills.get(client_id, 0)
         return not 0 < limits.max_session_bytes < self.bytes + grows
 
     def oldest_empty(self) -> Session | None:

@@ -16,6 +16,7 @@ from broker.core.codec.packets import SubscriptionRequest, Will
 from broker.core.persistence.journal import (
     BroadcastRecord,
     DeliveryRecord,
+    LoneWillRecord,
     MessageRecord,
     Saved,
     SessionRecord,
@@ -23,6 +24,7 @@ from broker.core.persistence.journal import (
     WillRecord,
 )
 from broker.core.persistence.pages import PAGE, PAGE_BYTES, Page
+from broker.core.principal import Principal
 from broker.core.queues.delivery import MOST_ATTEMPTS, QUEUED, RELEASED, SENT
 from broker.core.queues.policies.queue_policy import QueueOptions
 from broker.core.queues.windows.in_flight import LARGEST_ID
@@ -58,7 +60,8 @@ class Loaded:
     def tell(self, journal: GroupJournal) -> None:
         """Have the journal know what it would know if it had written all of it."""
         for kept in self.kept:
-            kept.numbered = len(self.sessions[int(kept.id)].numbers) > 0
+            record = self.sessions.get(int(kept.id))
+            kept.numbered = record is not None and len(record.numbers) > 0
             journal.kept.setdefault(kept.client_id, kept)
         for number in self._broadcasts:
             journal.broadcasts.under_way[number] = None
@@ -66,19 +69,32 @@ class Loaded:
     def session(self, row: Any) -> None:
         """A row of the sessions: all columns."""
         principal = self._principals.read(row[2], row[1])
+        if row[3] == 0 and row[5] is not None:
+            self._lone_will(row, principal)
+            return
         gone_for = None if row[4] is None else max(self._now - row[4], 0.0)
         record = SessionRecord(row[1], row[3], gone_for, principal)
         kept = Kept(row[0], row[1], principal)
         kept.expiry_interval = row[3]
         kept.disconnected_at = UNSET if row[4] is None else row[4]
         if row[5] is not None:
-            will = Will(row[5], row[6], row[7], bool(row[8]), row[9], row[10], row[11] or b"")
+            will = _will(row)
             record.will = WillRecord(will, None if row[12] is None else row[12] - self._now)
             kept.will = will
             kept.will_due = UNSET if row[12] is None else row[12]
         self.sessions[row[0]] = record
         self.kept.append(kept)
         self.saved.sessions.append(record)
+
+    def _lone_will(self, row: Any, principal: Principal) -> None:
+        """A row of a client that has no session, but a will."""
+        will = _will(row)
+        kept = Kept(row[0], row[1], principal)
+        kept.will = will
+        kept.will_due = UNSET if row[12] is None else row[12]
+        self.kept.append(kept)
+        due_in = None if row[12] is None else row[12] - self._now
+        self.saved.wills.append(LoneWillRecord(row[1], principal, will, due_in))
 
     def subscription(self, row: Any) -> None:
         """A row of the subscriptions: all columns."""
@@ -149,6 +165,10 @@ class Loaded:
         if not 1 <= record.packet_id <= LARGEST_ID or identifier in self._used:
             raise Damaged(f"delivery {record.number} cannot have the packet identifier {record.packet_id}")
         self._used.add(identifier)
+
+
+def _will(row: Any) -> Will:
+    return Will(row[5], row[6], row[7], bool(row[8]), row[9], row[10], row[11] or b"")
 
 
 def delivery(row: Any, messages: dict[int, MessageRecord], now: float) -> DeliveryRecord:

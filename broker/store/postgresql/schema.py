@@ -33,7 +33,7 @@ CREATE TABLE session (
     id bigint PRIMARY KEY,             -- never used again
     client_id text COLLATE "C" NOT NULL UNIQUE,
     principal text NOT NULL,           -- JSON: whose it is
-    expiry_interval bigint NOT NULL,   -- seconds; 4294967295: does not expire
+    expiry_interval bigint NOT NULL,   -- seconds; 4294967295: does not expire; 0: no session, its will alone
     disconnected_at double precision,  -- NULL: connected
     will_topic text,                   -- NULL: no will
     will_payload bytea,

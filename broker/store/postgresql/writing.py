@@ -134,6 +134,7 @@ async def _write(database: Database, batch: Batch, principal: Callable[[Principa
 
 async def _statements(connection: Any, batch: Batch, principal: Callable[[Principal], str]) -> None:
     await _each(connection, (SESSION_GONE, REMEMBER_GONE, FORGET_READ_BACK), batch.gone)
+    await _each(connection, (SESSION_GONE,), batch.wills_gone)
     values = batch.sessions
     for at in range(2, len(values), SESSION_COLUMNS):
         of = values[at]

@@ -38,7 +38,7 @@ CREATE TABLE session (
     id INTEGER PRIMARY KEY,            -- never used again
     client_id TEXT NOT NULL UNIQUE,
     principal TEXT NOT NULL,           -- JSON: whose it is
-    expiry_interval INTEGER NOT NULL,  -- seconds; 4294967295: does not expire
+    expiry_interval INTEGER NOT NULL,  -- seconds; 4294967295: does not expire; 0: no session, its will alone
     disconnected_at REAL,              -- NULL: connected
     will_topic TEXT,                   -- NULL: no will
     will_payload BLOB,

@@ -148,6 +148,8 @@ class Writer:
             execute(schema.REMEMBER_GONE, (gone,))
             self._sweep.ended(batch.gone)
             execute(schema.FORGET_READ_BACK, (gone,))
+        if batch.wills_gone:
+            execute(schema.SESSION_GONE, (_numbers(batch.wills_gone),))
         if batch.sessions:
             values = batch.sessions
             for at in range(2, len(values), schema.SESSIONS.columns):
