@@ -17,11 +17,9 @@ from broker.core import guards
 from broker.core.causes import NOT_AUTHORIZED
 from broker.core.codec import reasons
 from broker.core.connection.subscribing import SubscriptionReview
-from broker.core.principal import Principal
 from broker.net.connections.client import Client
 from broker.security.access import Access, Prepared
 from broker.security.authenticator import Authenticator
-from broker.security.rules.rule import PUBLISH, RECEIVE
 from broker.settings import Settings
 
 if TYPE_CHECKING:
@@ -76,19 +74,14 @@ class Securing:
         return self.access.files()
 
     def counts(self) -> Iterator[tuple[str, int]]:
-        """What `$SYS/broker/security/` tells; nothing where nobody is asked."""
-        if isinstance(self._server.router.access_control, guards.GuardedAccessControl):
+        """What `$SYS/broker/security/` tells; nothing where nobody is asked, and nobody has guessed at `[http]`."""
+        asked = isinstance(self._server.router.access_control, guards.GuardedAccessControl)
+        if asked or self.access.chain.guessing.failures:
             yield from self.access.counts(time.monotonic())
 
     def refusals(self) -> dict[str, int]:
         """How many clients were refused, by the name of the reason code."""
         return self.access.chain.refusals
-
-    def place(self, principal: Principal, action: str, topic: str, qos: int, retain: bool) -> str:
-        """Where it says whether a client may `publish` so to a topic, or `receive` from it; empty: nobody is asked."""
-        if not isinstance(self._server.router.access_control, guards.GuardedAccessControl):
-            return ""
-        return self.access.place(principal, PUBLISH if action == "publish" else RECEIVE, topic, qos, retain)
 
     def _put(self, prepared: Prepared) -> list[Authenticator]:
         """In force from here on. Who is asked no more."""

@@ -22,6 +22,7 @@ from broker.core.queues.queue_totals import Losses, QueueTotals
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.net.connections.admission import Admission
+from broker.net.recent_clients import RecentClients
 from broker.settings import Settings
 
 TICK: Final = 0.25
@@ -95,6 +96,8 @@ class Monitor:
         self.slowest: list[SlowClient] = []
         # Connections that were turned away and that a line has told of.
         self.turned_away = 0
+        # Who lost messages last, also of those who are gone.
+        self.losers = RecentClients()
         # Ledgers that were reported, for whoever set this to a set and empties it; None: nobody asks.
         self.changed: set[Ledger] | None = None
 
@@ -118,7 +121,7 @@ class Monitor:
         self._watch(now)
         if len(self._load.unreported) > MOST_LOSERS:
             # Whatever the interval: they are remembered for nothing else.
-            self._fold(round(now - self._reported_at, 1))
+            self._fold(round(now - self._reported_at, 1), now)
         if now >= self._report_at:
             self._report(now, LINES if self._interval > 0.0 else len(self._load.unreported))
         return len(self._peers) > 0
@@ -136,6 +139,7 @@ class Monitor:
         seconds = round(now - self._reported_at, 1)
         for ledger in cast("list[Ledger]", told):
             lost = ledger.take_report()
+            self._remember(ledger, lost, now)
             if self.changed is not None and self.lives(ledger):
                 self.changed.add(ledger)
             if self._interval > 0.0:
@@ -143,7 +147,7 @@ class Monitor:
                 self._log.warning(
                     "messages dropped", client_id=ledger.client_id, total=sum(lost), interval=seconds, **causes
                 )
-        self._fold(seconds)
+        self._fold(seconds, now)
         if unreported:
             # At the next look.
             return
@@ -155,16 +159,28 @@ class Monitor:
             self.turned_away += admission.turned_away
             admission.turned_away = 0
 
-    def _fold(self, seconds: float) -> None:
+    def _remember(self, ledger: Ledger, lost: list[int], now: float) -> None:
+        """Have a client be among those who lost messages last, for what it did not cause itself."""
+        counts = {DROP_CAUSES[cause]: count for cause, count in enumerate(lost) if count}
+        session = self._router.sessions.get(ledger.client_id)
+        principal = session.principal if session is not None and session.ledger is ledger else ledger.principal
+        self.losers.add(ledger.client_id, principal, counts, now)
+
+    def _fold(self, seconds: float, now: float) -> None:
         """Tell in one line of all clients that have no session any more, where there are too many for a line each."""
         unreported = self._load.unreported
         left: list[Losses] = []
         lost = [0] * len(DROP_CAUSES)
+        remembered = LINES
         for ledger in cast("list[Ledger]", unreported):
             if self.lives(ledger):
                 left.append(ledger)
             else:
-                lost = [one + other for one, other in zip(lost, ledger.take_report(), strict=True)]
+                its = ledger.take_report()
+                lost = [one + other for one, other in zip(lost, its, strict=True)]
+                if remembered > 0:
+                    remembered -= 1
+                    self._remember(ledger, its, now)
         gone = len(unreported) - len(left)
         if gone == 0:
             return

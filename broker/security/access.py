@@ -23,6 +23,8 @@ from broker.security.building import Shared, build, unknown
 from broker.security.chain import INTERVAL, MOST_LINES, Chain, ListenerAuth
 from broker.security.errors import SecurityError
 from broker.security.rules.book import RuleBook
+from broker.security.rules.claims import PLACE as OWN_RULES
+from broker.security.rules.rule import PUBLISH, RECEIVE
 from broker.settings import AuthenticatorTable, HttpTable, JwtTable, Settings
 
 GUESSES: Final = frozenset({reasons.BAD_USER_NAME_OR_PASSWORD, reasons.NOT_AUTHORIZED})
@@ -193,12 +195,18 @@ class Access(AccessControl):
     def receive_qos(self, principal: Principal, topic: str) -> int:
         return 2 if self._book is None else self._book.receive_qos(principal, topic)
 
-    def place(self, principal: Principal, action: int, topic: str, qos: int, retain: bool) -> str:
-        """Which rule says whether a client may publish so to a topic, or be sent its messages; nothing is remembered.
-
-        `action`: of `rules.rule`, PUBLISH or RECEIVE.
-        """
-        return "" if self._book is None else self._book.about(principal, action, topic, qos, retain).place
+    def said(self, principal: Principal, action: str, topic: str, qos: int, retain: bool) -> tuple[bool, str]:
+        book = self._book
+        if book is None:
+            return True, ""
+        if action == "subscribe":
+            verdict = book.about_filter(principal, topic)
+        else:
+            verdict = book.about(principal, PUBLISH if action == "publish" else RECEIVE, topic, qos, retain)
+        place = verdict.place
+        if place.startswith(OWN_RULES) and principal.authenticator:
+            place = f'{place}, from authenticator "{principal.authenticator}"'
+        return verdict.allowed, place
 
     def bars(self, connect: Connect, origin: Origin) -> int:
         return self.chain.bars(connect, origin)

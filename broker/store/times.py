@@ -9,10 +9,12 @@ because a clock was set. Owns that conversion, what is noted of clocks, and what
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import isfinite
 from pathlib import Path
+from struct import pack
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 BELIEVED: Final = 366 * 86_400.0
 """Seconds that the system's clock may be found ahead across a reboot. Beyond it that clock was wrong, such as one
@@ -76,11 +78,18 @@ class Note(NamedTuple):
     uptime: float
     boot: str
 
-    def sound(self) -> bool:
-        """Whether a broker can have written it."""
-        values: tuple[Any, ...] = self
-        *times, boot = values
-        return isinstance(boot, str) and all(isinstance(each, float) and isfinite(each) for each in times)
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> Note | None:
+        """That of a row; None: nothing was noted, or no broker wrote it."""
+        *times, boot, checksum = row
+        if not isinstance(boot, str) or not all(isinstance(each, float) and isfinite(each) for each in times):
+            return None
+        note = cls(times[0], times[1], times[2], boot)
+        return note if checksum == note.row()[-1] else None
+
+    def row(self) -> tuple[float, float, float, str, int]:
+        """Its values in a store, with a checksum: all times of the store depend on it."""
+        return (*self, crc32(pack("<3d", *self[:3]) + self.boot.encode()))
 
     @property
     def ahead(self) -> float:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from broker.core.counters import AGE, DROP_CAUSES, FULL_MESSAGES, NO_QUOTA, Counters
+from broker.core.principal import Principal
 from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.routing.router import Router
@@ -62,6 +63,7 @@ class Client:
     def __init__(self, client_id: str, counters: Counters) -> None:
         self.client_id = client_id
         self.ledger = Ledger(client_id, counters)
+        self.principal = Principal("user", client_id=client_id, host="192.0.2.7")
         self.outbox: Queued | None = Queued()
         self.queue = Pending()
         self.delay = 0.0

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from broker.net.sockets import keep_fresh, tune
+from broker.net.stream import STALL_LOOKS
 from broker.settings import Queue, Settings
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="TCP_USER_TIMEOUT is Linux's")
@@ -22,9 +23,10 @@ def user_timeout(stall_timeout: float) -> int:
         return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
 
 
-@pytest.mark.parametrize(("seconds", "milliseconds"), [(30.0, 30_000), (0.0001, 1), (86_400.0, 86_400_000)])
-def test_the_system_is_as_patient_as_the_stall_timeout(seconds: float, milliseconds: int) -> None:
-    assert user_timeout(seconds) == milliseconds
+@pytest.mark.parametrize("seconds", [0.0001, 0.4, 10.0, 30.0, 86_400.0])
+def test_the_system_is_more_patient_than_the_broker(seconds: float) -> None:
+    """The broker looks `STALL_LOOKS` times within its time-out, and its event loop may be late."""
+    assert user_timeout(seconds) >= 1000 * seconds * (1 + 1 / STALL_LOOKS) + 4_000
 
 
 def test_without_a_stall_timeout_the_system_decides() -> None:

@@ -22,7 +22,7 @@ from broker.core.principal import Principal
 from broker.core.queues.message import Message
 from broker.store.postgresql import PostgresStore
 from broker.store.sqlite import SqliteStore
-from broker.store.times import BELIEVED, NOTED_ALONE, NOTED_WITH_DATA, TOLD, Clocks, Times, ahead_of_wall, uptime
+from broker.store.times import BELIEVED, NOTED_ALONE, NOTED_WITH_DATA, TOLD, Clocks, Note, Times, ahead_of_wall, uptime
 from tests.store.places import Clock
 from tests.store.postgresql import place as database
 from tests.store.sqlite.place import Listener
@@ -204,6 +204,13 @@ class TestTimes:
         world.wrong = 0.0
         assert ahead_of_wall(note, world.clocks()) == pytest.approx(-20 * DAY)
 
+    def test_a_note_that_no_broker_wrote_is_none(self) -> None:
+        note = Note(TRUE, TRUE, 5.0, "boot")
+        assert Note.of(note.row()) == note
+        assert Note.of((TRUE + 1.0, *note.row()[1:])) is None
+        assert Note.of((None, None, None, None, None)) is None
+        assert Note.of((float("nan"), TRUE, 5.0, "boot", note.row()[-1])) is None
+
     def test_the_machine_counts_from_its_start(self) -> None:
         before = uptime()
         assert before <= uptime()
@@ -239,7 +246,7 @@ class SqliteHouse:
 
 
 class DatabaseHouse:
-    """A schema; a kill leaves the lease, which a broker of the same name takes."""
+    """A schema; a kill leaves what was committed."""
 
     def __init__(self) -> None:
         self.name = postgresql.new_name()
@@ -247,12 +254,13 @@ class DatabaseHouse:
 
     async def start(self, world: World) -> PostgresStore:
         self.store = database.make(self.name, commit_window=0.0, clocks=world.clocks())
-        self.store.owned_by("the one")
         await self.store.open(world.broker)
         return self.store
 
     async def kill(self) -> None:
         await database.kill(self.store)
+        # Nobody waits for it.
+        await database.ask(self.name, "UPDATE owner SET lease_until = '-infinity'")
 
     def remove(self) -> None:
         pass

@@ -24,6 +24,7 @@ from broker.core.codec import reasons
 from broker.core.codec.packets import NEVER, V5, V31
 from broker.core.counters import DROP_CAUSES
 from broker.core.queues.policies.queue_policy import POLICIES
+from broker.core.refusals import KINDS
 from broker.core.session.session import Session
 from broker.net.connections.client import Client as Connection
 
@@ -72,11 +73,27 @@ class Client(BaseModel):
     """Messages that the current connection has published."""
 
 
+class LastRefusal(BaseModel):
+    """The last thing that a client was refused."""
+
+    action: str
+    """`publish`, `subscribe`, `receive` (a message was not sent to it), `will`, `retain` (it was delivered only)."""
+    topic: str
+    """A topic name, or the filter of a subscription; cut to 1,024 characters."""
+    reason_code: int
+    reason: str
+    """What decided: a rule with its file and line, a setting, a plug-in."""
+    at: str
+
+
 class Details(Client):
     """One client, with everything that the broker knows about it."""
 
     dropped: dict[str, int]
     """Lost messages by cause."""
+    refused: dict[str, int]
+    """What the broker refused during the session, by action."""
+    last_refusal: LastRefusal | None
     authenticator: str
     certificate: str
     """The subject of its certificate."""
@@ -196,6 +213,8 @@ def details(broker: Host, session: Session) -> Details:
     largest = None if outbox is None else outbox.max_packet
     mine = {
         "dropped": {DROP_CAUSES[cause]: count for cause, count in enumerate(dropped) if count},
+        "refused": _refused(session),
+        "last_refusal": _last_refusal(broker, session),
         "authenticator": principal.authenticator,
         "certificate": principal.certificate,
         "groups": list(principal.groups),
@@ -212,6 +231,25 @@ def details(broker: Host, session: Session) -> Details:
         "bridge": session.bridge or bool(session.link_peer),
     }
     return Details.model_validate(_facts(broker, session) | mine)
+
+
+def _refused(session: Session) -> dict[str, int]:
+    refused = session.ledger.refused
+    return {} if refused is None else {KINDS[kind]: count for kind, count in enumerate(refused.counts) if count}
+
+
+def _last_refusal(broker: Host, session: Session) -> LastRefusal | None:
+    refused = session.ledger.refused
+    if refused is None or refused.last is None:
+        return None
+    last = refused.last
+    return LastRefusal(
+        action=KINDS[last.kind],
+        topic=last.topic,
+        reason_code=last.reason_code,
+        reason=last.settle(refused.principal, broker.router.access_control),
+        at=moment(broker, last.at),
+    )
 
 
 def subscription_of(session: Session, name: str) -> Subscription:

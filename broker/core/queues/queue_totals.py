@@ -13,6 +13,7 @@ from mypy_extensions import mypyc_attr
 
 from broker.core.permissions import Permissions
 from broker.core.queues.live.peer import Peer
+from broker.core.refusals import Record
 from broker.core.topics.subscription import OwnQueue
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Crowded:
         raise NotImplementedError
 
 
-class Losses:
+class Losses(Record):
     """Base of a client's ledger of losses (`drop_ledger.Ledger`), here so that this module imports no other."""
 
 

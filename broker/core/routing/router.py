@@ -409,6 +409,7 @@ class Router(PeerListener):
 
     def _forget(self, session: Session, now: float) -> None:
         session.ended = True
+        session.ledger.principal = session.principal
         if session.journal is not None:
             session.journal.session_gone(session.client_id)
             session.keep_in(None)

@@ -12,6 +12,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
+from broker.core.codec import reasons
 from broker.core.codec.packets import Will
 from broker.core.counters import Counters
 from broker.core.hooks import MessageHook
@@ -19,6 +20,7 @@ from broker.core.permissions import Permissions
 from broker.core.persistence.journal import WAITING, Journal
 from broker.core.principal import Principal
 from broker.core.queues.message import Message
+from broker.core.refusals import WILL
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.publisher import Publisher
 from broker.core.routing.receivers.fanout import Fanout
@@ -227,11 +229,13 @@ class WillQueue:
             principal, message.topic.decode(), message.qos, message.retain
         ):
             self._counters.denied_publishes += 1
+            self._refused(message, session, principal, reasons.NOT_AUTHORIZED, "")
             return
         hook = self.hook
         if hook is not None:
             changed = hook.publish(principal, message, True)
             if changed is None:
+                self._refused(message, session, principal, hook.reason_code, "a plug-in")
                 return
             message = changed
         counters = self._counters
@@ -240,6 +244,25 @@ class WillQueue:
         self._publisher.publish(message, session)
         if counters.half_full != half_full or counters.backed_up != backed_up or self._fanout.broadcasting:
             self._pressed = True
+
+    def _refused(
+        self, message: Message, session: Session | None, principal: Principal, reason_code: int, why: str
+    ) -> None:
+        """Remember that a will was refused: its client is not there to be told."""
+        if session is not None:
+            topic = message.topic.decode()
+            counters = self._counters
+            counters.refusals.note(
+                session.ledger,
+                principal,
+                WILL,
+                topic,
+                reason_code,
+                counters.load.now,
+                why,
+                message.qos,
+                message.retain,
+            )
 
 
 def will_message(will: Will, client_id: str, now: float) -> Message:

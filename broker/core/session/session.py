@@ -400,7 +400,7 @@ class Session(Subscriber):
     def start_stream(self, subscription: Subscription, tree: RetainedTree) -> None:
         """Begin to stream the matching retained messages of a tree, instead of a stream in progress."""
         if self.streams is None:
-            self.streams = RetainedStreams(self.client_id, self.totals)
+            self.streams = RetainedStreams(self.ledger, self.totals)
         self.streams.start(subscription, tree)
 
     def stop_stream(self, topic_filter: str) -> None:

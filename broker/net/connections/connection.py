@@ -76,7 +76,7 @@ class Connection(Client):
         self.outbox = Outbox(router.peers.touched, hub.counters, hub.live_messages, hub.live_bytes)
         self.outbox.owner = self
         self.protocol = ServerProtocol(router, self.outbox, self.terms.origin(self.address, self.host))
-        if router.access_control is not None or router.owner is not None:
+        if router.access_control is not None:
             self.protocol.answer_later = self.admitted
         self.opened_at = self.hub.time()
         self.time_limits = TimeLimits(hub, self.protocol, self.stream, self.opened_at)
@@ -227,10 +227,10 @@ class Connection(Client):
                 pass  # meanwhile it was taken over, say
             elif self._lost_by:
                 self._let_go(self._lost_by)
-            elif limits.text:
+            elif limits.code:
                 self.close(limits.cause, limits.code, limits.text)
             else:
-                self.abort(limits.cause)
+                self.abort(limits.cause, limits.text)
         except Exception as error:
             self.broke(error)
         try:
@@ -377,9 +377,9 @@ class Connection(Client):
         self.hub.after_batch()
         self._finish()
 
-    def abort(self, cause: str) -> None:
-        """Give up a peer that takes nothing any more."""
-        self._let_go(cause)
+    def abort(self, cause: str, text: str = "") -> None:
+        """Give up a peer that takes nothing any more. `text`: for the log."""
+        self._let_go(cause, text)
         self.stream.abort()
 
     def gone(self, cause: str) -> None:
@@ -388,8 +388,8 @@ class Connection(Client):
         self._lost_by = cause
         self._end_in_turn()
 
-    def _let_go(self, cause: str) -> None:
-        self.protocol.lost(cause, self.hub.time())
+    def _let_go(self, cause: str, text: str = "") -> None:
+        self.protocol.lost(cause, self.hub.time(), text)
         self.hub.after_batch()
         self._closed()
 

@@ -48,6 +48,8 @@ EVICTION: Final = "client evicted"
 
 HANDSHAKE: Final = "handshake failed"
 PROXY: Final = "PROXY header refused"
+HTTP: Final = "http credentials refused"
+REQUEST: Final = "request refused"
 
 FIELDS: Final = {
     REFUSAL: "refused",
@@ -55,6 +57,8 @@ FIELDS: Final = {
     EVICTION: "evicted",
     HANDSHAKE: "handshakes_failed",
     PROXY: "proxy_headers",
+    HTTP: "http_refused",
+    REQUEST: "requests_refused",
 }
 """Event → what the line that sums up calls it."""
 
@@ -73,15 +77,16 @@ LONGEST_NAME: Final = 256
 """Characters of a client identifier and of a user name in a line: both may have 65,535 bytes in a refused CONNECT."""
 
 
-def _cut(name: str | None) -> str | None:
-    return name if name is None else name[:LONGEST_NAME]
+def cut(name: str) -> str:
+    """A name as a line shows it."""
+    return name[:LONGEST_NAME]
 
 
-def _named(user_name: str | None) -> str | None:
+def named(user_name: str | None) -> str | None:
     """A user name for the log. A token (RFC 7519) that stands in its place is a credential, and may still be good."""
     if user_name is not None and user_name.startswith(TOKEN) and user_name.count(".") > 1:
         return "(a token)"
-    return _cut(user_name)
+    return None if user_name is None else cut(user_name)
 
 
 class ConnectionLog:
@@ -119,8 +124,8 @@ class ConnectionLog:
             kept |= {"session_expiry": "never" if expiry == NEVER else expiry, "will": session.will is not None}
         self._log().info(
             "client connected",
-            client_id=_cut(protocol.client_id),
-            user_name=_named(protocol.user_name),
+            client_id=cut(protocol.client_id),
+            user_name=named(protocol.user_name),
             address=connection.address,
             listener=connection.terms.name,
             version=VERSIONS.get(protocol.version, str(protocol.version)),
@@ -137,8 +142,8 @@ class ConnectionLog:
         if not self.informs and protocol.accepted and cause in OF_THE_CLIENT:
             return
         known: dict[str, Any] = {
-            "client_id": _cut(protocol.client_id),
-            "user_name": _named(protocol.user_name),
+            "client_id": cut(protocol.client_id),
+            "user_name": named(protocol.user_name),
             "address": connection.address,
             "listener": connection.terms.name,
             "cause": cause,
@@ -178,6 +183,10 @@ class ConnectionLog:
         """A connection to a listener behind proxies did not begin with a header that counts, and why."""
         self._warn(host, PROXY, {"listener": listener, "address": address, "reason": reason})
 
+    def http_refused(self, host: str, address: str, user_name: str) -> None:
+        """A request by HTTP had a wrong user, password or token. `user_name`: empty for a token."""
+        self._warn(host, HTTP, {"address": address, "user_name": named(user_name)})
+
     def look(self, now: float) -> None:
         """Called once a second: when an interval is over, sum up the warnings that were not written in it."""
         self.informs = self._log().is_enabled_for(logging.INFO)
@@ -188,13 +197,13 @@ class ConnectionLog:
     def finish(self) -> None:
         """Sum up what was not written, and begin to count anew."""
         if self._unwritten:
-            address = max(self._by_address, key=self._by_address.__getitem__)
+            address = max(self._by_address, key=self._by_address.__getitem__, default="")
             self._log().warning(
                 "warnings about clients left out",
                 total=sum(self._unwritten.values()),
                 **{FIELDS[event]: count for event, count in self._unwritten.items()},
                 most_from=address,
-                warnings_from_it=self._by_address[address],
+                warnings_from_it=self._by_address.get(address, 0),
                 interval=INTERVAL,
             )
         self._written = 0
@@ -203,6 +212,15 @@ class ConnectionLog:
 
     def _warn(self, host: str, event: str, known: dict[str, Any]) -> None:
         """Write a warning about a client, or count it where its address, or all together, have had theirs."""
+        if self.has_room(host, event):
+            self._log().warning(event, **known)
+
+    def left_out(self, event: str, count: int) -> None:
+        """So many lines about clients are not written at all: they are in the sum."""
+        self._unwritten[event] = self._unwritten.get(event, 0) + count
+
+    def has_room(self, host: str, event: str) -> bool:
+        """Whether a line about a client of this address may be written now; else it is counted."""
         host = network(host)
         before = self._by_address.get(host, 0)
         if before or len(self._by_address) < MOST_ADDRESSES:
@@ -210,6 +228,6 @@ class ConnectionLog:
         full = 0 < self._most <= self._written
         if full or 0 < self._most_of_address <= before or (before == 0 and host not in self._by_address):
             self._unwritten[event] = self._unwritten.get(event, 0) + 1
-            return
+            return False
         self._written += 1
-        self._log().warning(event, **known)
+        return True

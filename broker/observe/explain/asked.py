@@ -5,19 +5,13 @@ Owns `Question` and `Case`. Promises: making a case changes nothing in the route
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
-from broker.core.principal import Principal
 from broker.core.queues.message import Message
 from broker.core.routing.in_turns.broadcasts import listeners
 from broker.core.routing.receivers.reach import Reach
 from broker.core.routing.router import Router
 from broker.core.topics.subscription import FilterEntry
-
-PUBLISH: Final = "publish"
-RECEIVE: Final = "receive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +29,6 @@ class Question:
     client: str = ""
 
 
-Rule = Callable[[Principal, str, str, int, bool], str]
-"""Where it is said whether a client may `publish` to a topic or `receive` from it, with this QoS and RETAIN."""
-
-
-def no_rule(principal: Principal, action: str, topic: str, qos: int, retain: bool) -> str:
-    """For a broker whose access control does not tell."""
-    del principal, action, topic, qos, retain
-    return ""
-
-
 class Case:
     """A question as the router meets it: the message, its route as it is now, and who may have it."""
 
@@ -60,7 +44,11 @@ class Case:
         self.entries: list[FilterEntry] = [entry for entry in route.entries if not entry.retired]
         permissions = router.permissions
         # Access control is asked as for a message; nothing is remembered with the route.
-        self.reach = None if permissions is None or not permissions.filters else Reach(topic, permissions)
+        self.reach: Reach | None = None
+        if permissions is not None and permissions.filters:
+            self.reach = Reach(topic, permissions)
+            if isinstance(route.reach, Reach):
+                self.reach.follow(route.reach)
         # One for each receiver: whether all queues together have room for them.
         self.listeners = listeners(route)
         copies = self.listeners + sum(len(entry.groups) for entry in self.entries)

@@ -198,6 +198,13 @@ CLIENTS: Final = (
         topics=(Topic("subscriptions/not authorized"),),
     ),
     Figure(
+        "deliveries_not_authorized",
+        COUNTER,
+        "Messages not sent to a subscriber that access control does not let receive them",
+        one(lambda reading: int(reading.counters.denied_deliveries)),
+        topics=(Topic("deliveries/not authorized"),),
+    ),
+    Figure(
         "cached_topics",
         GAUGE,
         "Topics in the match cache",

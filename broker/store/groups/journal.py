@@ -34,7 +34,7 @@ from broker.store.groups.group import (
     split,
     without_ended,
 )
-from broker.store.groups.notes import AdoptionNotes, BroadcastNotes, RetainedNotes
+from broker.store.groups.notes import BroadcastNotes, RetainedNotes
 from broker.store.groups.shell import Shell
 from broker.store.times import Times
 
@@ -73,7 +73,7 @@ class GroupJournal(Journal):
         self._rows: dict[int, Row] = {}
         self._ended_rows: i64 = 0
         self._changed: dict[int, Change] = {}
-        self._released: dict[int, None] = {}
+        self._released: dict[int, int] = {}
         self._finished: list[int] = []
         self._unpaged: list[tuple[int, int, int]] = []
         self._read_back: dict[int, int] = {}
@@ -83,7 +83,6 @@ class GroupJournal(Journal):
         self._wills_gone: list[int] = []
         self._retained = RetainedNotes()
         self.broadcasts = BroadcastNotes()
-        self.adoptions = AdoptionNotes()
 
     def begin_at(self, session: int, number: int, message: int) -> None:
         """The highest numbers that stand in the file."""
@@ -134,11 +133,8 @@ class GroupJournal(Journal):
         self._changed_session(kept)
 
     def _new(self, client_id: str, principal: Principal) -> Kept:
-        number: i64 = self.adoptions.number_of(client_id)
-        if number == 0:
-            self._session += 1
-            number = self._session
-        kept = Kept(number, client_id, principal)
+        self._session += 1
+        kept = Kept(self._session, client_id, principal)
         self.kept[client_id] = kept
         return kept
 
@@ -236,10 +232,7 @@ class GroupJournal(Journal):
 
     def _add(self, client_id: str, delivery: Delivery) -> Row:
         number: i64 = self._number + 1
-        if self.adoptions.places > 0:
-            number = self.adoptions.take_place()
-        else:
-            self._number = number
+        self._number = number
         delivery.record = number
         kept = self.kept[client_id]
         kept.rows += 1
@@ -253,7 +246,6 @@ class GroupJournal(Journal):
         return row
 
     def paged(self, client_id: str, delivery: Delivery) -> None:
-        self.adoptions.unexpect(client_id)  # what would come behind it has lower numbers
         row = self._add(client_id, delivery)
         row.size = delivery.message.size()
         self._bind(row.note)
@@ -323,7 +315,7 @@ class GroupJournal(Journal):
         else:
             self._count(0)
 
-    def released(self, client_id: str, delivery: Delivery) -> None:  # noqa: ARG002 (the interface)
+    def released(self, client_id: str, delivery: Delivery) -> None:
         record = delivery.record
         row = self._rows.get(record)
         if row is not None:
@@ -332,7 +324,7 @@ class GroupJournal(Journal):
                 self._size -= row.message.size()
             row.message = None
         else:
-            self._released[record] = None
+            self._released[record] = self.kept[client_id].id
         self._note(0)
 
     def finished(self, client_id: str, delivery: Delivery) -> None:  # noqa: ARG002 (the interface)
@@ -411,22 +403,6 @@ class GroupJournal(Journal):
         self._size -= self._retained.put(topic, None)
         self._note(0)
 
-    def expect(self, client_id: str, numbers: int) -> tuple[int, int]:
-        """A session is to come out of another store (`adoptions`), with so many deliveries: its number here, and the
-        first of theirs."""
-        kept = self.kept.get(client_id)
-        if kept is None:
-            self._session += 1
-        self.adoptions.expected[client_id] = self._session if kept is None else 0
-        self._number += numbers
-        return self._session if kept is None else kept.id, self._number - numbers + 1
-
-    def adopting(self, numbers: int) -> int:
-        """Something of `adoptions` is to be written. It takes so many numbers of deliveries: the first of them."""
-        self._number += numbers
-        self._note(ROW_BYTES)
-        return self._number - numbers + 1
-
     # -- the group -----------------------------------------------------------------------------------------------------
 
     def size(self) -> int:
@@ -482,10 +458,9 @@ class GroupJournal(Journal):
         self._message = of_deliveries(batch, rows, self._message, offset)
         for number, change in self._changed.items():
             batch.changed.append((number, SENT, change.packet_id, change.attempts))
-        batch.released = list(self._released)
+        batch.released = list(self._released.items())
         self._retained.take(batch, offset)
         self.broadcasts.take(batch, offset)
-        batch.adopted = self.adoptions.take()
         self._clear()
         self._keep(young)
         return batch

@@ -7,7 +7,6 @@ or of another version, is never written to.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from broker.store.base import StoreError
@@ -35,24 +34,18 @@ class Begun(NamedTuple):
     note: Note | None
 
 
-async def begin(database: Database, mesh: str, notice: Callable[[str], None]) -> Begun:
-    """Open the schema for a broker; schema and tables are made where they are not there. Raises StoreError.
-
-    `mesh`: the one that the broker is in; `notice`: called with a line where it has to wait for a while.
-    """
+async def begin(database: Database) -> Begun:
+    """Open the schema for a broker; schema and tables are made where they are not there. Raises StoreError."""
     taken = False
     try:
         async with asyncio.timeout(database.timeout):
             await _make(database)
-        group, note = await database.take(notice)
+        group, note = await database.take()
         taken = True
-        await database.own(mesh)
         [row] = await database.fetch(NUMBERS)
         highest = (row[0], row[1], row[2])
         if max(highest) > LARGEST_NUMBER:
             raise StoreError(f"{database.place} is damaged: a number in it is above {LARGEST_NUMBER}")
-        if note is not None and not note.sound():
-            raise StoreError(f"{database.place} is damaged: its clock is no time")
     except (*FAILURES, ValueError) as error:
         await _let_go(database, taken)
         raise StoreError(database.told(error)) from error

@@ -16,15 +16,23 @@ from pathlib import Path
 from typing import Final
 
 from broker.store.base import StoreError
+from broker.store.sqlite.reading import any_text, is_damage, mend_ended
+from broker.store.sqlite.rebuilding import SIDE_FILES, Rebuilt, finish, keep_names, make, put_aside, tables
 from broker.store.sqlite.schema import (
     APPLICATION,
     DEVELOPMENT,
     OLDEST_SQLITE,
-    SCHEMA,
     VERSION,
 )
 
 FILE: Final = "canopy.db"
+REFUSE: Final = "refuse"
+SET_ASIDE: Final = "set-aside"
+"""What happens to a damaged file (`store.on_damage`)."""
+
+OUR_TABLES: Final = (
+    "SELECT count(*) FROM sqlite_schema WHERE name IN ('session', 'gone_session', 'delivery', 'retained')"
+)
 LOCK: Final = "canopy.lock"
 
 MAGIC: Final = b"SQLite format 3\x00"
@@ -52,13 +60,21 @@ CACHE_KIBIBYTES: Final = 16_384
 """Pages of the file in memory."""
 
 
-class Opened:
-    """An open file and its lock. `notices`: what the operator should know, a line each."""
+class DamagedFile(StoreError):
+    """Bytes of the file have changed, and what is in it cannot be read as a whole."""
 
-    def __init__(self, db: sqlite3.Connection, lock: int, path: Path, notices: list[str]) -> None:
+
+class Opened:
+    """An open file and its lock. `notices`: what the operator should know, a line each; `rebuilt`: what came of a
+    damaged file that was set aside."""
+
+    def __init__(
+        self, db: sqlite3.Connection, lock: int, path: Path, notices: list[str], rebuilt: Rebuilt | None = None
+    ) -> None:
         self.db = db
         self.path = path
         self.notices = notices
+        self.rebuilt = rebuilt
         self._lock = lock
 
     def close(self) -> None:
@@ -69,8 +85,9 @@ class Opened:
             os.close(self._lock)
 
 
-def open_store(directory: Path, synchronous: str) -> Opened:
-    """Open the store of a directory; directory and file are made where they are not there.
+def open_store(directory: Path, synchronous: str, on_damage: str = REFUSE) -> Opened:
+    """Open the store of a directory; directory and file are made where they are not there. `on_damage`: whether a
+    damaged file is refused, or set aside.
 
     Raises:
         StoreError: it cannot be used, in one line for the operator. Then nothing was written to the file.
@@ -80,15 +97,33 @@ def open_store(directory: Path, synchronous: str) -> Opened:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old for a store: give this Python {oldest} or newer")
     path = _file(directory)
     lock = _lock(path.parent)
+    notices: list[str] = []
+    rebuilt: Rebuilt | None = None
     try:
-        new = _check(path)
-        # The log takes its permissions from the file.
-        notices = [] if new else [line for each in ("", "-wal", "-shm") for line in _tighten(Path(f"{path}{each}"))]
-        db = _connect(path, new, synchronous)
+        _finish(path)
+        try:
+            new = _check(path)
+            # The log takes its permissions from the file.
+            notices = [] if new else [line for each in SIDE_FILES for line in _tighten(Path(f"{path}{each}"))]
+            db = _connect(path, new, synchronous, thorough=on_damage == SET_ASIDE)
+        except DamagedFile:
+            if on_damage != SET_ASIDE:
+                raise
+            rebuilt = put_aside(path)
+            db = _connect(path, False, synchronous, thorough=True)
     except BaseException:
         os.close(lock)
         raise
-    return Opened(db, lock, path, notices)
+    return Opened(db, lock, path, notices, rebuilt)
+
+
+def _finish(path: Path) -> None:
+    try:
+        finish(path)
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be put in its place ({error.strerror}): let the broker's user write there"
+        ) from error
 
 
 def _tighten(path: Path) -> list[str]:
@@ -163,7 +198,7 @@ def _check(path: Path) -> bool:
         # It was being made when the process died.
         return True
     if head[:16] != MAGIC:
-        raise StoreError(f"{path} is not an SQLite file: move it away, or restore it from a backup")
+        raise DamagedFile(f"{path} is not an SQLite file: move it away, or restore it from a backup")
     return False
 
 
@@ -197,7 +232,7 @@ def _newer(path: Path, version: int) -> StoreError:
     return StoreError(f"{path} is of version {version}, newer than this broker's {VERSION}: run the newer broker")
 
 
-def _connect(path: Path, new: bool, synchronous: str) -> sqlite3.Connection:
+def _connect(path: Path, new: bool, synchronous: str, *, thorough: bool) -> sqlite3.Connection:
     if new:
         _touch(path)
     db: sqlite3.Connection | None = None
@@ -210,31 +245,59 @@ def _connect(path: Path, new: bool, synchronous: str) -> sqlite3.Connection:
             check_same_thread=False,
             cached_statements=STATEMENTS,
         )
+        # Pages that make no sense are told as damage, not worked with.
+        db.execute("PRAGMA cell_size_check = ON")
         if not _ours(db, path):
-            _make(db, path)
-        version = int(db.execute("PRAGMA user_version").fetchone()[0])
-        if version > VERSION:
-            raise _newer(path, version)
+            make(db)
+            keep_names(path.parent)
+        check(db, path, thorough=thorough)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {SYNCHRONOUS.index(synchronous)}")
         db.execute(f"PRAGMA wal_autocheckpoint = {AUTOCHECKPOINT}")
         db.execute(f"PRAGMA journal_size_limit = {LONGEST_LOG}")
         db.execute(f"PRAGMA cache_size = -{CACHE_KIBIBYTES}")
-        # Pages that make no sense are told as damage, not worked with.
-        db.execute("PRAGMA cell_size_check = ON")
         # Whether it can be written at all is to be known now, and not with the first message.
         db.execute("BEGIN IMMEDIATE")
-        db.execute("DELETE FROM gone_session WHERE id IN (SELECT value FROM json_each('[]'))")
+        mend_ended(db)
         db.execute("COMMIT")
+    except UnicodeDecodeError as error:  # of SQLite's message, which names what it cannot read
+        if db is not None:
+            db.close()
+        raise _damaged(path, "its tables are not those of its version") from error
     except sqlite3.Error as error:
         if db is not None:
             db.close()
-        raise StoreError(told(path, error)) from error
+        raise (DamagedFile if is_damage(error) else StoreError)(told(path, error)) from error
     except BaseException:
         if db is not None:
             db.close()
         raise
     return db
+
+
+def check(db: sqlite3.Connection, path: Path, *, thorough: bool) -> None:
+    """Whether tables and pages of a file are those of a store; not whether rows are whole. `thorough`: and indexes.
+
+    Raises StoreError, and what SQLite raises.
+    """
+    with any_text(db):
+        there = list(db.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY 1, 2"))
+    version = int(db.execute("PRAGMA user_version").fetchone()[0])
+    if there and ("table", "canopy") in {row[:2] for row in there}:
+        noted = db.execute("SELECT version FROM canopy").fetchall()
+        if noted != [(version,)]:
+            raise _damaged(path, "it does not know its version")
+    if version > VERSION:
+        raise _newer(path, version)
+    if there != list(tables()):
+        raise _damaged(path, "its tables are not those of its version")
+    [found] = db.execute("PRAGMA integrity_check(1)" if thorough else "PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        raise _damaged(path, " ".join(found.split()))
+
+
+def _damaged(path: Path, why: str) -> DamagedFile:
+    return DamagedFile(f"{path}: {REMEDIES[sqlite3.SQLITE_CORRUPT]} ({why})")
 
 
 def _touch(path: Path) -> None:
@@ -256,29 +319,11 @@ def _ours(db: sqlite3.Connection, path: Path) -> bool:
     application = int(db.execute("PRAGMA application_id").fetchone()[0])
     if application == APPLICATION:
         return True
+    if db.execute(OUR_TABLES).fetchone()[0] == 4 and application != DEVELOPMENT:
+        raise _damaged(path, "it does not know whose it is")
     if application != 0 or db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
         raise _of_another_program(path, application)
     return False
-
-
-def _make(db: sqlite3.Connection, path: Path) -> None:
-    """The tables of a new file, all or none."""
-    # Before the first page: the file can shrink again.
-    db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    db.execute("PRAGMA synchronous = FULL")
-    db.executescript(
-        f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}; COMMIT;"
-    )
-    _keep_names(path.parent)
-
-
-def _keep_names(directory: Path) -> None:
-    """The names of files are to outlive a loss of power as well as what is in them."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 REMEDIES: Final = {
@@ -288,14 +333,15 @@ REMEDIES: Final = {
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened: let the broker's user write the directory",
     sqlite3.SQLITE_BUSY: "another program is writing it: end that one",
     sqlite3.SQLITE_LOCKED: "another program is writing it: end that one",
-    sqlite3.SQLITE_CORRUPT: "it is damaged: restore it from a backup",
-    sqlite3.SQLITE_NOTADB: "it is not an SQLite file, or its first page is damaged: restore it from a backup",
+    sqlite3.SQLITE_CORRUPT: "it is damaged: restore it from a backup, or keep what is whole (canopy store salvage)",
+    sqlite3.SQLITE_NOTADB: "it is not an SQLite file, or its first page is damaged: restore it from a backup, or keep"
+    " what is whole (canopy store salvage)",
     sqlite3.SQLITE_PERM: "no permission: let the broker's user read and write it",
 }
 """What to do, by the primary code of SQLite's error."""
 
 
-def told(path: Path, error: sqlite3.Error) -> str:
+def told(path: Path, error: Exception) -> str:
     """An error of SQLite in one line: the file, what it is, what to do."""
     code = getattr(error, "sqlite_errorcode", None)
     what = " ".join(str(error).split())

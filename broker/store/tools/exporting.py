@@ -59,8 +59,8 @@ def rows_of(found: Look, table: str) -> Iterator[dict[str, Any]]:
     chosen = "ORDER BY rowid" if order is None else f"WHERE session IN (SELECT id FROM session) {order}"
     # There is no index for this, and few messages are shared.
     used = frozenset(number for (number,) in db.execute(USED)) if table == "message" else frozenset()
-    read_back: dict[int, int] = dict(db.execute(READ_BACK)) if table == "delivery" else {}
-    for values in db.execute(f"SELECT * FROM {table} {chosen}"):
+    read_back = {row[0]: row[1] for row in db.execute(READ_BACK)} if table == "delivery" else {}
+    for values in db.execute(f"SELECT {', '.join(names)} FROM {table} {chosen}"):
         if table != "message" or values[0] in used:
             row = dict(zip(names, values, strict=True))
             if read_back and row["number"] <= read_back.get(row["session"], 0):

@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from broker.store.base import StoreError
-from broker.store.groups.records import Damaged
-from broker.store.sqlite.opening import BUSY_SECONDS, FILE, LOCK, told
+from broker.store.sqlite.opening import BUSY_SECONDS, FILE, LOCK, REMEDIES, told
 from broker.store.sqlite.reading import clock
 from broker.store.sqlite.schema import APPLICATION, VERSION
 from broker.store.times import ahead_of_wall
@@ -79,8 +78,8 @@ def look(directory: Path) -> Iterator[Look]:
         yield Look(db, path, version, ahead_of_wall(clock(db)))
     except sqlite3.Error as error:
         raise StoreError(told(path, error)) from error
-    except Damaged as error:
-        raise StoreError(f"{path} is damaged: restore it from a backup ({error})") from error
+    except UnicodeDecodeError as error:  # of SQLite's message, which names what it cannot read
+        raise StoreError(f"{path}: {REMEDIES[sqlite3.SQLITE_CORRUPT]}") from error
     finally:
         if db is not None:
             db.close()

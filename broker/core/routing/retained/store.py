@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from typing import Final, cast
 
+from broker.core.codec import reasons
 from broker.core.codec.topic_names import is_system
 from broker.core.counters import Counters
 from broker.core.hooks import MessageHook, RetainedListener
 from broker.core.limits import Limits
 from broker.core.persistence.journal import Journal
 from broker.core.queues.message import Message
+from broker.core.refusals import RETAIN
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.receivers.fanout import Fanout
 from broker.core.routing.retained.shares import RetainedMessage, RetainedShares, kept_bytes
@@ -60,7 +62,8 @@ class RetainedStore:
         topic = message.topic.decode()
         old = cast("Message | None", self.tree.get(topic))
         empty = len(message.payload()) == 0  # never kept itself [MQTT-3.3.1-7]
-        if empty or self.refused_by(topic, message, old):
+        refused_by = "" if empty else self.refused_by(topic, message, old)
+        if empty or refused_by:
             # The old one goes in any case: it is not what the topic says any more [MQTT3-3.3.1-7].
             if old is not None:
                 self._clear(topic, old)
@@ -71,6 +74,21 @@ class RetainedStore:
                     self.hook.retained(message)
                 return True
             self._counters.retained_refused += 1
+            session = self._sessions.get(message.publisher)
+            if session is not None:
+                # It goes to subscribers, and its publisher is told nothing.
+                counters = self._counters
+                counters.refusals.note(
+                    session.ledger,
+                    session.principal,
+                    RETAIN,
+                    topic,
+                    reasons.QUOTA_EXCEEDED,
+                    counters.load.now,
+                    refused_by,
+                    message.qos,
+                    True,
+                )
             return False
         message = self.put(topic, message)  # whatever its QoS
         self._written(topic, message)
