@@ -86,8 +86,13 @@ class WillQueue:
         self.listener: WillListener | None = None
         # Whether the last will has half filled a queue, or is on its way to very many: the next ones wait.
         self._pressed = False
-        # How many wait.
-        self.waiting = 0
+        # Those that wait, in their order.
+        self.line: dict[DueWill, None] = {}
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+        return len(self.line)
 
     def begin_turn(self) -> None:
         """The writers have had theirs."""
@@ -151,7 +156,7 @@ class WillQueue:
         self._wait(DueWill(message, session, principal, name), now)
 
     def _wait(self, waiting: DueWill, now: float) -> None:
-        self.waiting += 1
+        self.line[waiting] = None
         self._deadlines.set(waiting, now)
 
     def _forget(self, name: str) -> None:
@@ -191,9 +196,20 @@ class WillQueue:
         self._let_go(held.client_id)
         self._publish(held.will, held.client_id, None, held.principal, now)
 
-    def drop_held(self, held: HeldWill) -> None:
-        """Its user is not allowed any more: it is not published."""
-        self._let_go(held.client_id)
+    def drop(self, will: HeldWill | DueWill) -> bool:
+        """One that is held or waits is not to be published. False: it was, or its client is back."""
+        if isinstance(will, HeldWill):
+            if self.held.get(will.client_id) is not will:
+                return False
+            self._let_go(will.client_id)
+            return True
+        if will not in self.line:
+            return False
+        self._deadlines.cancel(will)
+        del self.line[will]
+        if will.name:
+            self._forget(will.name)
+        return True
 
     def _let_go(self, client_id: str) -> HeldWill | None:
         held = self.held.pop(client_id, None)
@@ -217,7 +233,7 @@ class WillQueue:
         if self._fanout.broadcasting:
             self._deadlines.set(waiting, now + BROADCAST_PAUSE)
             return
-        self.waiting -= 1
+        del self.line[waiting]
         if waiting.name:
             self._forget(waiting.name)
         self._send(waiting.message, waiting.session, waiting.principal)
