@@ -17,6 +17,7 @@ from broker.store.base import StoreError
 from broker.store.sqlite.opening import BUSY_SECONDS, FILE, LOCK, REMEDIES, told
 from broker.store.sqlite.reading import clock
 from broker.store.sqlite.schema import APPLICATION, VERSION
+from broker.store.times import ahead_of_wall
 
 
 class Look:
@@ -74,8 +75,7 @@ def look(directory: Path) -> Iterator[Look]:
         version = int(db.execute("PRAGMA user_version").fetchone()[0])
         if version > VERSION:
             raise StoreError(f"{path} is of version {version}, newer than {VERSION}: use the newer canopy")
-        note = clock(db)
-        yield Look(db, path, version, 0.0 if note is None else note[1])
+        yield Look(db, path, version, ahead_of_wall(clock(db)))
     except sqlite3.Error as error:
         raise StoreError(told(path, error)) from error
     except UnicodeDecodeError as error:  # of SQLite's message, which names what it cannot read
