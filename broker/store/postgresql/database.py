@@ -18,6 +18,7 @@ import asyncpg
 
 from broker.store.base import StoreError
 from broker.store.postgresql import holder
+from broker.store.times import Note
 
 BEATS: Final = 3
 """Times that the lease is renewed before it would be over."""
@@ -31,7 +32,8 @@ SYNCHRONOUS: Final = {"full": "on", "normal": "local", "off": "off"}
 TAKE: Final = (
     "UPDATE owner SET epoch = epoch + 1, node = $1, holder = $3,"
     " lease_until = clock_timestamp() + $2 * interval '1 second'"
-    " WHERE lease_until < clock_timestamp() OR (holder = $4 AND holder <> '') RETURNING epoch, groups, wall, ahead"
+    " WHERE lease_until < clock_timestamp() OR (holder = $4 AND holder <> '')"
+    " RETURNING epoch, groups, time, wall, uptime, boot, clock_checksum"
 )
 TAKEN: Final = (
     "SELECT node, lease_until,"
@@ -148,8 +150,8 @@ class Database:
 
     # -- whose the tables are ------------------------------------------------------------------------------------------
 
-    async def take(self) -> tuple[int, float | None, float | None]:
-        """Have the tables be this broker's: the number of the last group, and what the last broker noted of its clocks.
+    async def take(self) -> tuple[int, Note | None]:
+        """Have the tables be this broker's: the number of the last group, and how the clocks stood by the last note.
 
         The lease of one that was killed is waited for, unless it ran here and is certainly dead (`holder`).
 
@@ -169,7 +171,7 @@ class Database:
             if row is not None:
                 self.epoch = row[0]
                 self._renew()
-                return row[1], row[2], row[3]
+                return row[1], Note.of(row[2:])
             node, until, left, process = await connection.fetchrow(TAKEN, timeout=self.timeout)
             if process != dead and await asyncio.to_thread(holder.is_over, process):
                 dead = process
