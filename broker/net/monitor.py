@@ -325,6 +325,7 @@ class LagMonitor:
         self._look = look
         self._look_at = 0.0
         self.lags = Histogram()
+        self._peak = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -345,6 +346,11 @@ class LagMonitor:
         """The worst lag in seconds since this was last called, the present one included."""
         return max(self.lags.take_worst(), self._load.lag_at(now))
 
+    def take_peak(self, now: float) -> float:
+        """The same, for somebody else who asks: the samples of the page."""
+        peak, self._peak = self._peak, 0.0
+        return max(peak, self._load.lag_at(now))
+
     def _arm(self, now: float) -> None:
         self._load.tick_due = now + TICK
         self._timer = self._loop.call_at(now + TICK, self._tick)
@@ -355,6 +361,7 @@ class LagMonitor:
         lag = max(0.0, now - self._load.tick_due)
         self._load.lag = lag
         self.lags.add(lag)
+        self._peak = max(self._peak, lag)
         self._arm(now)
         if now >= self._look_at:
             # First: a look that raises is not the last.

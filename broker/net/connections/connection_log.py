@@ -50,6 +50,7 @@ HANDSHAKE: Final = "handshake failed"
 PROXY: Final = "PROXY header refused"
 HTTP: Final = "http credentials refused"
 REQUEST: Final = "request refused"
+DELIVERY: Final = "delivery refused"
 
 FIELDS: Final = {
     REFUSAL: "refused",
@@ -67,6 +68,7 @@ NAMES: Final = {
     DISCONNECTED: "disconnected",
     EVICTION: "evicted",
     NOT_ACCEPTED: "not_accepted",
+    DELIVERY: "deliveries_refused",
 }
 """Event → what the line that sums up other lines calls it."""
 
@@ -87,7 +89,7 @@ in a refused CONNECT, and a character outside of ASCII takes up to 12."""
 LINE: Final = 282
 """Bytes that a line takes beside its texts."""
 
-TEXTS: Final = ("client_id", "user_name", "address", "listener", "detail")
+TEXTS: Final = ("client_id", "user_name", "address", "listener", "detail", "topic", "reason")
 
 
 def _size(character: str) -> int:
@@ -262,8 +264,12 @@ class ConnectionLog:
 
     def _inform(self, host: str, event: str, known: dict[str, Any]) -> None:
         """Write a line about a client that is no warning, or count it where there is no room for it."""
-        if self.informs and self._room.take(network(host), event, _weight(known)):
+        if self.may_inform(host, event, known):
             self._log().info(event, **known)
+
+    def may_inform(self, host: str, event: str, known: dict[str, Any]) -> bool:
+        """Whether such a line may be written now; else it is counted."""
+        return self.informs and self._room.take(network(host), event, _weight(known))
 
     def _warn(self, host: str, event: str, known: dict[str, Any]) -> None:
         """Write a warning about a client, or count it where its address, or all together, have had theirs."""
