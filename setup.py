@@ -45,6 +45,7 @@ UNITS = {
         "broker/net/stream.py",
         "broker/net/websocket/*.py",
         "broker/record/unpack.py",
+        "broker/store/groups/checksums.py",
         "broker/store/groups/group.py",
         "broker/store/groups/journal.py",
         "broker/store/groups/notes.py",

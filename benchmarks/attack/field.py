@@ -105,13 +105,14 @@ class Field:
         reads: bool = True,
         narrow: bool = False,
         port: int = 0,
+        source: str = "",
     ) -> Hostile:
-        """A client that was let in; `port`: by another listener.
+        """A client that was let in; `port`: by another listener; `source`: from this local address.
 
         Raises:
             Refused: it was not, or the attack is over.
         """
-        hostile = self.socket(reads=True, narrow=narrow, port=port)
+        hostile = self.socket(reads=True, narrow=narrow, port=port, source=source)
         properties = Properties()
         if version == V5:
             if expiry:

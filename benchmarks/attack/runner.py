@@ -72,7 +72,7 @@ def run(attack: Attack, world: World, cores: Cores, seconds: float, calm: float,
     """Start a broker, let the pairs be calm for a while, and then attack."""
     port = free_port()
     listen = f"mqtt://{HOST}:{port}"
-    settings = [part for setting in SETTINGS for part in ("--set", setting)]
+    settings = [part for setting in (*SETTINGS, *attack.settings) for part in ("--set", setting)]
     listeners = Listeners.free()
     guarding = guards.options() if attack.guarded else []
     command = [*python_module("broker"), "serve", "--listen", listen, *listeners.options(), *guarding, *settings]

@@ -111,6 +111,10 @@ class Limits(Section):
     """Bytes that the broker keeps for one client in all: subscriptions, retained messages, session, and messages that
     wait in it or are in flight. Beyond it these are refused or dropped, but for 1 MiB each of what waits and what is in
     flight. A part whose own bound is higher raises it. 0: no limit."""
+    max_user_bytes: SizeOrUnlimited = 0
+    """Bytes that all clients of one user, or of one address where they have no user, may hold together: subscriptions,
+    retained messages, sessions, and messages that wait in them. Beyond it the first three are refused. 0: no limit but
+    what is fair."""
     max_filter_bytes_per_client: SizeOrUnlimited = 33_554_432
     """Bytes that the subscriptions of one session may take, each counted as if no other client had its filter; one more
     is refused with 0x97. 0: no limit, so that one client can fill the memory."""

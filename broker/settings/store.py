@@ -77,6 +77,9 @@ class Store(Section):
     on_failure: Literal["hold", "refuse"] = "hold"
     """What happens to QoS 1 and 2 publishes while the disk cannot be written: nobody gets an acknowledgement until it
     can (`hold`), or they are refused (`refuse`)."""
+    on_damage: Literal["refuse", "set-aside"] = "refuse"
+    """What a start does with a file whose pages are damaged: it ends with a line that says so (`refuse`), or puts the
+    file aside under another name, begins with what is whole in it, and raises an alarm (`set-aside`)."""
     memory_messages: CountOrUnlimited = 1_000
     """Messages that wait for one session in memory; what comes beyond waits on disk alone, and is read back in pages as
     the client takes it. 0: all of it is in memory as well, and the three bounds below do nothing."""
@@ -91,6 +94,9 @@ class Store(Section):
     stall_timeout: SecondsOrOff = 10.0
     """Seconds that a write may take before the disk counts as one that cannot be written. 0: any, and nothing is
     told."""
+    will_grace: Annotated[float, Field(ge=0, le=LONGEST_TIME, allow_inf_nan=False)] = 30.0
+    """Seconds that a client has to come back after a start, if it was connected when the broker was killed, before its
+    will is published; a longer Will Delay Interval counts instead. 0: the will's own delay alone."""
     removed_link_expiry: Annotated[int, Field(ge=0, le=NEVER)] = 604_800
     """Seconds for which what waits for a link is kept when the link is in the settings no more. 0: not at all.
     4294967295: for ever."""

@@ -28,6 +28,7 @@ from broker.store.tools.exporting import lines
 from broker.store.tools.looking import look
 from tests.core.harness import Client, Network, bag, limits, total_ledger
 from tests.store.observed import restored
+from tests.store.places import rebooted
 from tests.store.sqlite.place import count
 from tests.support.losses import dropped_by_cause
 from tests.support.runs import examples
@@ -59,7 +60,7 @@ class Paged:
             commit_window=0.0,
             memory_messages=IN_MEMORY,
             disk_bytes=self.disk_bytes,
-            lasting=lambda: self.network.now,
+            clocks=rebooted(lambda: self.network.now),
         )
         store._pages.page, store._pages.fetched = PAGE, 2 * PAGE
         self.do(store.open(lambda: self.network.now))
@@ -614,26 +615,3 @@ def test_rows_that_somebody_removed_are_told_as_lost(all_: Paged) -> None:
     assert taken(all_, client) == [0, 1, 2, 3, 4, 6, 7]
     assert total_ledger(all_.network.router.sessions.values()) == []
     assert all_.network.router.counters.load.bytes == 0
-
-
-def test_a_file_of_the_version_before_gets_its_pages(tmp_path: Path) -> None:
-    """It has what was in it, and messages can wait on disk alone in it."""
-    made = Paged(tmp_path)
-    client = away(made)
-    publish(made, 0, 1)
-    made.clients["a"].cut()
-    made.commit()
-    made.stop_writing()
-    db = sqlite3.connect(tmp_path / "canopy.db")
-    db.executescript(
-        "DROP INDEX delivery_paged; ALTER TABLE delivery DROP COLUMN size; ALTER TABLE received DROP COLUMN number;"
-        " PRAGMA user_version = 1;"
-    )
-    db.close()
-    made.store = made.begin()
-    made.network.router = restored(made.do(made.store.load()), made.limits, made.network.now, made.store)
-    made.network.links = []
-    publish(made, *range(2, 9))
-    assert made.network.session("x").queue.in_memory == IN_MEMORY
-    assert taken(made, client) == list(range(9))
-    made.end()

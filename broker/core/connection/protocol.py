@@ -287,9 +287,9 @@ class ServerProtocol(Peer):
             self._answered = True
             self._turn(reason_code, now, work)
 
-    def lost(self, cause: str, now: float) -> None:
-        """The connection is lost, or given up: nothing more can be written [MQTT-3.1.2-8]."""
-        self._end(cause, "")
+    def lost(self, cause: str, now: float, text: str = "") -> None:
+        """The connection is lost, or given up: nothing more can be written [MQTT-3.1.2-8]. `text`: for the log."""
+        self._end(cause, text)
         self.router.peers.drain(self.router, now)
 
     def close(self, cause: str, reason_code: int, text: str, now: float) -> None:

@@ -49,6 +49,8 @@ EVICTION: Final = "client evicted"
 HANDSHAKE: Final = "handshake failed"
 PROXY: Final = "PROXY header refused"
 HTTP: Final = "http credentials refused"
+REQUEST: Final = "request refused"
+DELIVERY: Final = "delivery refused"
 
 FIELDS: Final = {
     REFUSAL: "refused",
@@ -57,6 +59,7 @@ FIELDS: Final = {
     HANDSHAKE: "handshakes_failed",
     PROXY: "proxy_headers",
     HTTP: "http_refused",
+    REQUEST: "requests_refused",
 }
 """Event → what the line that sums up warnings calls it."""
 
@@ -65,6 +68,7 @@ NAMES: Final = {
     DISCONNECTED: "disconnected",
     EVICTION: "evicted",
     NOT_ACCEPTED: "not_accepted",
+    DELIVERY: "deliveries_refused",
 }
 """Event → what the line that sums up other lines calls it."""
 
@@ -85,7 +89,7 @@ in a refused CONNECT, and a character outside of ASCII takes up to 12."""
 LINE: Final = 282
 """Bytes that a line takes beside its texts."""
 
-TEXTS: Final = ("client_id", "user_name", "address", "listener", "detail")
+TEXTS: Final = ("client_id", "user_name", "address", "listener", "detail", "topic", "reason")
 
 
 def _size(character: str) -> int:
@@ -95,9 +99,10 @@ def _size(character: str) -> int:
     return 6 if character <= "\uffff" else 12
 
 
-def _cut(name: str | None) -> str | None:
-    if name is None or (name.isascii() and name.isprintable()):
-        return name if name is None else name[:LONGEST_NAME]
+def cut(name: str) -> str:
+    """A name as a line shows it."""
+    if name.isascii() and name.isprintable():
+        return name[:LONGEST_NAME]
     left = LONGEST_NAME
     for at, character in enumerate(name):
         left -= _size(character)
@@ -116,11 +121,11 @@ def _weight(known: dict[str, Any]) -> int:
     return size
 
 
-def _named(user_name: str | None) -> str | None:
+def named(user_name: str | None) -> str | None:
     """A user name for the log. A token (RFC 7519) that stands in its place is a credential, and may still be good."""
     if user_name is not None and user_name.startswith(TOKEN) and user_name.count(".") > 1:
         return "(a token)"
-    return _cut(user_name)
+    return None if user_name is None else cut(user_name)
 
 
 class ConnectionLog:
@@ -159,8 +164,8 @@ class ConnectionLog:
                 kept["link"] = "federation.link_users and link_client_ids do not name it"
             kept |= {"session_expiry": "never" if expiry == NEVER else expiry, "will": session.will is not None}
         known: dict[str, Any] = {
-            "client_id": _cut(protocol.client_id),
-            "user_name": _named(protocol.user_name),
+            "client_id": cut(protocol.client_id),
+            "user_name": named(protocol.user_name),
             "address": connection.address,
             "listener": connection.terms.name,
             "version": VERSIONS.get(protocol.version, str(protocol.version)),
@@ -177,14 +182,14 @@ class ConnectionLog:
         if not self.informs and protocol.accepted and cause in OF_THE_CLIENT:
             return
         known: dict[str, Any] = {
-            "client_id": _cut(protocol.client_id),
-            "user_name": _named(protocol.user_name),
+            "client_id": cut(protocol.client_id),
+            "user_name": named(protocol.user_name),
             "address": connection.address,
             "listener": connection.terms.name,
             "cause": cause,
         }
         if protocol.close_text:
-            known["detail"] = _cut(protocol.close_text)
+            known["detail"] = cut(protocol.close_text)
         if protocol.accepted:
             known["seconds"] = round(now - connection.opened_at, 3)
             known["messages_received"] = int(protocol.messages_received)
@@ -220,7 +225,7 @@ class ConnectionLog:
 
     def http_refused(self, host: str, address: str, user_name: str) -> None:
         """A request by HTTP had a wrong user, password or token. `user_name`: empty for a token."""
-        self._warn(host, HTTP, {"address": address, "user_name": _named(user_name)})
+        self._warn(host, HTTP, {"address": address, "user_name": named(user_name)})
 
     def look(self, now: float) -> None:
         """Called once a second: when an interval is over, sum up the lines that were not written in it."""
@@ -233,13 +238,13 @@ class ConnectionLog:
     def finish(self) -> None:
         """Sum up what was not written, and begin to count anew."""
         if self._unwritten:
-            address = max(self._by_address, key=self._by_address.__getitem__)
+            address = max(self._by_address, key=self._by_address.__getitem__, default="")
             self._log().warning(
                 "warnings about clients left out",
                 total=sum(self._unwritten.values()),
                 **{FIELDS[event]: count for event, count in self._unwritten.items()},
                 most_from=address,
-                warnings_from_it=self._by_address[address],
+                warnings_from_it=self._by_address.get(address, 0),
                 interval=INTERVAL,
             )
         self._written = 0
@@ -259,11 +264,24 @@ class ConnectionLog:
 
     def _inform(self, host: str, event: str, known: dict[str, Any]) -> None:
         """Write a line about a client that is no warning, or count it where there is no room for it."""
-        if self.informs and self._room.take(network(host), event, _weight(known)):
+        if self.may_inform(host, event, known):
             self._log().info(event, **known)
+
+    def may_inform(self, host: str, event: str, known: dict[str, Any]) -> bool:
+        """Whether such a line may be written now; else it is counted."""
+        return self.informs and self._room.take(network(host), event, _weight(known))
 
     def _warn(self, host: str, event: str, known: dict[str, Any]) -> None:
         """Write a warning about a client, or count it where its address, or all together, have had theirs."""
+        if self.has_room(host, event):
+            self._log().warning(event, **known)
+
+    def left_out(self, event: str, count: int) -> None:
+        """So many lines about clients are not written at all: they are in the sum."""
+        self._unwritten[event] = self._unwritten.get(event, 0) + count
+
+    def has_room(self, host: str, event: str) -> bool:
+        """Whether a line about a client of this address may be written now; else it is counted."""
         host = network(host)
         before = self._by_address.get(host, 0)
         if before or len(self._by_address) < MOST_ADDRESSES:
@@ -271,6 +289,6 @@ class ConnectionLog:
         full = 0 < self._most <= self._written
         if full or 0 < self._most_of_address <= before or (before == 0 and host not in self._by_address):
             self._unwritten[event] = self._unwritten.get(event, 0) + 1
-            return
+            return False
         self._written += 1
-        self._log().warning(event, **known)
+        return True

@@ -15,18 +15,21 @@ from broker.core.persistence.journal import share_name
 from broker.core.principal import Principal
 from broker.core.queues.delivery import QUEUED, Delivery, queue_of
 from broker.core.queues.message import Message
+from broker.core.routing.retained.by_age import account_name
 from broker.core.topics.subscription import Subscription
+from broker.store.times import Note
 
-SESSION_COLUMNS: Final = 13
-SUBSCRIPTION_COLUMNS: Final = 11
-MESSAGE_COLUMNS: Final = 9
-DELIVERY_COLUMNS: Final = 18
-PLAIN_COLUMNS: Final = 10
-RETAINED_COLUMNS: Final = 6
-BROADCAST_COLUMNS: Final = 8
+SESSION_COLUMNS: Final = 15
+SUBSCRIPTION_COLUMNS: Final = 12
+MESSAGE_COLUMNS: Final = 10
+DELIVERY_COLUMNS: Final = 20
+PLAIN_COLUMNS: Final = 11
+RETAINED_COLUMNS: Final = 8
+BROADCAST_COLUMNS: Final = 9
 """Values of a row, of which those of a batch stand one behind the other. Plain ones are deliveries as most are that
 wait for an absent client: queued, with a message of their own and nothing special. Number, session, QoS, topic,
-payload, QoS of the publish, properties, publisher, expiry, size."""
+payload, QoS of the publish, properties, publisher, expiry, size. Behind these stand None for the checksums of a row,
+which whoever writes it puts there (`checksums.fill`)."""
 
 ROW_BYTES: Final = 100
 """What a row of a session or a subscription counts for in a group, or one of a session that has had a message."""
@@ -50,6 +53,8 @@ class Kept:
         self.disconnected_at = UNSET
         self.will: Will | None = None
         self.will_due = UNSET
+        # What its own row counts for in the open group.
+        self.size: i64 = 0
         # Whether its own row changed in the open group, whether anything of it did, whether it ended.
         self.changed = False
         self.touched = False
@@ -63,10 +68,15 @@ class Kept:
         # Whether any identifier has ever had a number.
         self.numbered = False
 
+    def row_bytes(self) -> i64:
+        """What its own row counts for."""
+        will = self.will
+        return ROW_BYTES if will is None else ROW_BYTES + len(will.payload) + len(will.topic) + len(will.properties)
+
     def end(self) -> i64:
         """The session is over: by how many bytes the open group shrinks."""
         self.gone = True
-        size: i64 = ROW_BYTES if self.changed else 0
+        size: i64 = self.size
         if self.subscriptions is not None:
             for topic_filter, row in self.subscriptions.items():
                 if row is not None:
@@ -189,9 +199,11 @@ class Batch:
         self.size = 0
         # When its first note came, by the clock of the event loop (s).
         self.began = 0.0
-        # What the clocks were like (`Times.note`), where that is to be written.
-        self.clock: tuple[float, float] | None = None
+        # How the clocks stand, where that is to be written.
+        self.clock: Note | None = None
         self.gone: list[int] = []
+        # Sessions that were nothing but a will: nothing is left of them.
+        self.wills_gone: list[int] = []
         self.sessions: list[object] = []
         self.streamed: list[tuple[int, str]] = []
         self.subscriptions: list[object] = []
@@ -206,7 +218,8 @@ class Batch:
         self.plain: list[object] = []
         self.deliveries: list[object] = []
         self.changed: list[tuple[int, int, int, int]] = []
-        self.released: list[int] = []
+        # Number and session.
+        self.released: list[tuple[int, int]] = []
         self.received: list[tuple[int, int, int | None]] = []
         self.completed: list[tuple[int, int]] = []
         self.retained: list[object] = []
@@ -242,6 +255,7 @@ class Batch:
             or self.completed
             or self.sessions
             or self.gone
+            or self.wills_gone
             or self.subscriptions
             or self.unsubscribed
             or self.streamed
@@ -260,17 +274,18 @@ def of_session(batch: Batch, kept: Kept) -> None:
     """What the group changes of one session."""
     if kept.changed:
         kept.changed = False
+        kept.size = 0
         will = kept.will
         batch.sessions += (
             kept.id, kept.client_id, kept.principal, kept.expiry_interval,
             None if kept.disconnected_at == UNSET else kept.disconnected_at,
         )  # fmt: skip
         if will is None:
-            batch.sessions += (None, None, None, None, None, None, None, None)
+            batch.sessions += (None, None, None, None, None, None, None, None, None, None)
         else:
             batch.sessions += (
                 will.topic, will.payload, will.qos, will.retain, will.delay, will.message_expiry, will.properties,
-                None if kept.will_due == UNSET else kept.will_due,
+                None if kept.will_due == UNSET else kept.will_due, None, None,
             )  # fmt: skip
     subscriptions = kept.subscriptions
     if subscriptions is not None:
@@ -285,9 +300,9 @@ def of_session(batch: Batch, kept: Kept) -> None:
                 row.identifier, row.streaming,
             )  # fmt: skip
             if options is None:
-                batch.subscriptions += (None, None, None)
+                batch.subscriptions += (None, None, None, None)
             else:
-                batch.subscriptions += (options.policy, options.max_age, options.depth)
+                batch.subscriptions += (options.policy, options.max_age, options.depth, None)
     received = kept.received
     if received is not None:
         kept.received = None
@@ -335,7 +350,7 @@ def of_deliveries(batch: Batch, rows: dict[int, Row], last: i64, offset: float) 
         ):
             plain += (
                 number, row.kept.id, delivery.qos, message.topic.decode(), message.payload(), message.qos,
-                message.properties or None, message.publisher or None, _lasting(message, offset), row.size,
+                message.properties or None, message.publisher or None, _lasting(message, offset), row.size, None,
             )  # fmt: skip
             continue
         share = share_name(delivery) if delivery.group is not None else None
@@ -343,25 +358,25 @@ def of_deliveries(batch: Batch, rows: dict[int, Row], last: i64, offset: float) 
         if message is None:
             values += (
                 number, row.kept.id, None, row.state, row.packet_id, row.attempts, delivery.qos, delivery.retain,
-                identifiers, share, None, None, None, None, None, None, None, None,
+                identifiers, share, None, None, None, None, None, None, None, None, None, None,
             )  # fmt: skip
         elif message.record in shared:
             values += (
                 number, row.kept.id, message.record, row.state, row.packet_id, row.attempts, delivery.qos,
-                delivery.retain, identifiers, share, None, None, None, None, None, None, None, row.size,
+                delivery.retain, identifiers, share, None, None, None, None, None, None, None, row.size, None, None,
             )  # fmt: skip
             if message.record not in written:
                 written[message.record] = None
                 batch.messages += (
                     message.record, shared[message.record], message.topic.decode(), message.payload(), message.qos,
                     message.retain, message.properties or None, message.publisher or None,
-                    _lasting(message, offset),
+                    _lasting(message, offset), None,
                 )  # fmt: skip
         else:
             values += (
                 number, row.kept.id, None, row.state, row.packet_id, row.attempts, delivery.qos, delivery.retain,
                 identifiers, share, message.topic.decode(), message.payload(), message.qos, message.retain,
-                message.properties or None, message.publisher or None, _lasting(message, offset), row.size,
+                message.properties or None, message.publisher or None, _lasting(message, offset), row.size, None, None,
             )  # fmt: skip
     return last
 
@@ -374,7 +389,7 @@ def of_retained(batch: Batch, retained: dict[str, Message | None], offset: float
         else:
             batch.retained += (
                 topic, message.payload(), message.qos, message.properties or None, message.publisher or None,
-                _lasting(message, offset),
+                _lasting(message, offset), account_name(message) or None, None,
             )  # fmt: skip
 
 
@@ -383,5 +398,5 @@ def of_broadcasts(batch: Batch, broadcasts: dict[int, Message], offset: float) -
     for number, message in broadcasts.items():
         batch.broadcasts += (
             number, message.topic.decode(), message.payload(), message.qos, message.retain,
-            message.properties or None, message.publisher or None, _lasting(message, offset),
+            message.properties or None, message.publisher or None, _lasting(message, offset), None,
         )  # fmt: skip

@@ -21,7 +21,6 @@ from broker.core.principal import Principal
 from broker.core.queues.delivery import DONE, RELEASED, SENT, Delivery
 from broker.core.queues.message import Message
 from broker.core.topics.subscription import Subscription
-from broker.store.base import Times
 from broker.store.groups.group import (
     ROW_BYTES,
     UNSET,
@@ -37,6 +36,7 @@ from broker.store.groups.group import (
 )
 from broker.store.groups.notes import BroadcastNotes, RetainedNotes
 from broker.store.groups.shell import Shell
+from broker.store.times import Times
 
 ENDED_ROWS: Final = 1_024
 """Deliveries of ended sessions that stay in the open group; more of them go when they are half of all."""
@@ -73,13 +73,14 @@ class GroupJournal(Journal):
         self._rows: dict[int, Row] = {}
         self._ended_rows: i64 = 0
         self._changed: dict[int, Change] = {}
-        self._released: dict[int, None] = {}
+        self._released: dict[int, int] = {}
         self._finished: list[int] = []
         self._unpaged: list[tuple[int, int, int]] = []
         self._read_back: dict[int, int] = {}
         self._touched: dict[int, Kept] = {}
         self._streamed: list[tuple[int, str]] = []
         self._gone: list[int] = []
+        self._wills_gone: list[int] = []
         self._retained = RetainedNotes()
         self.broadcasts = BroadcastNotes()
 
@@ -124,25 +125,34 @@ class GroupJournal(Journal):
     def session_kept(self, client_id: str, principal: Principal, expiry_interval: int, disconnected_at: float) -> None:
         kept = self.kept.get(client_id)
         if kept is None:
-            self._session += 1
-            kept = Kept(self._session, client_id, principal)
-            self.kept[client_id] = kept
+            kept = self._new(client_id, principal)
             self.broadcasts.came_later(kept.id)
         kept.principal = principal
         kept.expiry_interval = expiry_interval
         kept.disconnected_at = self._times.lasting(disconnected_at) if disconnected_at != 0.0 else UNSET
         self._changed_session(kept)
 
+    def _new(self, client_id: str, principal: Principal) -> Kept:
+        self._session += 1
+        kept = Kept(self._session, client_id, principal)
+        self.kept[client_id] = kept
+        return kept
+
     def _changed_session(self, kept: Kept) -> None:
-        size: i64 = 0 if kept.changed else ROW_BYTES
+        size: i64 = kept.row_bytes()
+        more: i64 = size - kept.size
+        kept.size = size
         kept.changed = True
         self._touch(kept)
-        self._note(size)
+        self._note(more)
 
     def session_gone(self, client_id: str) -> None:
+        self._end(client_id, self._gone)
+
+    def _end(self, client_id: str, gone: list[int]) -> None:
         kept = self.kept.pop(client_id)
         if kept.id <= self._sessions_before:
-            self._gone.append(kept.id)
+            gone.append(kept.id)
         self._read_back.pop(kept.id, None)
         # Sessions that come and go while the disk fails leave nothing here.
         self._touched.pop(kept.id, None)
@@ -166,8 +176,18 @@ class GroupJournal(Journal):
         kept.will_due = self._times.lasting(due) if due != 0.0 else UNSET
         self._changed_session(kept)
 
+    def will_alone(self, name: str, principal: Principal, will: Will, due: float) -> None:
+        kept = self.kept.get(name)
+        if kept is None:
+            kept = self._new(name, principal)
+        kept.principal = principal
+        self.will_set(name, will, due)
+
     def will_cleared(self, client_id: str) -> None:
         kept = self.kept[client_id]
+        if kept.expiry_interval == 0:
+            self._end(client_id, self._wills_gone)
+            return
         kept.will = None
         self._changed_session(kept)
 
@@ -295,7 +315,7 @@ class GroupJournal(Journal):
         else:
             self._count(0)
 
-    def released(self, client_id: str, delivery: Delivery) -> None:  # noqa: ARG002 (the interface)
+    def released(self, client_id: str, delivery: Delivery) -> None:
         record = delivery.record
         row = self._rows.get(record)
         if row is not None:
@@ -304,7 +324,7 @@ class GroupJournal(Journal):
                 self._size -= row.message.size()
             row.message = None
         else:
-            self._released[record] = None
+            self._released[record] = self.kept[client_id].id
         self._note(0)
 
     def finished(self, client_id: str, delivery: Delivery) -> None:  # noqa: ARG002 (the interface)
@@ -427,6 +447,7 @@ class GroupJournal(Journal):
         batch.last = self._number
         offset = self._times.lasting(0.0)
         batch.gone = self._gone
+        batch.wills_gone = self._wills_gone
         for kept in self._touched.values():
             kept.touched = False
             of_session(batch, kept)
@@ -437,7 +458,7 @@ class GroupJournal(Journal):
         self._message = of_deliveries(batch, rows, self._message, offset)
         for number, change in self._changed.items():
             batch.changed.append((number, SENT, change.packet_id, change.attempts))
-        batch.released = list(self._released)
+        batch.released = list(self._released.items())
         self._retained.take(batch, offset)
         self.broadcasts.take(batch, offset)
         self._clear()
@@ -470,3 +491,4 @@ class GroupJournal(Journal):
         self._touched = {}
         self._streamed = []
         self._gone = []
+        self._wills_gone = []

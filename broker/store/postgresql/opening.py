@@ -1,19 +1,19 @@
 """Opens the schema of a store: whether it can be used, its version, and which broker uses it.
 
 Promises: every error is one line with the place, the fault and the remedy (`StoreError`); a schema of another program,
-or of a newer version, is never written to; one of an older version is migrated in one transaction.
+or of another version, is never written to.
 """
 
 from __future__ import annotations
 
 import asyncio
-from math import isfinite
 from typing import Final, NamedTuple
 
 from broker.store.base import StoreError
 from broker.store.groups.records import LARGEST_NUMBER
 from broker.store.postgresql import schema
 from broker.store.postgresql.database import FAILURES, Database
+from broker.store.times import Note
 
 OTHERS: Final = (
     "SELECT relname::text FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname = $1 LIMIT 1"
@@ -27,11 +27,11 @@ NUMBERS: Final = (
 
 
 class Begun(NamedTuple):
-    """The highest numbers in an open schema, that of its last group, and what the last broker noted of its clocks."""
+    """The highest numbers in an open schema, that of its last group, and how the clocks stood then."""
 
     highest: tuple[int, int, int]
     group: int
-    note: tuple[float, float] | None
+    note: Note | None
 
 
 async def begin(database: Database) -> Begun:
@@ -40,16 +40,12 @@ async def begin(database: Database) -> Begun:
     try:
         async with asyncio.timeout(database.timeout):
             await _make(database)
-        group, wall, ahead = await database.take()
+        group, note = await database.take()
         taken = True
-        await _migrate(database)
         [row] = await database.fetch(NUMBERS)
         highest = (row[0], row[1], row[2])
         if max(highest) > LARGEST_NUMBER:
             raise StoreError(f"{database.place} is damaged: a number in it is above {LARGEST_NUMBER}")
-        note = None if wall is None or ahead is None else (wall, ahead)
-        if note is not None and not (isfinite(note[0]) and isfinite(note[1])):
-            raise StoreError(f"{database.place} is damaged: its clock is no time")
     except (*FAILURES, ValueError) as error:
         await _let_go(database, taken)
         raise StoreError(database.told(error)) from error
@@ -78,39 +74,24 @@ async def _make(database: Database) -> None:
         there = await connection.fetchval("SELECT 1 FROM pg_namespace WHERE nspname = $1", database.name)
         if not there:
             await connection.execute(f'CREATE SCHEMA "{database.name}"')
-        if not await connection.fetchval("SELECT to_regclass('canopy_store')::text"):
+        if not await connection.fetchval("SELECT to_regclass('canopy')::text"):
+            if await connection.fetchval("SELECT to_regclass('canopy_store')::text"):
+                raise StoreError(
+                    f"{database.place} was written by a Canopy from before the first release: name another schema "
+                    "(store.name), or drop this one"
+                )
             if await connection.fetchval(OTHERS, database.name):
                 raise StoreError(f"{database.place} has another program's tables: name another schema (store.name)")
             await connection.execute(schema.SCHEMA)
-            await connection.execute("INSERT INTO canopy_store VALUES ($1)", schema.VERSION)
-            await connection.execute("INSERT INTO owner VALUES ('', 0, '-infinity', 0)")
-        await _version(database)
+            await connection.execute("INSERT INTO canopy VALUES ($1)", schema.VERSION)
+            await connection.execute("INSERT INTO owner VALUES ('', '', 0, '-infinity', 0)")
+        await _check_version(database)
 
 
-async def _version(database: Database) -> int:
-    """The version of the tables. Raises StoreError: this broker does not know it."""
-    [[version]] = await database.fetch("SELECT version FROM canopy_store")
+async def _check_version(database: Database) -> None:
+    """Raises StoreError: this broker does not know the version of the tables."""
+    [[version]] = await database.fetch("SELECT version FROM canopy")
     if version > schema.VERSION:
         raise StoreError(
             f"{database.place} is of version {version}, newer than this broker's {schema.VERSION}: run the newer broker"
         )
-    if any(each not in schema.MIGRATIONS for each in range(version, schema.VERSION)):
-        raise StoreError(
-            f"{database.place} is of version {version}, which this broker cannot read any more: use an older broker "
-            "first"
-        )
-    found: int = version
-    return found
-
-
-async def _migrate(database: Database) -> None:
-    """Bring tables that are this broker's by now to the present version."""
-    version = await _version(database)
-    if version == schema.VERSION:
-        return
-    await database.hold()
-    connection = database.begun()
-    for each in range(version, schema.VERSION):
-        await connection.execute(schema.MIGRATIONS[each])
-    await connection.execute("UPDATE canopy_store SET version = $1", schema.VERSION)
-    await connection.execute("COMMIT")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
@@ -18,17 +17,19 @@ from typing import Any, Final
 from broker.core.histogram import Histogram
 from broker.core.persistence.journal import DeliveryRecord, Fetch, Saved
 from broker.core.persistence.pages import Pages
-from broker.store.base import IN_USE, Store, StoreError, Times
+from broker.store.base import IN_USE, Store, StoreError
+from broker.store.damage import Damages
 from broker.store.groups.committing import GROUP_BYTES, STALL_TIMEOUT, WINDOW, Groups
 from broker.store.groups.group import Batch
 from broker.store.groups.medium import Medium
 from broker.store.groups.principals import Principals, RuleTexts
-from broker.store.groups.records import Damaged, Loaded
+from broker.store.groups.records import Loaded
 from broker.store.postgresql.database import BEATS, FAILURES, SYNCHRONOUS, Behind, Database, Replaced
 from broker.store.postgresql.opening import begin
-from broker.store.postgresql.reading import read, read_alone
+from broker.store.postgresql.reading import discard, read, read_alone
 from broker.store.postgresql.sweeping import Sweep
 from broker.store.postgresql.writing import write
+from broker.store.times import Clocks, Times
 
 LEASE_TIMEOUT: Final = 15.0
 """Seconds for which the tables stay a broker's that was killed."""
@@ -71,7 +72,7 @@ class PostgresStore(Store):
         memory_bytes: int = 0,
         memory_total_bytes: int = 0,
         disk_bytes: int = 0,
-        lasting: Callable[[], float] = time.time,
+        clocks: Clocks | None = None,
         rules: RuleTexts | None = None,
     ) -> None:
         """`name`: the schema; `node`: which broker this is, for people; `lease_timeout`: seconds after which another
@@ -91,7 +92,7 @@ class PostgresStore(Store):
             lease_timeout=lease_timeout,
         )
         self._principals = Principals(rules)
-        self._times = Times(lasting)
+        self._times = Times(clocks)
         self._pages = Pages(memory_messages, memory_bytes, memory_total_bytes, disk_bytes)
         self._groups = Groups(
             self._times,
@@ -141,15 +142,20 @@ class PostgresStore(Store):
         await self.flush()
         now = self._times.now()
         try:
-            loaded: Loaded = await self._ask(lambda: read(self._database, now, self._principals, self._pages.page))
-        except Damaged as error:
-            raise StoreError(f"{self._database.place} is damaged: restore it from a backup ({error})") from error
+            loaded: Loaded = await self._ask(lambda: self._load(now))
         except asyncio.CancelledError:
             # Nobody wants to know any more, and `close` waits for the task.
             self._database.drop()
             raise
         loaded.tell(self._groups.journal)
+        self._groups.watch_clocks()
+        self._groups.damaged(loaded.damages)
         return loaded.saved
+
+    async def _load(self, now: float) -> Loaded:
+        loaded = await read(self._database, now, self._principals, self._pages.page)
+        await discard(self._database, loaded)
+        return loaded
 
     async def flush(self) -> None:
         """Return when what was told is in the database."""
@@ -161,7 +167,7 @@ class PostgresStore(Store):
         if task is None:
             return
         try:
-            await self.flush()
+            await self._groups.finish()
         finally:
             if self._pulse is not None:
                 self._pulse.cancel()
@@ -286,20 +292,17 @@ class PostgresStore(Store):
         fetches = self._groups.fetches
 
         async def job() -> None:
-            records: list[DeliveryRecord] = []
+            found: tuple[list[DeliveryRecord], Damages] = ([], Damages())
             try:
                 if not fetch.over:
                     async with asyncio.timeout(self._database.timeout):
                         now = self._times.now()
-                        records = await read_alone(self._database, session, fetch.first, fetch.last, now)
-            except Damaged as error:
-                why = f"{self._database.place} is damaged: restore it from a backup ({error})"
-                self._tell(partial(fetches.damaged, fetch, why))
+                        found = await read_alone(self._database, session, fetch.first, fetch.last, now)
             except Exception as error:
                 self._database.drop()
                 self._tell(partial(fetches.unread, fetch, self._database.told(error)))
             else:
-                self._tell(partial(fetches.found, fetch, records))
+                self._tell(partial(fetches.found, fetch, *found))
 
         self._put(job)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -16,16 +15,18 @@ from typing import TypeVar
 from broker.core.histogram import Histogram
 from broker.core.persistence.journal import DeliveryRecord, Fetch, Saved
 from broker.core.persistence.pages import Pages
-from broker.store.base import IN_USE, Store, StoreError, Times
+from broker.store.base import IN_USE, Store, StoreError
+from broker.store.damage import Damages
 from broker.store.groups.committing import GROUP_BYTES, STALL_TIMEOUT, WINDOW, Groups
 from broker.store.groups.group import Batch
 from broker.store.groups.medium import Medium
 from broker.store.groups.principals import Principals, RuleTexts
-from broker.store.groups.records import Damaged, Loaded
-from broker.store.sqlite.beginning import begin, damaged, let_go
-from broker.store.sqlite.opening import SYNCHRONOUS, Opened, told
-from broker.store.sqlite.reading import read, read_on_disk
+from broker.store.groups.records import Loaded
+from broker.store.sqlite.beginning import begin, let_go
+from broker.store.sqlite.opening import REFUSE, SET_ASIDE, SYNCHRONOUS, Opened, told
+from broker.store.sqlite.reading import discard, is_damage, read, read_on_disk
 from broker.store.sqlite.writer import Writer, Written
+from broker.store.times import Clocks, Times
 
 _Value = TypeVar("_Value")
 
@@ -45,13 +46,15 @@ class SqliteStore(Store):
         memory_bytes: int = 0,
         memory_total_bytes: int = 0,
         disk_bytes: int = 0,
-        lasting: Callable[[], float] = time.time,
+        on_damage: str = REFUSE,
+        clocks: Clocks | None = None,
         rules: RuleTexts | None = None,
     ) -> None:
         """`synchronous`: full, normal or off; `commit_window` in seconds; `stall_timeout`: seconds that a group may
         take to be written, 0: any; `memory_messages`, `memory_bytes`, `memory_total_bytes`, `disk_bytes`: what waits in
-        memory for one session, in all queues, and on disk alone at most (`Pages`); `lasting`: the clock that goes on
-        between two brokers, in seconds since the epoch; `rules`: who writes and reads the rules of principals.
+        memory for one session, in all queues, and on disk alone at most (`Pages`); `on_damage`: whether a file whose
+        pages are damaged is refused, or set aside; `clocks`: those that go on between two brokers, None: the machine's;
+        `rules`: who writes and reads the rules of principals.
 
         Raises:
             ValueError: `synchronous` is none of the three.
@@ -60,9 +63,10 @@ class SqliteStore(Store):
             raise ValueError(f"synchronous is one of {', '.join(SYNCHRONOUS)}, not {synchronous!r}")
         self.directory = Path(directory)
         self._synchronous = synchronous
+        self._on_damage = on_damage
         self._stall_timeout = stall_timeout
         self._principals = Principals(rules)
-        self._times = Times(lasting)
+        self._times = Times(clocks)
         self._pages = Pages(memory_messages, memory_bytes, memory_total_bytes, disk_bytes)
         self._groups = Groups(
             self._times,
@@ -87,7 +91,7 @@ class SqliteStore(Store):
         if self._opened is not None:
             raise StoreError(IN_USE)
         loop = self._loop = asyncio.get_running_loop()
-        beginning = loop.run_in_executor(None, begin, self.directory, self._synchronous)
+        beginning = loop.run_in_executor(None, begin, self.directory, self._synchronous, self._on_damage)
         try:
             opened, highest, note = await asyncio.shield(beginning)
         except asyncio.CancelledError:
@@ -98,6 +102,8 @@ class SqliteStore(Store):
         self._opened = opened
         for line in opened.notices:
             self._groups.notice(line)
+        if opened.rebuilt is not None and self.listener is not None:
+            self.listener.set_aside(str(opened.rebuilt.aside), opened.rebuilt.lost, opened.rebuilt.kept)
         self._writer = Writer(opened, self._principals)
         self._writer.start()
         self._groups.start(loop, highest)
@@ -109,17 +115,22 @@ class SqliteStore(Store):
         assert opened is not None
         now = self._times.now()
         try:
-            loaded: Loaded = await self._call(lambda: read(opened.db, now, self._principals, self._pages.page))
+            loaded: Loaded = await self._call(lambda: self._load(opened, now))
         except sqlite3.Error as error:
             raise StoreError(told(opened.path, error)) from error
-        except Damaged as error:
-            raise StoreError(damaged(opened.path, error)) from error
         except asyncio.CancelledError:
             # Nobody wants to know any more, and `close` waits for the thread.
             opened.db.interrupt()
             raise
         loaded.tell(self._groups.journal)
+        self._groups.watch_clocks()
+        self._groups.damaged(loaded.damages)
         return loaded.saved
+
+    def _load(self, opened: Opened, now: float) -> Loaded:
+        loaded = read(opened.db, now, self._principals, self._pages.page)
+        discard(opened.db, loaded)
+        return loaded
 
     async def flush(self) -> None:
         """Return when what was told is in the file."""
@@ -131,7 +142,7 @@ class SqliteStore(Store):
         if opened is None or writer is None:
             return
         try:
-            await self.flush()
+            await self._groups.finish()
         finally:
             self._groups.rest()
             writer.end()
@@ -182,7 +193,11 @@ class SqliteStore(Store):
             reason = (
                 told(opened.path, error) if isinstance(error, sqlite3.Error) else f"{type(error).__name__}: {error}"
             )
-            self._groups.failed(written.batch, reason)
+            ruined = isinstance(error, sqlite3.Error) and is_damage(error) and self._on_damage == SET_ASIDE
+            self._groups.failed(written.batch, reason, for_good=ruined)
+            if ruined and self.listener is not None:
+                # Its next start sets the file aside.
+                self.listener.replaced()
 
     def _read(self, fetch: Fetch, session: int) -> None:
         writer, loop, opened = self._writer, self._loop, self._opened
@@ -191,7 +206,7 @@ class SqliteStore(Store):
         now = self._times.now()
 
         def job() -> None:
-            found: list[DeliveryRecord] | Exception = []
+            found: tuple[list[DeliveryRecord], Damages] | Exception = ([], Damages())
             try:
                 if not fetch.over:
                     found = read_on_disk(opened.db, session, fetch.first, fetch.last, now)
@@ -202,17 +217,15 @@ class SqliteStore(Store):
 
         writer.put(job)
 
-    def _found(self, fetch: Fetch, found: list[DeliveryRecord] | Exception) -> None:
+    def _found(self, fetch: Fetch, found: tuple[list[DeliveryRecord], Damages] | Exception) -> None:
         """What the thread has read, or why it could not."""
         opened, fetches = self._opened, self._groups.fetches
         if opened is None:
             return
-        if isinstance(found, sqlite3.Error):
+        if isinstance(found, Exception):
             fetches.unread(fetch, told(opened.path, found))
-        elif isinstance(found, Exception):
-            fetches.damaged(fetch, damaged(opened.path, found))
         else:
-            fetches.found(fetch, found)
+            fetches.found(fetch, *found)
 
     async def _call(self, function: Callable[[], _Value]) -> _Value:
         """The result of a function in the writer's thread."""

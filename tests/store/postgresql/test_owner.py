@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import asyncpg
 import pytest
@@ -63,15 +64,20 @@ async def test_a_lease_that_is_given_up_meanwhile_is_taken(name: str, monkeypatc
 async def test_a_start_that_is_given_up_keeps_nobody_waiting(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as one that is cancelled while it looks at the tables, which are its own by then."""
     from broker.store.postgresql import opening
+    from broker.store.postgresql.database import Database
 
     there, never = asyncio.Event(), asyncio.Event()
 
-    async def slow(*_: object) -> None:
-        there.set()
-        await never.wait()
+    fetch = Database.fetch
+
+    async def slow(database: Database, statement: str, *values: object) -> Any:
+        if statement == opening.NUMBERS:
+            there.set()
+            await never.wait()
+        return await fetch(database, statement, *values)
 
     with monkeypatch.context() as patch:
-        patch.setattr(opening, "_migrate", slow)
+        patch.setattr(Database, "fetch", slow)
         start = asyncio.ensure_future(opened(name, lease_timeout=3600.0))
         await there.wait()
         start.cancel()
