@@ -263,6 +263,11 @@ class Hostile:
                 return
             self._read(data)
 
+    def take(self, most: int) -> None:
+        """Read so many bytes of what has come, and forget them: what follows makes no packets any more."""
+        with contextlib.suppress(OSError):
+            self._sock.recv(most)
+
     def listen(self) -> None:
         """Read what comes until the attack's time is over."""
         while not self.field.over and not self.closed:

@@ -435,6 +435,12 @@ class GuardedJournal(Journal):
         except Exception as error:
             self._reporter.failed(JOURNAL, error)
 
+    def will_alone(self, name: str, principal: Principal, will: Will, due: float) -> None:
+        try:
+            self._hook.will_alone(name, principal, will, due)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
     def will_cleared(self, client_id: str) -> None:
         try:
             self._hook.will_cleared(client_id)

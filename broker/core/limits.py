@@ -68,6 +68,8 @@ class Limits:
         self.persistent = True
         # While a store cannot write: publishes of QoS 1 and 2 are refused, rather than left without an answer.
         self.store_refuses = False
+        # Seconds that a client whose broker died has to come back before its will is published, at least.
+        self.will_grace = 0.0
         self.queue_policy = DROP_NEWEST
         self.queue_max_age = 0.0
         self.total_messages = 0

@@ -57,6 +57,9 @@ class Access(AccessControl):
         self._lines = 0
         self._lines_until = 0.0
         self._shared = Shared(settings.security, self._unavailable)
+        # Of absent clients whose users are gone: sessions that ended for it, and wills that were not published.
+        self.dismissed_sessions = 0
+        self.dropped_wills = 0
         self.chain = Chain(settings.security, ListenerAuth(self._embedded), {}, reporter, log)
 
     # -- settings ------------------------------------------------------------------------------------------------------
@@ -158,6 +161,8 @@ class Access(AccessControl):
     def counts(self, now: float) -> Iterator[tuple[str, int]]:
         """What `$SYS/broker/security/` tells. `now` in seconds of `time.monotonic`."""
         chain, pool = self.chain, self._shared.pool
+        yield "dismissed/sessions", self.dismissed_sessions
+        yield "dismissed/wills", self.dropped_wills
         yield "admitted", chain.admitted
         yield "refused", chain.refused
         yield "failures", chain.guessing.failures

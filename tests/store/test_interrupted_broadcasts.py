@@ -16,6 +16,7 @@ from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.store import MemoryStore
 from tests.store.observed import at_once
+from tests.store.places import rebooted
 from tests.support.restored import restore
 
 SESSIONS = 20
@@ -80,7 +81,7 @@ def test_after_a_kill_at_any_step_all_get_what_is_published_then(
     """The message that was interrupted, what comes while it goes on, and what comes when it is over."""
     for steps in itertools.count():
         qos = 1 + steps % 2
-        store = MemoryStore(lambda: NOW)
+        store = MemoryStore(rebooted(lambda: NOW))
         filled(store, filters)
         router = started(store, 1)
         router.publish(message(b"first", qos), None)
@@ -105,7 +106,7 @@ def test_after_a_kill_at_any_step_all_get_what_is_published_then(
 def test_after_two_kills(filters: tuple[str, ...]) -> None:
     """The second one while the first message goes on: it is over neither for those before nor for those after."""
     for first, second in itertools.product(range(0, SESSIONS + 1, 5), repeat=2):
-        store = MemoryStore(lambda: NOW)
+        store = MemoryStore(rebooted(lambda: NOW))
         filled(store, filters)
         router = started(store, 1)
         router.publish(message(b"first"), None)
@@ -126,7 +127,7 @@ def test_after_two_kills(filters: tuple[str, ...]) -> None:
 def test_while_others_come_and_go(filters: tuple[str, ...], kill: bool) -> None:
     """Who subscribes, leaves, or changes an option between two steps is left out of nothing that is published then."""
     for step in range(0, SESSIONS + 1, 5):
-        store = MemoryStore(lambda: NOW)
+        store = MemoryStore(rebooted(lambda: NOW))
         filled(store, filters)
         router = started(store, 1)
         router.publish(message(b"first"), None)

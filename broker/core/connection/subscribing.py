@@ -62,8 +62,6 @@ MOST_TOLD: Final = 256
 its SUBSCRIBE, and it tells none. Where all are alike they are told once, however many there are."""
 
 
-NO_ROOM: Final = "no room for the filter (limits.max_filter_bytes…, limits.max_user_bytes)"
-
 LOOK_WORK: Final = 2
 TERMS_WORK: Final = 64
 """What looking at one subscription of a session that goes on counts for, and giving it the queue that it has by the
@@ -307,7 +305,6 @@ class FilterWork:
             group, topic_filter = parse_shared(name)
         code = self._judge(request, group, topic_filter)
         if code == 0 and not self._roomy and not self._has_room(name, group, topic_filter):
-            self._why = NO_ROOM
             code = reasons.QUOTA_EXCEEDED
         if code == 0:
             if session.bridge:
@@ -387,14 +384,15 @@ class FilterWork:
         return outer_filter(self._mount, name) if self._mount else name
 
     def _has_room(self, name: str, group: str, topic_filter: str) -> bool:
-        """`filter_room`; what exactly a filter takes is asked only when the bounds are near."""
+        """`filter_room`, in `_why` too; what exactly a filter takes is asked only when the bounds are near."""
         table = self._router.table
         most: i64 = table.most_cost(len(name))
         if most <= self._room:
             self._room -= most
             return True
         now = self._router.counters.load.now
-        return filter_room(self._router, self._session, name, group, topic_filter, now)
+        self._why = filter_room(self._router, self._session, name, group, topic_filter, now)
+        return not self._why
 
     def _tell(self, granted: list[tuple[str, str]]) -> None:
         """Remember what was granted to one filter, as long as it may be told one by one."""

@@ -53,6 +53,10 @@ class Crowded:
         """Whether publishers should wait: more than half of what may wait does, and the client takes it."""
         raise NotImplementedError
 
+    def part(self) -> i64:
+        """Messages that one publisher may add in a second, or at once, without being the one that fills it."""
+        raise NotImplementedError
+
 
 class Losses(Record):
     """Base of a client's ledger of losses (`drop_ledger.Ledger`), here so that this module imports no other."""

@@ -69,13 +69,14 @@ def session_room(router: Router, client_id: str, principal: Principal, will: Wil
     return ""
 
 
-def filter_room(router: Router, session: Session, name: str, group_name: str, topic_filter: str, now: float) -> bool:
+def filter_room(router: Router, session: Session, name: str, group_name: str, topic_filter: str, now: float) -> str:
     """See that a client may have another subscription, by what it takes; one that it has already it may replace.
 
-    `name` as the client wrote it, `topic_filter` without `$share/name/`.
+    The setting that leaves no room for it; empty: there is room. `name` as the client wrote it, `topic_filter` without
+    `$share/name/`.
     """
     if name in session.subscriptions:
-        return True
+        return ""
     limits = router.limits
     table = router.table
     accounts = router.accounts
@@ -84,7 +85,8 @@ def filter_room(router: Router, session: Session, name: str, group_name: str, to
     if cost > table.own_room(limits, session):
         if 0 < limits.max_user_bytes < owner.bytes + cost:
             accounts.refuse(owner, accounts.filters, MAX_USER_BYTES)
-        return False
+            return MAX_USER_BYTES
+        return "limits.max_client_bytes" if cost > session.account.room else "limits.max_filter_bytes_per_client"
     until: i64 = router.work + GIVE_WORK
     while not table.is_fair(limits, session, cost):
         ending: Session | None = None
@@ -96,8 +98,8 @@ def filter_room(router: Router, session: Session, name: str, group_name: str, to
             ending = router.session_table.giver(accounts.filters, owner, int(cost), limits.max_filter_bytes)
         if ending is None:
             accounts.refuse(owner, accounts.filters, SETTINGS[FILTERS])
-            return False
+            return SETTINGS[FILTERS]
         accounts.give_way(ending.account.owner, accounts.filters)
         router.work += END_WORK
         router.end_session(ending, now)
-    return True
+    return ""

@@ -42,7 +42,7 @@ from broker.core.routing.remote.nodes import NodeState
 from broker.core.routing.retained.store import RetainedStore
 from broker.core.routing.session_table import SessionTable
 from broker.core.routing.subscription_table import DROP_WORK, NODE_WORK, SubscriptionTable
-from broker.core.routing.wills import DueWill, WillQueue
+from broker.core.routing.wills import DueWill, HeldWill, WillQueue
 from broker.core.sampling.sampler import Sampler
 from broker.core.session.global_limit import GlobalLimiter
 from broker.core.session.session import Session
@@ -147,7 +147,7 @@ class Router(PeerListener):
         self._journal = journal
         self.commits = None if journal is None else journal.commits
         self.fanout.journal = journal
-        self.retained_store.journal = journal
+        self.retained_store.journal = self.wills.journal = journal
 
     @property
     def work(self) -> i64:
@@ -299,6 +299,9 @@ class Router(PeerListener):
             if session.outbox is not None:
                 raise RuntimeError("the session is still connected")
             if clean_start:
+                if 0.0 < session.grace_from <= now:
+                    # Its own delay is over, and the client is back before the broker has given it up.
+                    self.wills.forget(session)
                 self.end_session(session, now)
                 session = None
             else:
@@ -306,6 +309,8 @@ class Router(PeerListener):
                 self.wills.forget(session)
                 session.expires_at = 0.0
                 self.deadlines.cancel(session)
+        if self.wills.held:
+            self.wills.back(client_id, None if principal is None else principal.user_name, now)
         if session is None:
             session = self.session_table.make(client_id, self.limits, self.counters, principal)
             session.account.retained = self.retained_store.shares.of(client_id)
@@ -449,6 +454,8 @@ class Router(PeerListener):
                     self.retained_store.expire(thing, now)
                 elif isinstance(thing, DueWill):
                     self.wills.due(thing, now)
+                elif isinstance(thing, HeldWill):
+                    self.wills.fall_due(thing, now)
                 elif isinstance(thing, WaitingRequests):
                     self.work += DUE_WORK * thing.give_up(now)
                     if thing.due > 0.0:
@@ -479,6 +486,9 @@ class Router(PeerListener):
         # Never while it is connected [MQTT-4.1.0-1], but as soon as its time is over after that [MQTT-4.1.0-2].
         if session.outbox is None and 0.0 < session.expires_at <= now:
             self.counters.sessions_expired += 1
+            held = self.wills.outlive(session, now)
             self.end_session(session, now)
+            if held is not None:
+                self.wills.hold(held.client_id, held.principal, held.will, held.due)
         else:
             self.schedule(session)

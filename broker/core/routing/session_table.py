@@ -33,6 +33,8 @@ class SessionTable:
         self._accounts = accounts
         self._number: Room = accounts.rooms[SESSIONS]
         self._size: Room = accounts.rooms[SESSION_SIZE]
+        # What is counted for wills without a session, and on which account, by client identifier.
+        self._wills: dict[str, tuple[Account, int]] = {}
 
     @property
     def empty_count(self) -> int:
@@ -109,6 +111,23 @@ class SessionTable:
         _take(self._absent, session)
         _take(self._subscribed, session)
 
+    def hold_will(self, client_id: str, principal: Principal, will: Will) -> None:
+        """Count the will of a client that has no session, on the account of its principal."""
+        self.let_go_of_will(client_id)
+        size = session_bytes(client_id, principal, will)
+        account = self._accounts.of(principal)
+        self._wills[client_id] = (account, size)
+        self.bytes += size
+        self._size.change(account, size)
+
+    def let_go_of_will(self, client_id: str) -> None:
+        """Count it no more."""
+        held = self._wills.pop(client_id, None)
+        if held is not None:
+            account, size = held
+            self.bytes -= size
+            self._size.change(account, -size)
+
     def remove(self, session: Session) -> None:
         """A session is over."""
         size = int(session.account.session)
@@ -130,7 +149,11 @@ class SessionTable:
         """The bytes that a client's session takes, or takes more than the one that is there."""
         grows = session_bytes(client_id, principal, will)
         present = self.sessions.get(client_id)
-        return grows if present is None else grows - session_bytes(client_id, present.principal, present.will)
+        if present is not None:
+            return grows - session_bytes(client_id, present.principal, present.will)
+        # A will that stands without a session goes when its client comes.
+        held = self._wills.get(client_id)
+        return grows if held is None else grows - held[1]
 
     def lacking(self, limits: Limits, account: Account, client_id: str, grows: int) -> int:
         """The room that is short for a client's session, by its number; -1: none is.

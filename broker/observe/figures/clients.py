@@ -253,4 +253,6 @@ CLIENTS: Final = (
     _security("bans", COUNTER, "bans/total", "Bans for guessing"),
     _security("bans_current", GAUGE, "bans/current", "Bans for guessing that hold now"),
     _security("bans_refused", COUNTER, "bans/refused", "CONNECTs of the banned"),
+    _security("dismissed_sessions", COUNTER, "dismissed/sessions", "Sessions of users who are gone that ended"),
+    _security("dismissed_wills", COUNTER, "dismissed/wills", "Wills of users who are gone that were not published"),
 )

@@ -218,7 +218,7 @@ async def test_the_recorder_fails(looks: Looks, broker: Broker) -> None:
 
 async def test_the_store_fails(looks: Looks, broker: Broker) -> None:
     class Watch:
-        failing, state = True, "disk full"
+        failing, state, damage = True, "disk full", ""
 
     broker.figures.store = Watch()  # type: ignore[assignment]
     assert looks.look() == ["store-failing"]
@@ -226,6 +226,15 @@ async def test_the_store_fails(looks: Looks, broker: Broker) -> None:
     broker.figures.store = None
     # Its subject is gone.
     assert looks.look() == []
+
+
+async def test_the_store_was_damaged(looks: Looks, broker: Broker) -> None:
+    class Watch:
+        failing, state, damage = False, "written", "lost rows: 2 of retained"
+
+    broker.figures.store = Watch()  # type: ignore[assignment]
+    assert looks.look() == ["store-damaged"]
+    assert looks.told.told[0]["message"] == "a part of the store was damaged, and is lost: lost rows: 2 of retained"
 
 
 async def test_an_upstream_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ from broker.core.connection.connect import identity
 from broker.core.connection.publish import topic_aliases
 from broker.core.hooks import Origin
 from broker.core.limits import Limits
+from broker.core.persistence.journal import WAITING
 from broker.core.principal import Principal
 from broker.core.queues.windows.in_flight import LARGEST_ID
 from broker.core.routing.giving_way import session_room
@@ -42,7 +43,7 @@ from broker.core.routing.remote.loop_detection import LINK, NODES, PROGRAM, UPLI
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 
-RESERVED: Final = (UPLINKS, PROGRAM, NODES)
+RESERVED: Final = (UPLINKS, PROGRAM, NODES, WAITING)
 """How client identifiers begin that are the broker's own."""
 
 LONGEST_ID: Final = 64

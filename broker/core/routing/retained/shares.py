@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 
-RETAINED_BYTES: Final = 256
+RETAINED_BYTES: Final = 304
 """What a retained message takes beside the characters of its topic, its payload, and the nodes of its levels: compiled,
-a message of 128, 33 for each bytes object, 49 for the topic as a string, and what the allocator rounds up."""
+a message of 152, 33 for each bytes object, 49 for the topic as a string, its place among those of its account, and what
+the allocator rounds up."""
 
 PROPERTIES_BYTES: Final = 48
 """What its properties take beside their bytes, where it has some."""
