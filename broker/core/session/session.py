@@ -78,13 +78,9 @@ class Session(Subscriber):
         self.version = V311
         # Expiry and will, and when the present connection came (s); the times are 0.0 while they do not apply.
         self.expiry_interval, self.ended = 0, False
-        self.expires_at = self.will_due = self.attached_at = 0.0
+        self.expires_at = self.will_due = self.grace_from = self.attached_at = 0.0
         self.will: Will | None = None
-        # Whether a store keeps the will without the session (`Journal.will_alone`).
-        self.will_alone = False
-        # The end of the will's own delay, where the will waits longer because the broker died (`will_grace`); 0.0: it
-        # does not.
-        self.grace_from = 0.0
+        self.will_alone = False  # whether a store keeps the will without the session
         # Nodes, as publishers, whose messages of QoS 1 and 2 come another way for now, but for those for share groups.
         self.shut: set[str] | None = None
         # Of the present connection: the id of the broker that its client is; whether it says it is a 3.1.1 bridge, and
