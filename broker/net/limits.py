@@ -78,6 +78,7 @@ def limits(settings: Settings) -> Limits:
     made.max_retained_messages = settings.retained.max_messages
     made.max_retained_bytes = settings.retained.max_bytes
     made.max_client_bytes = settings.limits.max_client_bytes
+    made.max_user_bytes = settings.limits.max_user_bytes
     made.max_retained_bytes_per_client = settings.retained.max_bytes_per_client
     return made
 

@@ -14,6 +14,7 @@ import heapq
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from broker.core.accounts import REFUSED
 from broker.core.counters import DROP_CAUSES
 from broker.core.histogram import Histogram
 from broker.core.queues.drop_ledger import Ledger
@@ -153,6 +154,7 @@ class Monitor:
             return
         self._report_at = now + self._interval
         self._reported_at = now
+        self._tell_room(seconds)
         admission = self._admission
         if admission is not None and admission.turned_away and self._interval > 0.0:
             self._log.warning("connections turned away", total=admission.turned_away, interval=seconds)
@@ -165,6 +167,39 @@ class Monitor:
         session = self._router.sessions.get(ledger.client_id)
         principal = session.principal if session is not None and session.ledger is ledger else ledger.principal
         self.losers.add(ledger.client_id, principal, counts, now)
+
+    def _tell_room(self, seconds: float) -> None:
+        """Tell who was refused room for all clients, and whose sessions or retained messages went for others."""
+        accounts = self._router.accounts
+        untold, more = accounts.untold, int(accounts.untold_more)
+        if not untold:
+            return
+        accounts.untold = {}
+        accounts.untold_more = 0
+        if self._interval <= 0.0:
+            return
+        for (name, setting, what), count in untold.items():
+            held = accounts.named(name).bytes
+            if what == REFUSED:
+                self._log.warning(
+                    "an account was refused room",
+                    account=name,
+                    setting=setting,
+                    total=count,
+                    held=held,
+                    interval=seconds,
+                )
+            else:
+                self._log.warning(
+                    "an account gave way to others",
+                    account=name,
+                    setting=setting,
+                    total=count,
+                    held=held,
+                    interval=seconds,
+                )
+        if more:
+            self._log.warning("more accounts were refused room, or gave way", total=more, interval=seconds)
 
     def _fold(self, seconds: float, now: float) -> None:
         """Tell in one line of all clients that have no session any more, where there are too many for a line each."""
@@ -290,6 +325,7 @@ class LagMonitor:
         self._look = look
         self._look_at = 0.0
         self.lags = Histogram()
+        self._peak = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -310,6 +346,11 @@ class LagMonitor:
         """The worst lag in seconds since this was last called, the present one included."""
         return max(self.lags.take_worst(), self._load.lag_at(now))
 
+    def take_peak(self, now: float) -> float:
+        """The same, for somebody else who asks: the samples of the page."""
+        peak, self._peak = self._peak, 0.0
+        return max(peak, self._load.lag_at(now))
+
     def _arm(self, now: float) -> None:
         self._load.tick_due = now + TICK
         self._timer = self._loop.call_at(now + TICK, self._tick)
@@ -320,6 +361,7 @@ class LagMonitor:
         lag = max(0.0, now - self._load.tick_due)
         self._load.lag = lag
         self.lags.add(lag)
+        self._peak = max(self._peak, lag)
         self._arm(now)
         if now >= self._look_at:
             # First: a look that raises is not the last.

@@ -11,7 +11,7 @@ from typing import Final
 
 from broker.core.addresses import network
 from broker.core.principal import Principal
-from broker.net.connections.connection_log import LONGEST_NAME, named
+from broker.net.connections.connection_log import cut, named
 
 KEPT: Final = 100
 """Clients that are remembered."""
@@ -21,7 +21,7 @@ class RecentClient:
     """One of them. Times in seconds of the loop's clock; `counts` by cause, since the first of these times."""
 
     def __init__(self, client_id: str, principal: Principal | None, now: float) -> None:
-        self.client_id = client_id[:LONGEST_NAME]
+        self.client_id = client_id
         self.user_name = None if principal is None else named(principal.user_name)
         self.address = "" if principal is None else principal.host
         self.first = now
@@ -45,11 +45,12 @@ class RecentClients:
         if principal is None:
             place = ""
         elif principal.user_name is not None:
-            place = f"user {principal.user_name[:LONGEST_NAME]}"
+            place = f"user {cut(principal.user_name)}"
         else:
             place = network(principal.host)
         mine = self._places.setdefault(place, {})
-        client = mine.pop(client_id[:LONGEST_NAME], None)
+        client_id = cut(client_id)
+        client = mine.pop(client_id, None)
         if client is None:
             client = RecentClient(client_id, principal, now)
             self._count += 1

@@ -2,17 +2,17 @@
 
 Owns the lines "request refused" and "delivery refused". The first refusal of a client is told of within a second; those
 after it are told of together, once in `queue.report_interval`. The lines count among the warnings about clients
-(`log.client_warnings…`), and what finds no room among them is summed up there. One look asks access control about a
-bounded number of rules.
+(`log.client_warnings…`), those about deliveries among the others (`log.client_bytes…`); what finds no room there is
+summed up there. One look asks access control about a bounded number of rules.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from broker.core.refusals import KINDS, RECEIVE, Refusal, Refused
+from broker.core.refusals import KINDS, RECEIVE, Refused
 from broker.core.routing.router import Router
-from broker.net.connections.connection_log import REQUEST, ConnectionLog, cut, named
+from broker.net.connections.connection_log import DELIVERY, REQUEST, ConnectionLog, cut, named
 from broker.net.recent_clients import RecentClients
 from broker.settings import Settings
 
@@ -44,10 +44,10 @@ class RefusalLog:
         router = self._router
         more = router.fanout.barred.tell(router.sessions, router.counters)
         refusals = router.counters.refusals
+        told = self._told
+        for client_id in [name for name, at in told.items() if now >= at + self._interval]:
+            del told[client_id]
         if refusals.listed:
-            told = self._told
-            for client_id in [name for name, at in told.items() if now >= at + self._interval]:
-                del told[client_id]
             waiting: list[Refused] = []
             left = WORK
             for refused in refusals.listed:
@@ -89,7 +89,7 @@ class RefusalLog:
             )
             client.topic, client.reason = cut(refusal.topic), reason
             self._told[refused.client_id] = now
-            if self._interval <= 0.0 or not self._lines.has_room(principal.host, REQUEST):
+            if self._interval <= 0.0:
                 continue
             known = {
                 "client_id": cut(refused.client_id),
@@ -98,16 +98,14 @@ class RefusalLog:
                 "listener": principal.listener,
                 "action": KINDS[refusal.kind],
                 "topic": cut(refusal.topic),
-                "reason": reason,
+                "reason": cut(reason),
                 "reason_code": f"0x{refusal.reason_code:02X}",
                 "count": int(refusal.count),
             }
-            self._write(refusal, known)
+            if refusal.kind == RECEIVE:
+                # A filter that is wider than the rights behind it is no fault: mosquitto's rules grant every one.
+                if self._lines.may_inform(principal.host, DELIVERY, known):
+                    self._log.info("delivery refused", **known)
+            elif self._lines.has_room(principal.host, REQUEST):
+                self._log.warning("request refused", **known)
         return work
-
-    def _write(self, refusal: Refusal, known: dict[str, Any]) -> None:
-        if refusal.kind == RECEIVE:
-            # A filter that is wider than the rights behind it is no fault: mosquitto's rules grant every one.
-            self._log.info("delivery refused", **known)
-        else:
-            self._log.warning("request refused", **known)

@@ -124,15 +124,17 @@ def why_not_listening(where: str, host: str, error: OSError) -> str:
     return f"cannot listen on {where}: {os.strerror(error.errno)}"
 
 
-def keep_fresh(sock: Any) -> None:
+def keep_fresh(sock: Any, fresh: bool) -> None:
     """Have the system take no more from us than it can soon send: what it holds, nobody can replace or shed.
+
+    With `fresh` False it takes as much as it does by itself.
 
     Linux alone can (`TCP_NOTSENT_LOWAT`); it otherwise takes megabytes for a peer that reads slowly, which at 10 kB/s
     are minutes.
     """
     option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
     if sock is not None and option is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-        sock.setsockopt(socket.IPPROTO_TCP, option, FRESH_BYTES)
+        sock.setsockopt(socket.IPPROTO_TCP, option, FRESH_BYTES if fresh else 0)
 
 
 def is_gone(sock: Any) -> bool:

@@ -96,10 +96,13 @@ class Stream:
             return f"its machine has acknowledged nothing for {timeout:g} s: it, or the network to it, may be gone"
         return f"it has read nothing for {timeout:g} s"
 
-    def keep_fresh(self) -> None:
-        """What is written from now on loses its worth while it waits: have little wait where nobody can shed it."""
-        self.transport.set_write_buffer_limits(high=sockets.FRESH_BYTES)
-        sockets.keep_fresh(self.transport.get_extra_info("socket"))
+    def keep_fresh(self, fresh: bool) -> None:
+        """Say whether what is written from now on loses its worth while it waits.
+
+        If it does, little of it may wait where nobody can shed it.
+        """
+        self.transport.set_write_buffer_limits(high=sockets.FRESH_BYTES if fresh else WRITE_HIGH)
+        sockets.keep_fresh(self.transport.get_extra_info("socket"), fresh)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 

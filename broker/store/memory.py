@@ -26,6 +26,7 @@ from broker.core.persistence.journal import (
 from broker.core.principal import Principal
 from broker.core.queues.delivery import RELEASED, SENT, Delivery, queue_of
 from broker.core.queues.message import Message
+from broker.core.routing.retained.by_age import account_name
 from broker.core.topics.subscription import Subscription
 from broker.store.base import IN_USE, Store, StoreError
 from broker.store.times import Clocks, Times
@@ -34,7 +35,7 @@ from broker.store.times import Clocks, Times
 class _Message:
     """A message with its expiry as a lasting time; None: it does not expire."""
 
-    __slots__ = ("expires_at", "payload", "properties", "publisher", "qos", "retain", "topic")
+    __slots__ = ("account", "expires_at", "payload", "properties", "publisher", "qos", "retain", "topic")
 
     def __init__(self, message: Message, expires_at: float | None) -> None:
         self.topic = message.topic
@@ -44,6 +45,7 @@ class _Message:
         self.properties = message.properties
         self.expires_at = expires_at
         self.publisher = message.publisher
+        self.account = account_name(message)
 
 
 class _Delivery:
@@ -310,5 +312,6 @@ class MemoryStore(Store):
             record = MessageRecord(
                 kept.topic, kept.payload, kept.qos, kept.retain, kept.properties, expires_in, kept.publisher
             )
+            record.account = kept.account
             messages[kept] = record
         return record

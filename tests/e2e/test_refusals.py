@@ -208,7 +208,7 @@ async def test_a_message_that_finds_no_room_to_be_retained(start: Start, caplog:
     await peer.publish("b", b"x", qos=1, retain=True)
     await until(lambda: lines(caplog))
     (line,) = lines(caplog)
-    assert (line["action"], line["topic"], line["reason"]) == ("retain", "b", "limits.max_retained_messages")
+    assert (line["action"], line["topic"], line["reason"]) == ("retain", "b", "retained.max_messages")
     peer.abort()
 
 

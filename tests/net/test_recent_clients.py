@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.core.principal import Principal
+from broker.net.connections.connection_log import LONGEST_NAME
 from broker.net.recent_clients import KEPT, RecentClients
 
 
@@ -39,6 +40,6 @@ def test_names_are_cut() -> None:
     for last in "xy":
         clients.add("c" * 65_000 + last, Principal("u" * 65_000), {"age": 1}, 1.0)
     (client,) = clients.newest()
-    assert (len(client.client_id), client.counts) == (256, {"age": 2})
+    assert (len(client.client_id), client.counts) == (LONGEST_NAME, {"age": 2})
     assert client.user_name is not None
-    assert len(client.user_name) == 256
+    assert len(client.user_name) == LONGEST_NAME

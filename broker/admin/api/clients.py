@@ -137,9 +137,10 @@ class ClientQuery(PageQuery):
 
     clientid: Annotated[str, Field(max_length=65_535)] | None = None
     like_clientid: Annotated[str, Field(max_length=65_535)] | None = None
-    """A part of the client identifier."""
+    """A part of the client identifier, in capitals or not."""
     username: Annotated[str, Field(max_length=65_535)] | None = None
     like_username: Annotated[str, Field(max_length=65_535)] | None = None
+    """A part of the user name, in capitals or not."""
     ip_address: Annotated[str, Field(max_length=64)] | None = None
     """An IP address or a network."""
     conn_state: Literal["connected", "disconnected"] | None = None
@@ -290,6 +291,8 @@ class _Wanted:
     def __init__(self, broker: Host, query: ClientQuery) -> None:
         self._broker = broker
         self._query = query
+        self._like_clientid = (query.like_clientid or "").casefold()
+        self._like_username = (query.like_username or "").casefold()
         self._network: ipaddress.IPv4Network | ipaddress.IPv6Network | None = None
         if query.ip_address is not None:
             try:
@@ -302,11 +305,11 @@ class _Wanted:
         user = session.user_name
         if query.clientid is not None and session.client_id != query.clientid:
             return False
-        if query.like_clientid is not None and query.like_clientid not in session.client_id:
+        if self._like_clientid and self._like_clientid not in session.client_id.casefold():
             return False
         if query.username is not None and user != query.username:
             return False
-        if query.like_username is not None and (user is None or query.like_username not in user):
+        if query.like_username is not None and (user is None or self._like_username not in user.casefold()):
             return False
         if query.conn_state is not None and (query.conn_state == "connected") != (session.outbox is not None):
             return False

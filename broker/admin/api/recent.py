@@ -19,7 +19,7 @@ class Recent(BaseModel):
     """A client, connected or gone."""
 
     clientid: str
-    """Cut to 256 characters, as are the other texts."""
+    """Cut to 512 bytes, as are the other texts."""
     username: str | None
     ip_address: str
     first_at: str

@@ -83,6 +83,8 @@ class ServerProtocol(Peer):
         self.held_until = 0.0  # not before this time, when the client publishes too fast; 0.0: it does not
         self._hold: Hold | None = None  # once it was too fast for a subscriber
         self.messages_received: i64 = 0
+        # What all clients had sent when the present turn began.
+        self._received_before: i64 = 0
         self.work_done: i64 = 0  # in the last turn
         self.unfinished = False  # a turn ended before the read was through: the shell calls `go_on`
         self.hurried = False  # because a subscriber has fallen behind: a little later, then
@@ -147,7 +149,7 @@ class ServerProtocol(Peer):
         router = self.router
         router.peers.drain(router, now)
         counters = router.counters
-        before = counters.messages_received
+        self._received_before = counters.messages_received
         self.work_done = 0
         fanout = router.fanout
         work = fanout.work
@@ -158,7 +160,7 @@ class ServerProtocol(Peer):
             self._run(now, most)
         except ProtocolError as error:
             self._fail(error)
-        self.messages_received += counters.messages_received - before
+        self.messages_received += counters.messages_received - self._received_before
         self.work_done += fanout.work - work
         router.peers.drain(router, now)
 
@@ -259,14 +261,15 @@ class ServerProtocol(Peer):
 
     def _meet(self, load: QueueTotals, now: float) -> bool:
         """It has published to somebody who is behind: whether nothing more is taken of it for now."""
+        sent: i64 = self.messages_received + self.router.counters.messages_received - self._received_before
         hold = self._hold
         if hold is None:
             most = self.router.limits.hold_publishers
             if most <= 0.0:
                 return False
-            self._hold = hold = Hold(most, now)
-        more = self.decoder.end < len(self.decoder.buffer)
-        return hold.meet(load, self.session, more, now)
+            self._hold = hold = Hold(most, sent, now)
+        more: i64 = len(self.decoder.buffer) - self.decoder.end
+        return hold.meet(load, self.session, more, sent, now)
 
     @property
     def throttled(self) -> bool:

@@ -29,6 +29,7 @@ from broker.core.queues.policies import queue_options
 from broker.core.queues.policies.queue_options import BadQueueOptions
 from broker.core.queues.policies.queue_policy import QueueOptions, SubscriptionQueueTerms
 from broker.core.refusals import MOUNT, STORE, SUBSCRIBE
+from broker.core.routing.giving_way import filter_room
 from broker.core.routing.receivers.fanout import SLOW
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
@@ -60,8 +61,6 @@ MOST_TOLD: Final = 256
 """Filters of one SUBSCRIBE whose queue options are told one by one; beyond, a SUBACK would be many times as large as
 its SUBSCRIBE, and it tells none. Where all are alike they are told once, however many there are."""
 
-
-NO_ROOM: Final = "no room for the filter (limits.max_filter_bytes_per_client, limits.max_filter_bytes)"
 
 LOOK_WORK: Final = 2
 TERMS_WORK: Final = 64
@@ -304,8 +303,9 @@ class FilterWork:
         topic_filter = name
         if not self._filters.plain and name.startswith(SHARE_PREFIX):
             group, topic_filter = parse_shared(name)
-        room = self._roomy or self._has_room(name, group, topic_filter)
-        code = self._judge(request, group, topic_filter, room)
+        code = self._judge(request, group, topic_filter)
+        if code == 0 and not self._roomy and not self._has_room(name, group, topic_filter):
+            code = reasons.QUOTA_EXCEEDED
         if code == 0:
             if session.bridge:
                 # It cannot ask for them in SUBSCRIBE. In a share group there is no No Local [MQTT-3.8.3-4].
@@ -341,10 +341,10 @@ class FilterWork:
             count=count,
         )
 
-    def _judge(self, request: SubscriptionRequest, group: str, topic_filter: str, room: bool) -> int:
+    def _judge(self, request: SubscriptionRequest, group: str, topic_filter: str) -> int:
         """0, or the reason code with which a well-formed filter is refused; `_why` says what refused it.
 
-        Access control may lower the QoS asked for. `room`: whether there is any for what it takes.
+        Access control may lower the QoS asked for.
         """
         session = self._session
         router = self._router
@@ -368,9 +368,6 @@ class FilterWork:
             # 10,000.
             self._why = "limits.max_shared_subscriptions_per_client"
             return reasons.QUOTA_EXCEEDED
-        if not room:
-            self._why = NO_ROOM
-            return reasons.QUOTA_EXCEEDED
         access_control = router.access_control
         if access_control is not None:
             router.work += access_control.source().ask_work
@@ -387,13 +384,15 @@ class FilterWork:
         return outer_filter(self._mount, name) if self._mount else name
 
     def _has_room(self, name: str, group: str, topic_filter: str) -> bool:
-        """`SubscriptionTable.has_room`; what exactly a filter takes is asked only when the bounds are near."""
+        """`filter_room`, in `_why` too; what exactly a filter takes is asked only when the bounds are near."""
         table = self._router.table
         most: i64 = table.most_cost(len(name))
         if most <= self._room:
             self._room -= most
             return True
-        return table.has_room(self._router.limits, self._session, name, group, topic_filter)
+        now = self._router.counters.load.now
+        self._why = filter_room(self._router, self._session, name, group, topic_filter, now)
+        return not self._why
 
     def _tell(self, granted: list[tuple[str, str]]) -> None:
         """Remember what was granted to one filter, as long as it may be told one by one."""

@@ -209,6 +209,8 @@ class MessageRecord:
         self.publisher = publisher
         # What it is called on all nodes (`message.MovedMessage`), if anything; no store keeps it.
         self.identity = ""
+        # Of a retained message: the name of the account that holds it (`core.accounts`).
+        self.account = ""
 
 
 class SubscriptionRecord:

@@ -78,11 +78,13 @@ def restore(router: Router, saved: Saved, now: float, links: list[SessionRecord]
     # freed once it is put back, so that a million of them do not stand in memory twice.
     saved.retained.reverse()
     while saved.retained:
-        message = _new_message(saved.retained.pop(), now)
-        router.retained_store.put(message.topic.decode(), message)
+        kept = saved.retained.pop()
+        message = _new_message(kept, now)
+        router.retained_store.put(message.topic.decode(), message, router.accounts.named(kept.account))
         if steps.over():
             yield
-    saved.sessions.reverse()
+    # The client that has been away for longest comes first, as where room is made (`routing.giving_way`).
+    saved.sessions.sort(key=_gone_for)
     while saved.sessions:
         record = saved.sessions.pop()
         if record.client_id.startswith(UPLINKS) or record.client_id.startswith(TO_NODE):
@@ -206,6 +208,11 @@ def _message(record: MessageRecord, messages: dict[MessageRecord, Message], now:
     if message is None:
         message = messages[record] = _new_message(record, now)
     return message
+
+
+def _gone_for(record: SessionRecord) -> float:
+    """Seconds for which the client has been away; 0.0: it was connected."""
+    return 0.0 if record.disconnected_for is None else record.disconnected_for
 
 
 def _new_message(record: MessageRecord, now: float) -> Message:

@@ -13,9 +13,10 @@ import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from broker.core.accounts import Accounts
 from broker.core.bans import Bans
 from broker.core.causes import publishes_will
-from broker.core.codec.packets import NEVER, SubscriptionRequest, Will
+from broker.core.codec.packets import NEVER, SubscriptionRequest
 from broker.core.counters import Counters
 from broker.core.hooks import AccessControl, AuthMethod, EventListener, MessageHook, Owner
 from broker.core.limits import Limits
@@ -52,9 +53,6 @@ from broker.core.topics.trie import create
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-MOST_ENDED: Final = 256
-"""Empty sessions that may end for one that comes: a will of 400 KB takes the room of so many."""
-
 TICK_WORK: Final = 16_384
 """What one `tick` may do, counted as deliveries: some milliseconds."""
 
@@ -72,7 +70,8 @@ class Router(PeerListener):
         self.limits = limits
         self.counters = Counters()
         self._load = self.counters.load
-        self.table = SubscriptionTable(trie, match_cache, self._load)
+        self.accounts = Accounts(self._load.internal)
+        self.table = SubscriptionTable(trie, match_cache, self._load, self.accounts)
         self.trie = self.table.trie
         self.cache = self.table.cache
         self.deadlines = Deadlines()
@@ -84,9 +83,11 @@ class Router(PeerListener):
         self.runs = RunFinder(self.cache, limits.live_messages, limits.live_bytes)
         load = self._load
         self.peers = ConnectedPeers(load)
-        self.session_table = SessionTable()
+        self.session_table = SessionTable(self.accounts)
         self.sessions = self.session_table.sessions
-        self.retained_store = RetainedStore(limits, self.counters, self.deadlines, self.sessions, self.fanout)
+        self.retained_store = RetainedStore(
+            limits, self.counters, self.deadlines, self.sessions, self.fanout, self.accounts
+        )
         self.retained = self.retained_store.tree
         self.nodes = NodeState()  # the others of a mesh
         self.publisher = Publisher(limits, self.fanout, self.retained_store, self.nodes)
@@ -253,7 +254,7 @@ class Router(PeerListener):
         self.work += self.table.drop(subscription) >> NODE_WORK
         sub_queue = queue_of(subscription)
         if sub_queue is not None and sub_queue.fresh:
-            session.fresh_sub_queues -= 1
+            self.queue_limits.count_fresh(session, -1)
         if session.journal is not None:
             session.journal.unsubscribed(session.client_id, name)
         if self.event_listener is not None:
@@ -326,18 +327,6 @@ class Router(PeerListener):
         self.session_table.add(session)
         if self._journal is not None:
             keep(session, self._journal)
-
-    def has_session_room(self, client_id: str, principal: Principal, will: Will | None, now: float) -> bool:
-        """Whether the limits allow a client's session; empty sessions end for it if necessary."""
-        table = self.session_table
-        for _ in range(MOST_ENDED):
-            if table.has_room(self.limits, client_id, principal, will):
-                return True
-            empty = table.oldest_empty()
-            if empty is None or empty.client_id == client_id:
-                return False
-            self.end_session(empty, now)
-        return False
 
     def overfull(self, now: float) -> None:
         """End the connections whose queues overflowed, if that is their policy: the events for it follow."""

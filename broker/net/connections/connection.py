@@ -343,11 +343,12 @@ class Connection(Client):
         if turns.full and turns.put_off(self, things, outbox.bytes):
             return False
         most = hub.write_batch_bytes
-        if outbox.fresh:
-            if not self._fresh:
-                self._fresh = True
-                stream.keep_fresh()
-            most = min(most, sockets.FRESH_BYTES)
+        if outbox.fresh or self._fresh:
+            if outbox.fresh != self._fresh:
+                self._fresh = outbox.fresh
+                stream.keep_fresh(outbox.fresh)
+            if outbox.fresh:
+                most = min(most, sockets.FRESH_BYTES)
         data = outbox.take(most, now)
         if len(data) > 0:
             stream.write(data)

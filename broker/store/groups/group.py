@@ -15,6 +15,7 @@ from broker.core.persistence.journal import share_name
 from broker.core.principal import Principal
 from broker.core.queues.delivery import QUEUED, Delivery, queue_of
 from broker.core.queues.message import Message
+from broker.core.routing.retained.by_age import account_name
 from broker.core.topics.subscription import Subscription
 from broker.store.times import Note
 
@@ -23,7 +24,7 @@ SUBSCRIPTION_COLUMNS: Final = 12
 MESSAGE_COLUMNS: Final = 10
 DELIVERY_COLUMNS: Final = 20
 PLAIN_COLUMNS: Final = 11
-RETAINED_COLUMNS: Final = 7
+RETAINED_COLUMNS: Final = 8
 BROADCAST_COLUMNS: Final = 9
 """Values of a row, of which those of a batch stand one behind the other. Plain ones are deliveries as most are that
 wait for an absent client: queued, with a message of their own and nothing special. Number, session, QoS, topic,
@@ -388,7 +389,7 @@ def of_retained(batch: Batch, retained: dict[str, Message | None], offset: float
         else:
             batch.retained += (
                 topic, message.payload(), message.qos, message.properties or None, message.publisher or None,
-                _lasting(message, offset), None,
+                _lasting(message, offset), account_name(message) or None, None,
             )  # fmt: skip
 
 

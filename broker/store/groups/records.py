@@ -231,8 +231,10 @@ class Loaded:
         if why := fault_of("retained", row):
             self._damage("retained", (row[0] if key is None else key,), "", row[0], why)
             return
-        topic, payload, qos, properties, publisher, expires_at, _ = row
-        self.saved.retained.append(message(topic, payload, qos, 1, properties, publisher, expires_at, self._now))
+        topic, payload, qos, properties, publisher, expires_at, account, _ = row
+        record = message(topic, payload, qos, 1, properties, publisher, expires_at, self._now)
+        record.account = account or ""
+        self.saved.retained.append(record)
 
     def _in_flight(self, record: DeliveryRecord, session: int) -> None:
         """Hold one that was sent against what a client can have: an identifier of its own. Raises Damaged."""

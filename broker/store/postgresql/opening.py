@@ -84,7 +84,7 @@ async def _make(database: Database) -> None:
                 raise StoreError(f"{database.place} has another program's tables: name another schema (store.name)")
             await connection.execute(schema.SCHEMA)
             await connection.execute("INSERT INTO canopy VALUES ($1)", schema.VERSION)
-            await connection.execute("INSERT INTO owner VALUES ('', 0, '-infinity', 0)")
+            await connection.execute("INSERT INTO owner VALUES ('', '', 0, '-infinity', 0)")
         await _check_version(database)
 
 

@@ -18,6 +18,7 @@ CREATE TABLE canopy (
 );
 CREATE TABLE owner (                   -- one row: whose the tables are, and how far they are written
     node text NOT NULL,                -- which broker, for people
+    holder text NOT NULL,              -- which process (holder.py), so that the next one there knows when it is dead
     epoch bigint NOT NULL,             -- one more with each broker that takes them; an earlier one cannot write
     lease_until timestamptz NOT NULL,  -- until when nobody else takes them, by the clock of the database
     groups bigint NOT NULL,            -- the number of the group that was written last
@@ -116,6 +117,7 @@ CREATE TABLE retained (
     properties bytea,
     publisher text,
     expires_at double precision,
+    account text,                      -- the account that holds it; NULL: the broker's own
     checksum bigint NOT NULL
 );
 CREATE TABLE broadcast (

@@ -58,9 +58,9 @@ SUBSCRIPTIONS: Final = (
 )
 RETAINED: Final = (
     "INSERT INTO retained SELECT * FROM unnest($1::text[], $2::bytea[], $3::smallint[], $4::bytea[], $5::text[],"
-    " $6::float8[], $7::bigint[]) ON CONFLICT (topic) DO UPDATE SET payload = excluded.payload, qos = excluded.qos,"
-    " properties = excluded.properties, publisher = excluded.publisher, expires_at = excluded.expires_at,"
-    " checksum = excluded.checksum"
+    " $6::float8[], $7::text[], $8::bigint[]) ON CONFLICT (topic) DO UPDATE SET payload = excluded.payload,"
+    " qos = excluded.qos, properties = excluded.properties, publisher = excluded.publisher,"
+    " expires_at = excluded.expires_at, account = excluded.account, checksum = excluded.checksum"
 )
 BROADCASTS: Final = (
     "INSERT INTO broadcast SELECT * FROM unnest($1::bigint[], $2::text[], $3::bytea[], $4::smallint[], $5::boolean[],"

@@ -39,7 +39,7 @@ MAPPED: Final = PAGE // 5
 """Pages of which a page of the map tells, which stands before them."""
 
 COLUMNS: Final = {
-    TABLE_LEAF: {15: "session", 10: "message", 20: "delivery", 7: "retained", 9: "broadcast"}
+    TABLE_LEAF: {15: "session", 10: "message", 20: "delivery", 8: "retained", 9: "broadcast"}
     | {2: "gone_session", 3: "read_back", 5: "clock"},
     INDEX_LEAF: {12: "subscription", 4: "received", 3: "passed"},
 }

@@ -133,6 +133,7 @@ CREATE TABLE retained (
     properties BLOB,
     publisher TEXT,
     expires_at REAL,
+    account TEXT,                      -- the account that holds it; NULL: the broker's own
     checksum INTEGER NOT NULL
 );
 CREATE TABLE read_back (
@@ -241,7 +242,7 @@ RETAINED: Final = Insert(
     RETAINED_COLUMNS,
     end="ON CONFLICT (topic) DO UPDATE SET payload = excluded.payload, qos = excluded.qos,"
     " properties = excluded.properties, publisher = excluded.publisher, expires_at = excluded.expires_at,"
-    " checksum = excluded.checksum",
+    " account = excluded.account, checksum = excluded.checksum",
 )
 
 BROADCASTS: Final = Insert("broadcast", BROADCAST_COLUMNS)

@@ -44,7 +44,7 @@ def file_of(directory: Path) -> Path:
 def user_of(path: Path) -> int | None:
     """The process that has the store open as its own; None: nobody; 0: somebody, who did not say."""
     try:
-        lock = os.open(path.parent / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        lock = os.open(path.parent / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return None
     try:

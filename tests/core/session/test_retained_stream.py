@@ -348,7 +348,8 @@ def test_acknowledgements_share_one_turn() -> None:
     network, publisher = filled(1, receive_maximum=60_000)
     publisher.publish("r/0", b"", 0, retain=True)
     for number in range(20_000):
-        network.router.retained_store.put(f"many/{number}", Message(b"many/%d" % number, b"x", 0, True, b"", 0.0, "p"))
+        message = Message(b"many/%d" % number, b"x", 0, True, b"", 0.0, "p")
+        network.router.retained_store.put(f"many/{number}", message, network.router.accounts.internal)
     subscriber = network.client("s")
     publisher_2 = network.client("p2")
     subscriber.subscribe("live", qos=1)

@@ -190,7 +190,7 @@ def test_the_limit_that_refuses_a_retained_message_is_named() -> None:
     publisher.publish("a", b"x", retain=True)
     answer = explain(network.router, network.now, "b", publisher="publisher", retain=True)
     assert answer.retained is not None
-    assert (answer.retained.stored, answer.retained.refused_by) == (False, "limits.max_retained_messages")
+    assert (answer.retained.stored, answer.retained.refused_by) == (False, "retained.max_messages")
     answer = explain(network.router, network.now, "a", publisher="publisher", retain=True, size=0)
     assert answer.retained is not None
     assert (answer.retained.clears, answer.retained.present_publisher) == (True, "publisher")

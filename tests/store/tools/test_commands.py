@@ -322,7 +322,8 @@ def test_a_compact_store_is_smaller(filled: Path) -> None:
     damage(
         filled,
         "INSERT INTO retained WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 500)"
-        " SELECT 'x/' || i, zeroblob(3000), 1, NULL, NULL, NULL, 0 FROM n; DELETE FROM retained WHERE topic LIKE 'x/%'",
+        " SELECT 'x/' || i, zeroblob(3000), 1, NULL, NULL, NULL, NULL, 0 FROM n;"
+        " DELETE FROM retained WHERE topic LIKE 'x/%'",
     )
     before = (filled / "canopy.db").stat().st_size
     told = canopy("compact", filled)

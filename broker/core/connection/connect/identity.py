@@ -82,6 +82,7 @@ def renew(session: Session, found: Principal | None, origin: Origin, router: Rou
 def become(session: Session, principal: Principal, router: Router) -> None:
     """A session is this client's from now on. What it may be sent is found out anew."""
     session.principal = principal
+    router.session_table.belong(session)
     session.queue.review = None
     if router.permissions is not None and session.subscriptions:
         router.permissions.somebody_else()

@@ -37,7 +37,7 @@ from broker.core.routing.remote.loop_detection import has_looped, visited
 from broker.core.routing.router import Router
 from broker.core.sampling.sampler import Sampler
 from broker.core.session.session import Session
-from broker.core.topics.match_cache import Route
+from broker.core.topics.route import Route
 
 DOLLAR: Final = 0x24
 

@@ -16,7 +16,6 @@ from broker.core.queues.message import Message
 from broker.core.routing.receivers.permitted import Permitted
 from broker.core.routing.receivers.plans import FanoutPlan, Recipient
 from broker.core.session.session import Session
-from broker.core.topics.match_cache import Route
 from broker.core.topics.subscription import FilterEntry, SharedGroup, Subscription, Turns
 
 if TYPE_CHECKING:
@@ -50,8 +49,6 @@ class Reach:
         # How many were asked about; and how many references are held.
         self.asked: i64 = 0
         self.references: i64 = 0
-        # The route that it is kept with, if there is one.
-        self.route: Route | None = None
         # Of share groups: those of whose members some have been asked about.
         self._permitted: dict[Turns, Permitted] = {}
 
