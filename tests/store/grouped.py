@@ -16,10 +16,12 @@ from broker.store import MemoryStore
 from broker.store.base import Times
 from broker.store.memory import _Broadcast, _MemoryJournal, _Message, _Session
 
+NO_CHANGES = ("restored", "retry", "place", "placed")
+
 CALLS = tuple(
     name
     for name in vars(Journal)
-    if not name.startswith("_") and callable(getattr(Journal, name)) and name != "restored"
+    if not name.startswith("_") and callable(getattr(Journal, name)) and name not in NO_CHANGES
 )
 
 
