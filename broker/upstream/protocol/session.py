@@ -318,7 +318,7 @@ class UplinkSession(Session):
     def _end_trial(self, now: float) -> None:
         """Everything goes as ever."""
         self.trial.over()
-        self.window.quota = self.window.limit
+        self.window.reopen()
         self._release_qos0()
         self.go_on(now)
 
