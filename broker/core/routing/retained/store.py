@@ -52,10 +52,11 @@ class RetainedStore:
         # What each client takes of them.
         self.shares = RetainedShares(limits.max_retained_bytes_per_client, sessions)
 
-    def retain(self, message: Message) -> bool:
+    def retain(self, message: Message, published: bool = False) -> bool:
         """Keep a retained message in place of the topic's last; an empty payload clears it.
 
-        False, and counted, when the limits of retained messages are reached. [MQTT-3.3.1-5] [MQTT-3.3.1-6]
+        `published`: it was offered to the topic's subscribers as well. False, and counted, when the limits of retained
+        messages are reached. [MQTT-3.3.1-5] [MQTT-3.3.1-6]
         """
         topic = message.topic.decode()
         old = cast("Message | None", self.tree.get(topic))
@@ -72,7 +73,7 @@ class RetainedStore:
                 return True
             self._counters.retained_refused += 1
             return False
-        message = self.put(topic, message)  # whatever its QoS
+        message = self.put(topic, message, published)  # whatever its QoS
         self._written(topic, message)
         if self.journal is not None and not is_system(message.topic):
             self.journal.retained_set(message)
@@ -107,7 +108,7 @@ class RetainedStore:
         session = self._sessions.get(client_id)
         return session is not None and session.link_peer != ""
 
-    def put(self, topic: str, message: Message) -> Message:
+    def put(self, topic: str, message: Message, published: bool = False) -> Message:
         """Make a message the retained one of its topic and count it, whatever the limits say. No journal is told.
 
         Returns it as it is kept: without the wire forms that its fanout made.
@@ -116,7 +117,7 @@ class RetainedStore:
         levels = tree.node_count
         size = kept_bytes(message, topic)
         message = RetainedMessage(message, size)
-        old = cast("Message | None", tree.set(topic, message))
+        old = cast("Message | None", tree.set(topic, message, published))
         self._fanout.work += RETAIN_WORK + LEVEL_WORK * (tree.node_count - levels)
         if not is_system(message.topic):
             size += (tree.node_count - levels) * NODE_BYTES
