@@ -41,16 +41,16 @@ def offer_live(queue: SessionQueue, delivery: Delivery, sub_queue: SubscriptionQ
     cause = outbox.offer_late(delivery)
     if cause == ACCEPTED:
         queue.enter(sub_queue, delivery)
-    elif sub_queue.policy == DISCONNECT and cause in (FULL_MESSAGES, FULL_BYTES) and size <= outbox.max_bytes:
+    elif sub_queue.policy == DISCONNECT and cause in (FULL_MESSAGES, FULL_BYTES):
         outbox.overflow()
     return cause
 
 
 def _make_live_room(sub_queue: SubscriptionQueue, size: i64, outbox: Outbox) -> None:
     """Have a subscription queue that drops its oldest do so where it is the whole queue that has no room."""
-    if sub_queue.policy != DROP_OLDEST or size > outbox.max_bytes:
+    if sub_queue.policy != DROP_OLDEST:
         return
-    while outbox.messages >= outbox.max_messages or outbox.bytes + size > outbox.max_bytes:
+    while not outbox.has_room(size):
         oldest = sub_queue.oldest()
         if oldest is None or not oldest.live:
             return
@@ -105,9 +105,9 @@ def _renew(
     grown -= waiting.message.size()
     if waiting.live:
         assert outbox is not None
-        fits = outbox.bytes + grown <= outbox.max_bytes
+        fits = outbox.bytes + grown <= outbox.max_bytes or outbox.messages == 1
     else:
-        fits = queue.bytes + grown <= queue.max_bytes
+        fits = queue.bytes + grown <= queue.max_bytes or queue.messages == 1
     if not fits:
         return queue.drop(FULL_BYTES)
     if grown > 0 and not load.has_room(0, grown):

@@ -14,7 +14,6 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.core.counters import FULL_BYTES
 from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
 from broker.core.queues.delivery import Delivery
@@ -229,8 +228,6 @@ class RetainedStreams:
         size: i64 = delivery.message.size() + HEADROOM
         if outbox.too_large(delivery):
             return outbox.why_not(delivery.message)
-        if size > outbox.max_bytes:
-            return FULL_BYTES
         if not self._has_room(outbox, delivery.qos, size, window) or (
             delivery.qos > 0 and (window.quota <= 0 or not window.send_new(delivery, outbox))
         ):

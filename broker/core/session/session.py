@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from mypy_extensions import i64
 
 from broker.core.codec.packets import PUBACK, PUBREC, V5, V311, Will
-from broker.core.counters import DISCONNECTED, FULL_BYTES, GLOBAL, SESSION_ENDED, Counters
+from broker.core.counters import DISCONNECTED, GLOBAL, SESSION_ENDED, Counters
 from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
 from broker.core.queues.delivery import QUEUED, SENT, Delivery, SubscriptionQueue
@@ -227,8 +227,6 @@ class Session(Subscriber):
                 return offer_live(self.queue, delivery, sub_queue, outbox)
         size: i64 = message.size()
         # Past the queue only when nothing waits there: every topic is an ordered one [MQTT-4.6.0-6] [MQTT3-4.6.0-6].
-        if outbox is not None and size + HEADROOM > outbox.max_bytes:
-            return self._missed(message, self.drop(FULL_BYTES))  # nor will this, in this queue
         if (
             outbox is not None
             and qos > 0

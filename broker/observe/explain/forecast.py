@@ -198,10 +198,10 @@ class Forecast:
             if outbox.queue.deferred > 0:
                 self._shed_expired_live(outbox)
             messages = self._live + 1 - most
-            beyond = self._live_bytes + size - most_bytes
+            beyond = self._live_bytes + size - most_bytes if size <= most_bytes else self._live_bytes
             if messages > 0 or beyond > 0:
                 cause = FULL_MESSAGES if messages > 0 else FULL_BYTES
-                if outbox.policy == DROP_OLDEST and size <= most_bytes:
+                if outbox.policy == DROP_OLDEST:
                     sheddable = self._live - outbox.qos12_messages
                     if messages > sheddable or beyond > self._live_bytes - outbox.queue.qos12_bytes:
                         return Fate(DROPPED_, cause)
@@ -210,7 +210,7 @@ class Forecast:
                     self._load -= max(messages, 0)
                     self._load_bytes -= max(beyond, 0)
                 else:
-                    self._disconnects = outbox.policy == DISCONNECT and size <= most_bytes
+                    self._disconnects = outbox.policy == DISCONNECT
                     return Fate(DROPPED_, cause)
             if self._live > 0 and not self._has_room(size):
                 self._certain = False
@@ -218,14 +218,14 @@ class Forecast:
 
     def _offer_live(self, own: SubscriptionQueue, outbox: Outbox) -> Fate:
         size = self._size
-        if own.policy == DROP_OLDEST and size <= outbox.max_bytes:
-            while self._live >= outbox.max_messages or self._live_bytes + size > outbox.max_bytes:
+        if own.policy == DROP_OLDEST:
+            while self._live >= outbox.max_messages or not self._fits_live(size, outbox):
                 oldest = self._oldest(own)
                 if oldest is None or not oldest.live:
                     break
                 self._drop(oldest)
         fate = self._offer(outbox, size, 0)
-        if own.policy == DISCONNECT and fate.cause in FULL and size <= outbox.max_bytes:
+        if own.policy == DISCONNECT and fate.cause in FULL:
             self._disconnects = True
         return fate
 
@@ -254,7 +254,7 @@ class Forecast:
             or (self._own is not None and self._live + held >= COMMIT)
             or outbox.closed
             or self._live >= outbox.max_messages
-            or self._live_bytes + size + HEADROOM > outbox.max_bytes
+            or not self._fits_live(size + HEADROOM, outbox)
         ):
             return None
         inflight = session.inflight
@@ -275,11 +275,11 @@ class Forecast:
         if self._waiting >= queue.max_messages or self._waiting_bytes + size > queue.max_bytes:
             self._shed_expired_waiting()
         messages = self._waiting + 1 - queue.max_messages
-        beyond = self._waiting_bytes + size - queue.max_bytes
+        beyond = self._waiting_bytes + size - queue.max_bytes if size <= queue.max_bytes else self._waiting_bytes
         if messages > 0 or beyond > 0:
             cause = FULL_MESSAGES if messages > 0 else FULL_BYTES
             if not self._others_go(own, messages, beyond):
-                if outbox is not None and size <= queue.max_bytes:
+                if outbox is not None:
                     if queue.policy == DISCONNECT or (own is not None and own.policy == DISCONNECT):
                         self._disconnects = True
                     elif session.window.quota <= 0 and self._qos > 0:
@@ -289,7 +289,7 @@ class Forecast:
             pages = queue.pages
             assert pages is not None
             self._on_disk = True
-            if pages.bytes + size > pages.disk_bytes:
+            if pages.bytes + size > pages.disk_bytes and pages.messages > 0:
                 if queue.policy != DROP_OLDEST or queue.disk is None:
                     return Fate(DROPPED_, GLOBAL)
                 self._sheds += 1
@@ -301,8 +301,6 @@ class Forecast:
     def _others_go(self, own: SubscriptionQueue | None, messages: int, beyond: int) -> bool:
         """`SessionQueue._make_room`."""
         queue = self._session.queue
-        if self._size > queue.max_bytes:
-            return False
         if own is not None and own.policy == DROP_OLDEST:
             while messages > 0 or beyond > 0:
                 oldest = self._oldest(own)
@@ -374,10 +372,10 @@ class Forecast:
         grown = self._size - waiting.message.size()
         if waiting.live:
             assert outbox is not None
-            fits = self._live_bytes + grown <= outbox.max_bytes
+            fits = self._live_bytes + grown <= outbox.max_bytes or self._live == 1
         else:
             self._session.account.fit()
-            fits = self._waiting_bytes + grown <= self._session.queue.max_bytes
+            fits = self._waiting_bytes + grown <= self._session.queue.max_bytes or self._waiting == 1
         if not fits:
             return Fate(DROPPED_, FULL_BYTES)
         totals = self._session.totals
@@ -402,7 +400,13 @@ class Forecast:
 
     def _has_room(self, size: int) -> bool:
         totals = self._session.totals
-        return self._load + 1 <= totals.max_messages and self._load_bytes + size <= totals.max_bytes
+        return self._load + 1 <= totals.max_messages and (
+            self._load_bytes + size <= totals.max_bytes or self._load == 0
+        )
+
+    def _fits_live(self, size: int, outbox: Outbox) -> bool:
+        """One always fits a queue that is empty."""
+        return self._live_bytes + size <= outbox.max_bytes or self._live == 0
 
     def _drop(self, delivery: Delivery) -> None:
         """One that waits would go."""

@@ -227,7 +227,7 @@ class UplinkSession(Session):
                     self._end_trial(now)
                 return False
             size = delivery.message.size() + HEADROOM
-            if outbox.too_large(delivery) or size > outbox.max_bytes:
+            if outbox.too_large(delivery):
                 if delivery.state == QUEUED:
                     self.shed_one(delivery, TOO_LARGE)
                     continue

@@ -19,7 +19,7 @@ from broker.core.codec.encoder import ack
 from broker.core.codec.errors import ProtocolViolation
 from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5
 from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS, PACKET_IDENTIFIER_NOT_FOUND, SUCCESS
-from broker.core.counters import AGE, EXPIRED, FULL_BYTES, NOT_AUTHORIZED
+from broker.core.counters import AGE, EXPIRED, NOT_AUTHORIZED
 from broker.core.permissions import Permissions
 from broker.core.persistence.commits import Commits
 from broker.core.persistence.journal import Journal
@@ -137,7 +137,7 @@ class SendWindow:
             if delivery.state == SENT:
                 # Of QoS 2 that was sent the client may know the identifier: that goes on, whatever the rules are now.
                 asked = permissions is not None and (delivery.qos == 1 or delivery.attempts == 0)
-                if outbox.too_large(delivery) or size > outbox.max_bytes:
+                if outbox.too_large(delivery):
                     # The client came back with a smaller Maximum Packet Size: as if it had been sent [MQTT-3.1.2-25].
                     self._give_up(delivery, outbox.why_not(delivery.message))
                 elif not outbox.has_room(size):
@@ -311,8 +311,6 @@ class SendWindow:
             cause = AGE
         elif outbox.too_large(delivery):
             cause = outbox.why_not(message)
-        elif size + HEADROOM > outbox.max_bytes:
-            cause = FULL_BYTES
         elif queue.review is not None and queue.bars(delivery):
             cause = NOT_AUTHORIZED
         elif not outbox.has_room(size + HEADROOM) or (

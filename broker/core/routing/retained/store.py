@@ -101,7 +101,11 @@ class RetainedStore:
                 return refused
         if isinstance(old, RetainedMessage):
             size -= old.kept
-        return "" if most == 0 or self.bytes + size <= most else "limits.max_retained_bytes"
+        if most == 0 or self.bytes + size <= most:
+            return ""
+        # One fits where nothing else is retained.
+        others = len(self.tree) - self.system_count - (0 if old is None else 1)
+        return "limits.max_retained_bytes" if others > 0 else ""
 
     def _is_link(self, client_id: str) -> bool:
         """Whether a client is another broker's link, which publishes what many clients have published there."""
