@@ -78,7 +78,7 @@ def _publisher(version: int = V5) -> tuple[Network, Client]:
     """A publisher that comes back with `MAXIMUM` QoS 2 publishes that have their PUBREC."""
     network = Network(limits(receive_maximum=MAXIMUM))
     client = network.idle("p", version)
-    client._on_ack = lambda _: None  # type: ignore[method-assign]  # it sends no PUBREL by itself
+    client._on_ack = lambda packet: None  # type: ignore[method-assign]  # noqa: ARG005  # it sends no PUBREL by itself
     client.connect(clean=False, expiry=EXPIRY if version == V5 else None)
     _one_read(client, *_publishes(1, MAXIMUM))
     assert len(client.session.incoming_qos2 or ()) == MAXIMUM
