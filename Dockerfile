@@ -1,7 +1,7 @@
 # Canopy from its wheel, compiled, without root; it writes nowhere but to /var/lib/canopy. For amd64 and arm64:
 #
 #   docker build -t canopy .
-#   docker build -t canopy --build-arg EXTRAS="record mesh postgresql" .    # with workers, [mesh] and databases as stores
+#   docker build -t canopy --build-arg EXTRAS="record postgresql" .    # with databases as stores
 #   docker buildx build --platform linux/amd64,linux/arm64 -t registry.example.org/canopy --push .
 #
 #   docker run --init -p 1883:1883 canopy

@@ -11,15 +11,14 @@
 #   make scale  what millions of filters and tens of thousands of clients cost   ARGS="filters --filters 100000"
 #   make bench-recorder  what recording costs the broker;  make bench-pipeline  10,000,000 messages through each Spark job
 #   make bench-upstream  what folding saves an upstream broker, and what a link costs
-#   make crash    kill -9, power cuts, and links of a mesh that fail, again and again   ARGS="-k power"
+#   make crash    kill -9 and power cuts, again and again   ARGS="-k power"
 #   make bench-store  what it costs to keep what is acknowledged, beside mosquitto   ARGS="offline --quick"
-#   make bench-mesh  messages that cross nodes, interest, joining and workers, beside mosquitto's bridge   ARGS="crossing --quick"
 #   make bench-observing  what it costs a broker to be looked at, and what other clients notice
 #   make bench-inprocess  messages that the program publishes and subscribes to itself
 #   make attack  hostile clients of every kind beside 100 pairs of good ones   ARGS="flood --seconds 3" or "--list"
 #   make docs     the documentation as a site, in site/; a dead link is an error
 #   make demo    a recorded broker, an IoT fleet for 20 seconds, and what the pipeline makes of it   ARGS="--scale 2"
-#   make fuzz    random and mutated packets, and messages of nodes, for FUZZ_SECONDS (default 60)
+#   make fuzz    random and mutated packets, for FUZZ_SECONDS (default 60)
 #   make setup   only the environment, in .venv, with everything the tests need
 #   make clean   remove what the targets built
 #
@@ -36,7 +35,7 @@ PY := $(VENV)/bin/python -P
 # The packages `tests` and `benchmarks` are importable from here, and only they.
 TESTS := PYTHONPATH="$(VENV)/paths"
 
-.PHONY: help run quick test suite test-long test-pythons lint bench bench-routing bench-recorder bench-pipeline bench-upstream bench-store bench-observing bench-inprocess bench-mesh scale attack crash demo docs fuzz setup setup-run clean
+.PHONY: help run quick test suite test-long test-pythons lint bench bench-routing bench-recorder bench-pipeline bench-upstream bench-store bench-observing bench-inprocess scale attack crash demo docs fuzz setup setup-run clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -77,9 +76,6 @@ test-long: setup
 	PYTHONSAFEPATH=1 CANOPY_E2E_SCHEME=ws CANOPY_EXPECT="$$core" $(TESTS) $(PYTEST) tests/e2e/conformance -q && \
 	echo "canopy: the conformance tests of mounted clients" && \
 	PYTHONSAFEPATH=1 CANOPY_E2E_MOUNT=tenant/ CANOPY_EXPECT="$$core" $(TESTS) $(PYTEST) tests/e2e/conformance -q && \
-	echo "canopy: the conformance tests on two brokers that are one, but for what docs/cluster.md names" && \
-	PYTHONSAFEPATH=1 CANOPY_E2E_MESH=1 CANOPY_EXPECT="$$core" $(TESTS) $(PYTEST) tests/e2e/conformance -q \
-	    -k "not test_packets_may_follow_connect_at_once and not test_answers_fit_the_clients_maximum and not test_no_problem_information and not (test_order and 2])" && \
 	echo "canopy: the conformance tests with a store on disk" && \
 	PYTHONSAFEPATH=1 CANOPY_E2E_STORE=1 CANOPY_EXPECT="$$core" $(TESTS) $(PYTEST) tests/e2e/conformance -q && \
 	echo "canopy: the conformance tests with a store in PostgreSQL" && \
@@ -119,9 +115,6 @@ bench-store: setup
 bench-inprocess: setup
 	@$(TESTS) $(PY) -m benchmarks.inprocess $(ARGS)
 
-bench-mesh: setup
-	@$(TESTS) $(PY) -m benchmarks.mesh $(ARGS)
-
 bench-observing: setup
 	@$(TESTS) $(PY) -m benchmarks.observing $(ARGS)
 
@@ -132,7 +125,7 @@ attack: setup
 	@$(TESTS) $(PY) -m benchmarks.attack $(ARGS)
 
 crash: setup
-	@$(TESTS) PYTHONSAFEPATH=1 $(PYTEST) tests/e2e/store/test_live.py tests/e2e/store/test_shared.py tests/e2e/test_links_killed.py tests/e2e/store/test_power_loss.py tests/e2e/mesh -q $(ARGS)
+	@$(TESTS) PYTHONSAFEPATH=1 $(PYTEST) tests/e2e/store/test_live.py tests/e2e/store/test_shared.py tests/e2e/test_links_killed.py tests/e2e/store/test_power_loss.py -q $(ARGS)
 
 demo: setup
 	@$(PY) tools/demo.py $(ARGS)

@@ -1,4 +1,4 @@
-"""How mosquitto's bridge is started: the peer of Canopy's links and of its mesh."""
+"""How mosquitto's bridge is started: the peer of Canopy's links."""
 
 from __future__ import annotations
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from broker.configuration.exposure import exposed
 from broker.configuration.ineffective import ineffective
 from broker.configuration.reading import SettingsError
-from broker.core.causes import TAKEN_OVER
 from broker.core.hooks import AccessControl, AuthMethod, EventListener
 from broker.core.persistence.journal import SessionRecord
 from broker.draining import Draining
@@ -39,7 +38,7 @@ from broker.observe.top import Top
 from broker.observe.trace.otel import spans
 from broker.observe.trace.traces import Traces
 from broker.process.process import Process
-from broker.recording import Gathered, recorder
+from broker.recording import recorder
 from broker.reloading import Reloading
 from broker.securing import Securing
 from broker.security.authenticator import Authenticator
@@ -47,14 +46,13 @@ from broker.security.errors import SecurityError
 from broker.security.rules.kept import KeptRules
 from broker.settings import Settings
 from broker.store.base import Store
-from broker.storing import StoreWatch, make, restore_links
+from broker.storing import StoreWatch, make
 from broker.upstream.filters.suspicious import warnings
 from broker.upstream.links.links import Links
 from broker.watching import FileWatcher
 
 if TYPE_CHECKING:
     from broker.admin.server import AdminServer
-    from broker.mesh.mesh import Mesh
     from broker.net.connections.client import Client
     from broker.record.recorder import Recorder
 
@@ -66,7 +64,6 @@ class Broker(Server):
 
     recorder: Recorder | None = None
     """Records the traffic, if the settings name a folder; from `start` on."""
-    gathered: Gathered | None = None  # where its events go, where it is one of several workers
     links: Links | None = None
     """The links to upstream brokers; from `start` on."""
     securing: Securing | None = None
@@ -94,8 +91,6 @@ class Broker(Server):
     """The plug-ins."""
     program: InProcessClient
     """Publishes and subscribes for the program in which it runs."""
-    mesh: Mesh | None = None
-    """The mesh that it is a node of, if the settings name one; while it runs."""
     _watcher: FileWatcher | None = None
     _reloading: Reloading | None = None
     _serving_since = 0.0
@@ -157,7 +152,7 @@ class Broker(Server):
         for line in await asyncio.to_thread(self.suspicious, self.settings):
             self.log.warning("suspicious setting", detail=line)
         # Before anything can happen that belongs into a record.
-        self.recorder = recorder(self.settings.recorder, self.router, self.log, self.gathered)
+        self.recorder = recorder(self.settings.recorder, self.router, self.log)
         self._broken = asyncio.get_running_loop().create_future()
         if self.recorder is not None:
             await self.recorder.start()
@@ -177,7 +172,6 @@ class Broker(Server):
         try:
             await self.hooks.start(self)
             await self._secure()
-            self.listens_at_start = not self.settings.mesh.name
             await super().start()
         except BaseException:
             await self.traces.close()
@@ -204,16 +198,6 @@ class Broker(Server):
             self.alarms.start()
             if self.presence is not None:
                 await self.presence.start()
-            if self.settings.mesh.name:
-                # After the presence of clients here is true again. Imported only now: it takes 10 MB.
-                from broker.mesh.joining import join
-
-                self.mesh = await join(self, self.settings.mesh, KeptRules(), self._break)
-                self.figures.mesh = self.mesh
-                if self.presence is not None:
-                    self.presence.others = self.mesh.watch_presence(self.presence)
-                # What a client published before would be acknowledged, and miss the clients of other nodes.
-                await self.listeners.start()
             if self.settings.http.listen:
                 # Not before: it takes 20 MB.
                 from broker.admin.server import AdminServer
@@ -276,9 +260,9 @@ class Broker(Server):
             raise StartupError(str(error)) from error
 
     async def prepare_links(self, records: list[SessionRecord]) -> None:
-        """Have the sessions of other nodes stand again, and make the links of the settings: see `Server`."""
+        """Make the links of the settings: see `Server`."""
         self.links = Links(self)
-        await in_turns(restore_links(self, self.links, records))
+        await in_turns(self.links.prepare(records))
 
     async def stop(self) -> None:
         """End in order (see `Server.stop`)."""
@@ -338,9 +322,6 @@ class Broker(Server):
 
     async def emptied(self) -> None:
         """The clients are gone, and what they left behind is on its way up: end the links."""
-        if (mesh := self.mesh) is not None:
-            self.mesh = self.figures.mesh = None
-            await mesh.stop(self.settings.shutdown.flush_timeout)
         if self.links is not None and self._reloading is not None:
             async with self._reloading.turn:
                 await self.links.stop()
@@ -367,8 +348,6 @@ class Broker(Server):
         lines: list[str] = []
         if self.draining.active:
             lines.append(f"the broker is being drained; {self.draining.left} connections are left")
-        if self.mesh is not None:
-            lines += self.mesh.not_ready()
         if self.store_watch is not None and self.store_watch.failing:
             lines.append(f"the store cannot be written: {self.store_watch.state}")
         return lines
@@ -471,9 +450,7 @@ class Broker(Server):
         return super().hears_of_clients or self.presence is not None or self.hooks.hears_of_clients
 
     def report_open(self, connection: Client) -> None:
-        """A client was accepted. Of other nodes the mesh tells."""
-        if connection.terms.node:
-            return
+        """A client was accepted."""
         super().report_open(connection)
         if self.presence is not None:
             self.presence.came(connection.protocol.client_id)
@@ -481,11 +458,9 @@ class Broker(Server):
 
     def report_end(self, connection: Client) -> None:
         """A connection's protocol is over, for the cause that its protocol names."""
-        if connection.terms.node:
-            return
         super().report_end(connection)
         if self.presence is not None and connection.protocol.accepted:
-            self.presence.gone(connection.protocol.client_id, connection.protocol.close_cause == TAKEN_OVER)
+            self.presence.gone(connection.protocol.client_id)
         self.hooks.ended(connection)
 
     async def __aenter__(self) -> Broker:

@@ -2,8 +2,7 @@
 
 Owns who may come meanwhile (nobody) and the pace at which clients are told to go: evenly over the time that is given,
 so that the others are not overrun. 5.0 clients get 0x9C (use another server) or 0x9D (server moved), with a Server
-Reference where one is given; older ones have their connection closed. Sessions whose clients are away go to the other
-nodes of a mesh; without one they stay.
+Reference where one is given; older ones have their connection closed. Sessions stay here.
 
 Promises: `stop` lets clients in again; it and the end of the broker leave no task behind.
 """
@@ -25,12 +24,6 @@ PAUSE: Final = 0.1
 TURN: Final = 128
 """Clients that are asked in one turn: some milliseconds."""
 
-GRACE: Final = 2.0
-"""Seconds in which the last clients can come elsewhere and have their sessions fetched, before these go as well."""
-
-LOOK: Final = 0.01
-"""Seconds between two looks at the sessions that are on their way."""
-
 TEXT: Final = "the broker is being drained"
 
 
@@ -47,12 +40,12 @@ class Draining:
         self.by = ""
         """Who or what began it."""
         self.done = asyncio.Event()
-        """Whether all that can go has gone, since it began."""
+        """Whether all clients have been asked to leave, since it began."""
 
     @property
     def left(self) -> int:
         """Connections of clients that are still here."""
-        return sum(1 for connection in self._server.connections if not connection.terms.node)
+        return len(self._server.connections)
 
     def start(self, seconds: float, for_good: bool, reference: str, by: str) -> None:
         """Refuse new clients, and move the others within `seconds`. If it runs already, it begins again.
@@ -77,15 +70,13 @@ class Draining:
             self._task = None
         if self.active:
             self.active = self._server.connection_table.closed = False
-            self._stay()
             self._server.log.warning("draining has ended", moved=self.moved, left=self.left)
 
     async def _move(self, seconds: float, code: int) -> None:
         server = self._server
         loop = server.loop
         begun = loop.time()
-        # Other nodes of a mesh stay: what is here goes on to be theirs.
-        waiting = [connection for connection in server.connections if not connection.terms.node]
+        waiting = list(server.connections)
         told = 0
         while told < len(waiting):
             # As many as should have gone by now.
@@ -99,40 +90,7 @@ class Draining:
                         connection.close(MOVED, code, TEXT)
                     except Exception as error:
                         server.faults.broke("drain", error)
-            self._hand_over()
             await asyncio.sleep(0 if told < due else PAUSE)
-        await self._all_gone()
-        # Now those whose clients have gone, and did not come elsewhere.
-        self._stay()
-        while self._hand_over() > 0:  # noqa: ASYNC110 (each session has its time)
-            await asyncio.sleep(LOOK)
         left = sum(1 for session in server.router.sessions.values() if not session.own)
         server.log.warning("drained", clients=self.moved, sessions=left)
         self.done.set()
-
-    async def _all_gone(self) -> None:
-        """Until all sessions that can go have gone, or their clients had time for it."""
-        loop = self._server.loop
-        until = loop.time() + GRACE
-        while self._hand_over() > 0 or (self._may_go() and loop.time() < until):  # noqa: ASYNC110
-            await asyncio.sleep(LOOK)
-
-    def _may_go(self) -> bool:
-        """Whether there are sessions, and other brokers for them."""
-        router = self._server.router
-        return router.owner is not None and any(not session.own for session in router.sessions.values())
-
-    def _hand_over(self) -> int:
-        owner = self._server.router.owner
-        if owner is None:
-            return 0
-        try:
-            return owner.hand_over()
-        except Exception as error:
-            self._server.faults.broke("drain", error)
-            return 0
-
-    def _stay(self) -> None:
-        owner = self._server.router.owner
-        if owner is not None:
-            owner.stay()

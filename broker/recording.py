@@ -1,11 +1,9 @@
-"""The recorder put into a broker, or before its workers, where the settings ask for one and what it needs is there."""
+"""The recorder put into a broker, where the settings ask for one and what it needs is there."""
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from broker.core.routing.router import Router
 from broker.net.listening.listeners import StartupError
@@ -13,43 +11,17 @@ from broker.settings import Recorder as Wanted
 
 if TYPE_CHECKING:
     from broker.record.recorder import Recorder
-    from broker.record.workers.gathering import Gathering
     from broker.record.writer import Options
 
-Gathered: TypeAlias = tuple[socket.socket | None, str]
-"""Where a worker's events go, in place of a folder (`broker.record.workers.sending`)."""
 
-
-def recorder(wanted: Wanted, router: Router, log: Any, gathered: Gathered | None = None) -> Recorder | None:
-    """The recorder of the settings, if they ask for one. Raises StartupError without pyarrow.
-
-    `gathered`: who records for several workers writes what this one sends.
-    """
+def recorder(wanted: Wanted, router: Router, log: Any) -> Recorder | None:
+    """The recorder of the settings, if they ask for one. Raises StartupError without pyarrow."""
     options = _options(wanted)
     if options is None:
         return None
     from broker.record.recorder import Recorder
-    from broker.record.workers.sending import Sending
 
-    return Recorder(options, router, log, None if gathered is None else Sending(*gathered))
-
-
-async def start_recording(wanted: Wanted, workers: int, log: Any, broken: Callable[[str], None]) -> Gathering | None:
-    """Record for so many workers, if the settings ask for it. `broken` is told why it must not go on without a record.
-
-    Raises:
-        StartupError: without pyarrow, or without a record where one is required.
-    """
-    options = _options(wanted)
-    if options is None:
-        return None
-    from broker.record.workers.gathering import Gathering
-
-    made = Gathering(options, workers, log, broken if wanted.required else lambda _: None)
-    await made.start()
-    if wanted.required and made.failure:
-        raise StartupError(f"recorder.required: {made.failure}")
-    return made
+    return Recorder(options, router, log)
 
 
 def _options(wanted: Wanted) -> Options | None:

@@ -76,8 +76,9 @@ class Securing:
         return self.access.files()
 
     def counts(self) -> Iterator[tuple[str, int]]:
-        """What `$SYS/broker/security/` tells; nothing where nobody is asked."""
-        if isinstance(self._server.router.access_control, guards.GuardedAccessControl):
+        """What `$SYS/broker/security/` tells; nothing where nobody is asked, and nobody has guessed at `[http]`."""
+        asked = isinstance(self._server.router.access_control, guards.GuardedAccessControl)
+        if asked or self.access.chain.guessing.failures:
             yield from self.access.counts(time.monotonic())
 
     def refusals(self) -> dict[str, int]:

@@ -14,16 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from broker.core.persistence.journal import SessionRecord
-from broker.core.routing.remote.loop_detection import TO_NODE
 from broker.net.listening.listeners import StartupError
 from broker.settings import Settings
 from broker.store.base import Store, StoreListener
+from broker.store.damage import Damages
 
 if TYPE_CHECKING:
     from broker.net.server import Server
     from broker.store.groups.principals import RuleTexts
-    from broker.upstream.links.links import Links
 
 LINES_APART: Final = 10.0
 """Seconds between two lines about failures."""
@@ -67,14 +65,13 @@ def make(settings: Settings, rules: RuleTexts | None = None) -> Store | None:
     if wanted.path:
         from broker.store.sqlite import SqliteStore
 
-        return SqliteStore(wanted.path, rules=rules, **terms)
+        return SqliteStore(wanted.path, rules=rules, on_damage=wanted.on_damage, **terms)
     if wanted.url:
         if why := _without_driver():
             raise StartupError(why)
         from broker.store.postgresql import PostgresStore
 
-        mesh = settings.mesh.name if settings.mesh.adopt_sessions else ""
-        terms |= {"name": wanted.name, "lease_timeout": wanted.lease_timeout, "mesh": mesh}
+        terms |= {"name": wanted.name, "lease_timeout": wanted.lease_timeout}
         return PostgresStore(wanted.url, rules=rules, **terms)
     return None
 
@@ -140,17 +137,6 @@ def unwritable(name: str, path: str) -> str:
     return ""
 
 
-def restore_links(server: Server, links: Links, records: list[SessionRecord]) -> Iterator[None]:
-    """Have the sessions of other nodes stand again, if there are any, and those of links, in steps of bounded work."""
-    if any(record.client_id.startswith(TO_NODE) for record in records):
-        from broker.mesh.links.restoring import restore
-
-        others: list[SessionRecord] = []
-        yield from restore(server, records, others)
-        records = others
-    yield from links.prepare(records)
-
-
 class StoreWatch(StoreListener):
     """Hears from one server's store. `changed` is called when the state may be another."""
 
@@ -161,6 +147,11 @@ class StoreWatch(StoreListener):
         self.changed: Callable[[], None] | None = None
         self.failures = 0
         """How often it began to fail."""
+        self.damaged_rows: dict[str, int] = {}
+        """Rows that could not be used since the start, by table, or `will`."""
+        self.aside = ""
+        """Where a damaged file was put at the start."""
+        self._next_damage_line = 0.0
         self._reason = ""
         self._since = 0.0
         # Whether the log knows of this failure; when the next line may be written, and the timer for that.
@@ -206,6 +197,31 @@ class StoreWatch(StoreListener):
         if self._ended is not None:
             self._ended(f"the store: {self._reason}")
 
+    def damaged(self, damages: Damages) -> None:
+        """Tell of the first rows by name, and of all by number."""
+        log, now = self._server.log, self._server.loop.time()
+        for what, count in damages.counts.items():
+            self.damaged_rows[what] = self.damaged_rows.get(what, 0) + count
+        if now >= self._next_damage_line:
+            self._next_damage_line = now + LINES_APART
+            for each in damages.named:
+                log.error(
+                    "store row is damaged", row=each.what, client_id=each.client_id, topic=each.topic, reason=each.why
+                )
+            log.error("store has lost damaged rows", now=damages.told(), since_start=sum(self.damaged_rows.values()))
+
+    def set_aside(self, where: str, lost: dict[str, int], kept: dict[str, int]) -> None:
+        """Tell of it, and raise the alarm."""
+        self.aside = where
+        self._server.log.error("store was set aside", file=where, lost=lost, kept=kept)
+
+    @property
+    def damage(self) -> str:
+        """What of the store was damaged since the start, in one line; empty: nothing."""
+        told = [f"the damaged file is {self.aside}"] if self.aside else []
+        rows = ", ".join(f"{count:,} of {what}" for what, count in sorted(self.damaged_rows.items()))
+        return "; ".join([*told, *([f"lost rows: {rows}"] if rows else [])])
+
     def noticed(self, line: str) -> None:
         """Tell of it."""
         self._server.log.warning("store", detail=line)
@@ -219,6 +235,7 @@ class StoreWatch(StoreListener):
         if found:
             yield "state", self.state
             yield "failures", self.failures
+            yield "damaged", sum(self.damaged_rows.values())
             yield from found
 
     def stop(self) -> None:

@@ -348,9 +348,9 @@ async def run():
 asyncio.run(run())
 print(*sys.modules)
 """
-UNUSED = ("aiohttp", "cryptography", "jwt", "pyarrow", "watchfiles", "zenoh")
+UNUSED = ("aiohttp", "cryptography", "jwt", "pyarrow", "watchfiles")
 """Libraries: they would take 30 MB, and a third of a second of the start."""
-APART = ("broker.admin", "broker.command.acl", "broker.ctl", "broker.mesh", "broker.store.cli", "loadtest", "pipeline")
+APART = ("broker.admin", "broker.command.acl", "broker.ctl", "broker.store.cli", "loadtest", "pipeline")
 
 
 async def test_what_is_not_used_is_not_loaded() -> None:

@@ -30,7 +30,11 @@ def options() -> list[str]:
         f'{{type = "jwt", algorithms = ["HS256"], secret = "{SECRET}", audience = ["{AUDIENCE}"]}}',
         '{type = "anonymous"}',
     )
-    settings = f"authenticator=[{', '.join(tables)}]", f'security.ban_exempt=["{HOST}"]'
+    settings = (
+        f"authenticator=[{', '.join(tables)}]",
+        f'security.ban_exempt=["{HOST}"]',
+        f'http.password_file="{_password_file()}"',
+    )
     return [part for setting in settings for part in ("--set", setting)]
 
 

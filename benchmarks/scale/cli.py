@@ -1,4 +1,4 @@
-"""The command: ``python -m benchmarks.scale filters|clients``.
+"""The command: ``python -m benchmarks.scale filters|clients|start``.
 
 Owns: the flags, the order of sizes and brokers, what is printed while they run.
 
@@ -22,11 +22,12 @@ from pathlib import Path
 
 from benchmarks.network.cli import host, names
 from benchmarks.network.links import LoadError
-from benchmarks.scale import clients, filters
+from benchmarks.scale import clients, filters, start
 from benchmarks.scale.clients import ClientPlan
 from benchmarks.scale.filters import FilterPlan
 from benchmarks.scale.phases import Outcome
 from benchmarks.scale.report import table
+from benchmarks.scale.start import PATIENCE, StartOn, StartPlan
 from loadtest.brokers.frames import FrameError
 from loadtest.brokers.process import BrokerFailed, BrokerProcess, Cores, at_work, free_port
 from loadtest.brokers.registry import FILTERS, PEERS, Peer
@@ -37,7 +38,7 @@ class Job:
     """What is asked for, after the flags: ``plans`` by size."""
 
     what: str
-    plans: dict[int, FilterPlan | ClientPlan]
+    plans: dict[int, FilterPlan | ClientPlan | StartPlan]
     brokers: list[Peer]
     settings: list[str]
     json: Path | None
@@ -47,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.scale", description="How a broker's costs grow with what it holds."
     )
-    kinds = parser.add_subparsers(dest="what", required=True, metavar="filters|clients")
+    kinds = parser.add_subparsers(dest="what", required=True, metavar="filters|clients|start")
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--sizes", metavar="N,N,…", help="several sizes in turn, each on a fresh broker")
     shared.add_argument("--brokers", default="canopy", help=f"of: {', '.join(PEERS)}")
@@ -65,6 +66,11 @@ def _parser() -> argparse.ArgumentParser:
     crowd.add_argument("--pairs", type=int, default=1000, help="of a publisher and a subscriber, beside them (1,000)")
     crowd.add_argument("--rate", type=float, default=10_000.0, help="messages a second of all pairs together (10,000)")
     crowd.add_argument("--seconds", type=float, default=5.0, help="measured seconds of each step (5)")
+    kept = kinds.add_parser("start", parents=[shared], help="a start with what a store kept")
+    kept.add_argument("--sessions", type=int, default=100_000, help="of clients that are away (100,000)")
+    kept.add_argument("--filters", type=int, default=10, help="of each session (10)")
+    kept.add_argument("--retained", type=int, default=1_000_000, help="retained messages (1,000,000)")
+    kept.set_defaults(seconds=1.0)
     return parser
 
 
@@ -82,17 +88,19 @@ def parse(arguments: Sequence[str] | None = None) -> Job:
         parser.error("--seconds must be above 0 and at most 600")
     if flags.json is not None and not flags.json.absolute().parent.is_dir():
         parser.error(f"--json: there is no directory {flags.json.absolute().parent}")
-    single = flags.filters if flags.what == "filters" else flags.clients
-    plans: dict[int, FilterPlan | ClientPlan] = {}
+    single = {"filters": "filters", "clients": "clients", "start": "sessions"}[flags.what]
+    plans: dict[int, FilterPlan | ClientPlan | StartPlan] = {}
     try:
-        for size in [int(text) for text in names(flags.sizes)] if flags.sizes else [single]:
+        for size in [int(text) for text in names(flags.sizes)] if flags.sizes else [getattr(flags, single)]:
             plans[size] = _plan(flags, size)
     except ValueError as error:
         parser.error(str(error))
     return Job(flags.what, plans, [PEERS[name] for name in brokers], flags.set, flags.json)
 
 
-def _plan(flags: argparse.Namespace, size: int) -> FilterPlan | ClientPlan:
+def _plan(flags: argparse.Namespace, size: int) -> FilterPlan | ClientPlan | StartPlan:
+    if flags.what == "start":
+        return StartPlan(size, flags.filters, flags.retained)
     if flags.what == "clients":
         return ClientPlan(size, flags.keep_alive, flags.pairs, flags.rate, flags.seconds)
     holders = min(flags.clients, size)
@@ -113,22 +121,44 @@ def starter(peer: Peer, settings: Sequence[str], cores: Cores) -> Callable[[], A
     return start
 
 
-def measure_size(outcome: Outcome, plan: FilterPlan | ClientPlan, peer: Peer, job: Job, cores: Cores) -> None:
+def on_store(settings: Sequence[str], cores: Cores) -> StartOn:
+    """Starts Canopy on the store of a folder, with room for all that is kept there."""
+
+    @contextmanager
+    def start_on(folder: Path) -> Iterator[BrokerProcess]:
+        port = free_port()
+        room = ["retained.max_messages=0", "retained.max_bytes=0", "retained.max_bytes_per_client=0"]
+        kept = [f"store.path={folder / 'store'}", *room, *settings]
+        command = PEERS["canopy"].command(port, folder, settings=kept)
+        with BrokerProcess(command, port, cores.broker, PATIENCE) as process:
+            yield process
+
+    return start_on
+
+
+def measure_size(
+    outcome: Outcome, plan: FilterPlan | ClientPlan | StartPlan, peer: Peer, job: Job, cores: Cores
+) -> None:
     """One size on one broker; what goes wrong becomes the outcome's failure."""
-    start = starter(peer, job.settings, cores)
+    begin = starter(peer, job.settings, cores)
     reason = peer.missing()
     if reason is None and isinstance(plan, ClientPlan):
         reason = plan.why_not()
     if reason is None and isinstance(plan, FilterPlan) and FILTERS in peer.lacks:
         reason = f"{peer.name} lacks {FILTERS}"
+    if reason is None and isinstance(plan, StartPlan) and peer.name != "canopy":
+        reason = "it has no store in this bench"
     if reason is not None:
         outcome.failure = f"not run: {reason}"
         return
     try:
         if isinstance(plan, FilterPlan):
-            filters.run(outcome, plan, start)
+            filters.run(outcome, plan, begin)
+        elif isinstance(plan, ClientPlan):
+            clients.run(outcome, plan, begin)
         else:
-            clients.run(outcome, plan, start)
+            with tempfile.TemporaryDirectory(prefix="bench-") as name:
+                start.run(outcome, plan, on_store(job.settings, cores), Path(name))
     except (BrokerFailed, LoadError, FrameError, OSError) as error:
         outcome.failure = f"FAILED: {error}"
 

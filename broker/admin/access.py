@@ -1,9 +1,10 @@
 """Who asks over HTTP, and what they may: basic authentication by a password file, tokens, or being on this machine.
 
 Owns the roles and the checks of where a request comes from. Promises: a password is hashed in a thread, at most once
-for a client that keeps asking; tokens are compared by their hashes; an error holds neither. A page of another site can
-neither change anything (`Origin`, `Sec-Fetch-Site`) nor, where nobody has to say who they are, look at anything by a
-name of its own (`Host`).
+for a client that keeps asking; tokens are compared by their hashes; an error holds neither. Wrong credentials are
+counted, and addresses that guess are banned, together with those of CONNECTs (`security.chain`). A page of another site
+can neither change anything (`Origin`, `Sec-Fetch-Site`) nor, where nobody has to say who they are, look at anything by
+a name of its own (`Host`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import ipaddress
+import time
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,6 +23,9 @@ from aiohttp import hdrs, web
 
 from broker.admin.errors import ApiError
 from broker.core.addresses import network
+from broker.net.connections.connection_log import ConnectionLog
+from broker.net.stream import peer_name
+from broker.security.chain import Chain
 from broker.security.errors import SecurityError
 from broker.security.passwords.hashing import Busy, HashingPool
 from broker.security.passwords.password_file import PasswordFile, read_password_file
@@ -47,6 +52,18 @@ WAITING: Final = 32
 """Passwords that wait to be hashed."""
 
 CHALLENGE: Final[dict[str, str]] = {hdrs.WWW_AUTHENTICATE: 'Basic realm="Canopy", charset="UTF-8"'}
+
+
+class WrongCredentials(ApiError):
+    """Somebody guesses, or has an old password. `delay`: seconds after which they are told."""
+
+    def __init__(self, delay: float) -> None:
+        super().__init__(401, "BAD_USERNAME_OR_PWD", "wrong user, password or token", CHALLENGE)
+        self.delay = delay
+
+
+class Banned(Exception):
+    """An address that has guessed sends credentials again. It is not answered, whether they are right or not."""
 
 
 class Who(NamedTuple):
@@ -125,12 +142,13 @@ def _mark(token: str) -> bytes:
 class Access:
     """Says of each request who asks. Called in the event loop."""
 
-    def __init__(self, credentials: Credentials) -> None:
+    def __init__(self, credentials: Credentials, chain: Chain | None = None, log: ConnectionLog | None = None) -> None:
+        """`chain` counts who guesses and knows who is banned for it; `log` is told of wrong credentials."""
         self.credentials = credentials
+        self._chain = chain
+        self._log = log
         self._pool = HashingPool(1, WAITING)
         self._verified = VerifiedCredentials(REMEMBERED)
-        self.refused = 0
-        """Requests with credentials that were wrong."""
 
     async def close(self) -> None:
         """End the thread that hashes."""
@@ -140,7 +158,9 @@ class Access:
         """Who asks. `local`: by a Unix socket, whose file says who may.
 
         Raises:
-            ApiError: it names credentials, and they are wrong; or it comes from a page of another site.
+            WrongCredentials: it names credentials, and they are wrong.
+            Banned: it names credentials, and its address has guessed.
+            ApiError: it comes from a page of another site, or too many passwords wait.
         """
         self._same_site(request)
         if local:
@@ -151,6 +171,11 @@ class Access:
         given = request.headers.get(hdrs.AUTHORIZATION)
         if given is None:
             return NOBODY
+        began = time.monotonic()
+        host, address = ("", "unknown") if request.transport is None else peer_name(request.transport)
+        if self._chain is not None and self._chain.guessing.banned(host, "", began):
+            raise Banned
+        named = ""
         if len(given) <= LONGEST_CREDENTIALS:
             scheme, _, rest = given.partition(" ")
             if scheme.lower() == "bearer":
@@ -158,25 +183,24 @@ class Access:
                 if found is not None:
                     return found
             elif scheme.lower() == "basic":
-                name = await self._user(rest.strip(), request.remote or "")
+                named, secret = _pair(rest.strip())
+                name = await self._user(named, secret, host)
                 if name is not None:
                     operator = any(fnmatchcase(name, pattern) for pattern in self.credentials.operators)
                     return Who(name, "operator" if operator else "viewer")
-        self.refused += 1
-        raise ApiError(401, "BAD_USERNAME_OR_PWD", "wrong user, password or token", CHALLENGE)
+        if self._log is not None:
+            self._log.http_refused(host, address, named)
+        if self._chain is None:
+            raise WrongCredentials(0.0)
+        self._chain.wrong(host, "", named, given.encode("utf-8", "surrogateescape"))
+        raise WrongCredentials(self._chain.delay(began))
 
-    async def _user(self, encoded: str, host: str) -> str | None:
+    async def _user(self, name: str, secret: bytes | None, host: str) -> str | None:
         """The user whose name and password these are; None: they are nobody's."""
         users = self.credentials.users
-        try:
-            text = base64.b64decode(encoded, validate=True).decode()
-        except ValueError:
-            return None
-        name, colon, password = text.partition(":")
-        if users is None or not colon:
+        if users is None or secret is None:
             return None
         known = users.users.get(name)
-        secret = password.encode()
         if known is not None and self._verified.good(name, secret, known.text):
             return name
         try:
@@ -213,6 +237,15 @@ class Access:
             raise ApiError(
                 403, "FORBIDDEN", "not a name of this broker: http.hosts lists those that are, beside its IP addresses"
             ) from None
+
+
+def _pair(encoded: str) -> tuple[str, bytes | None]:
+    """User name and password of basic authentication; None: there is none."""
+    try:
+        name, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")
+    except ValueError:
+        return "", None
+    return name, password.encode() if colon else None
 
 
 def _authority(url: str) -> str:

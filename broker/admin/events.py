@@ -11,7 +11,6 @@ import asyncio
 import json
 import time
 from collections import deque
-from dataclasses import asdict
 from typing import Any, Final
 
 from aiohttp import hdrs, web
@@ -37,9 +36,6 @@ MOST_ALARMS: Final = 20
 
 MOST_LINKS: Final = 100
 """Links to upstream brokers in a snapshot; those that are down come first."""
-
-MOST_NODES: Final = 100
-"""Other nodes of a mesh in a snapshot; those that are not connected come first."""
 
 LONGEST_NAME: Final = 512
 """Characters of a client identifier or a state in a snapshot; what is longer is cut."""
@@ -232,7 +228,6 @@ def snapshot(broker: Host, sample: list[float]) -> dict[str, Any]:
         "slow": {"count": broker.monitor.slow_count, "clients": slow},
         "alarms": {"count": len(raised), "active": alarms},
         "upstream": _links(broker),
-        "mesh": _mesh(broker),
         "store": {"kept": broker.store is not None, "failing": watch is not None and watch.failing, "figures": store},
     }
 
@@ -246,26 +241,6 @@ def _links(broker: Host) -> list[dict[str, Any]]:
         | {topic: _plain(value) for topic, value in status(link) if topic not in ("name", "up")}
         for link in links[:MOST_LINKS]
     ]
-
-
-def _mesh(broker: Host) -> dict[str, Any] | None:
-    """The other nodes; None: the broker is on its own."""
-    mesh = broker.mesh
-    if mesh is None:
-        return None
-    from broker.mesh.status import status as of_mesh  # A broker on its own imports nothing of a mesh.
-
-    found = asdict(of_mesh(mesh))
-    del found["retained"]
-    ago = time.time() - broker.loop.time()
-    nodes = sorted(found["nodes"], key=_is_connected)
-    for node in nodes:
-        node["down_since"] = int((ago + mesh.links[node["name"]].down_since) * 1_000)
-    return found | {"nodes": nodes[:MOST_NODES], "others": max(0, len(nodes) - MOST_NODES)}
-
-
-def _is_connected(node: dict[str, Any]) -> bool:
-    return bool(node["state"] == "connected")
 
 
 def _plain(value: object) -> str | int | float:
@@ -288,7 +263,6 @@ async def events(call: Call) -> web.StreamResponse:
         "who": call.who.name,
         "name": broker.router.broker_id,
         "version": __version__,
-        "mesh": broker.mesh is not None,
     }
     try:
         await response.prepare(call.request)

@@ -1,17 +1,17 @@
 """What stands between a socket and aiohttp's protocol: how many connections there may be, and how long one may dawdle.
 
-Owns the count, one timer for each connection, and TLS below it. Promises: a connection counts from the moment that it
-is accepted; a client that sends its request too slowly, or takes nothing of an answer, is cut off after `timeout`
-seconds; beyond `most` a connection that has no request under way makes room for a new one; those that send much are
-read from in turns. aiohttp has a time-out for connections that are idle between requests, and none for these.
+Owns the count, and one timer for each connection. Promises: a connection counts from the moment that it is accepted,
+with https from before its TLS handshake (`net.listening.tls_transport` stands below a gate); a client that makes its
+handshake or sends its request too slowly, or takes nothing of an answer, is cut off after `timeout` seconds; beyond
+`most` a connection that has no request under way makes room for a new one; those that send much are read from in turns.
+aiohttp has a time-out for connections that are idle between requests, and none for these.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 READ: Final = 65_536
@@ -25,16 +25,15 @@ READ_ON: Final = 4
 class Gate(asyncio.Protocol):
     """One connection of clients of HTTP."""
 
-    def __init__(self, doors: Doors, inner: asyncio.Protocol, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, doors: Doors, inner: asyncio.Protocol, tls: bool) -> None:
+        """`tls`: the connection begins with a handshake, whose end `begin` is called at."""
         self._doors = doors
         self._inner = inner
         self._tls = tls
-        # The socket's, and from the end of a TLS handshake on that of TLS.
         self.transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        # The inner protocol knows of its connection. What comes before is kept: a read at most.
+        # The inner protocol knows of its connection.
         self._begun = False
-        self._early: list[bytes] = []
         # A request is being answered.
         self._answering = False
         # What was read since it was read on.
@@ -46,38 +45,15 @@ class Gate(asyncio.Protocol):
             self.transport.abort()
             return
         self._wait()
-        if self._tls is None:
-            self._begin(self.transport)
-        else:
-            self._doors.secures(self._secure(self.transport, self._tls))
+        if not self._tls:
+            self.begin()
 
-    async def _secure(self, below: asyncio.Transport, tls: ssl.SSLContext) -> None:
-        """Make the TLS handshake. Python's listening sockets tell of a connection only when that is through."""
-        secured: asyncio.Transport | None = None
-        try:
-            if not below.is_closing():
-                loop = asyncio.get_running_loop()
-                secured = await loop.start_tls(
-                    below, self, tls, server_side=True, ssl_handshake_timeout=self._doors.timeout
-                )
-        except OSError:
-            # No TLS, a handshake that was given up, a client that has gone.
-            below.abort()
-        if secured is None or below.is_closing() or self not in self._doors.open:
-            below.abort()
-            self._rest()
-            self._doors.leave(self)
-            return
-        self._begin(secured)
-
-    def _begin(self, transport: asyncio.Transport) -> None:
-        self.transport = transport
-        self._doors.carries(self, transport)
+    def begin(self) -> None:
+        """Requests may come: nothing has been read yet."""
+        assert self.transport is not None
+        self._doors.carries(self, self.transport)
         self._begun = True
-        self._inner.connection_made(transport)
-        early, self._early = self._early, []
-        for data in early:
-            self.data_received(data)
+        self._inner.connection_made(self.transport)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._rest()
@@ -89,9 +65,6 @@ class Gate(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self not in self._doors.open:
-            return
-        if not self._begun:
-            self._early.append(data)
             return
         if not self._answering:
             self._wait()
@@ -166,7 +139,6 @@ class Doors:
         self._silent: dict[Gate, None] = {}
         self._idle: dict[Gate, None] = {}
         self._by_transport: dict[Any, Gate] = {}
-        self._handshakes: set[asyncio.Task[None]] = set()
         # Those that are read on in turns.
         self._sending: deque[Gate] = deque()
         self.refused = 0
@@ -176,11 +148,9 @@ class Doors:
         self.cut = 0
         """Connections that took too long."""
 
-    def factory(
-        self, make: Callable[[], asyncio.BaseProtocol], tls: ssl.SSLContext | None = None
-    ) -> Callable[[], Gate]:
-        """What makes the protocol of a connection, around what `make` makes."""
-        return lambda: Gate(self, cast(asyncio.Protocol, make()), tls)
+    def gate(self, make: Callable[[], asyncio.BaseProtocol], tls: bool = False) -> Gate:
+        """The protocol of a connection, around what `make` makes. `tls`: there is a handshake first."""
+        return Gate(self, cast(asyncio.Protocol, make()), tls)
 
     def enter(self, gate: Gate) -> bool:
         """A connection has come. Whether there is a place for it."""
@@ -236,18 +206,12 @@ class Doors:
         if self._sending:
             asyncio.get_running_loop().call_soon(self._read_on)
 
-    def secures(self, handshake: Coroutine[Any, Any, None]) -> None:
-        """A connection begins with this handshake."""
-        task = asyncio.get_running_loop().create_task(handshake)
-        self._handshakes.add(task)
-        task.add_done_callback(self._handshakes.discard)
-
     async def close(self) -> None:
-        """End all that are there, handshakes under way too."""
+        """End all that are there, handshakes under way too. Returns when they have gone."""
         for gate in list(self.open):
             gate.evict()
-        if self._handshakes:
-            await asyncio.wait(self._handshakes)
+        while self.open:  # noqa: ASYNC110 (their sockets close in the next rounds of the event loop)
+            await asyncio.sleep(0)
 
     def of(self, transport: object) -> Gate | None:
         """The connection with this transport."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from broker.core.routing.router import Router
 from broker.draining import Draining
 from broker.net.connections.client import Client
+from broker.net.connections.connection_log import ConnectionLog
 from broker.net.log import Faults
 from broker.net.monitor import Monitor
 from broker.observe.alarms.alarms import Alarms
@@ -22,15 +23,12 @@ from broker.store.base import Store
 from broker.storing import StoreWatch
 from broker.upstream.links.links import Links
 
-if TYPE_CHECKING:
-    # Needs an extra.
-    from broker.mesh.mesh import Mesh
-
 
 class Host(Protocol):
     """One running broker. A member that a route needs is added here."""
 
     log: Any
+    connection_log: ConnectionLog
     faults: Faults
     router: Router
     settings: Settings
@@ -48,7 +46,6 @@ class Host(Protocol):
     store: Store | None
     store_watch: StoreWatch | None
     links: Links | None
-    mesh: Mesh | None
 
     @property
     def listening(self) -> list[str]:

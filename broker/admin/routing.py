@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias
 from aiohttp import hdrs, web
 from pydantic import BaseModel, ValidationError
 
-from broker.admin.access import CHALLENGE, NOBODY, SAFE, Access, Role, Who, is_json
+from broker.admin.access import CHALLENGE, NOBODY, SAFE, Access, Banned, Role, Who, WrongCredentials, is_json
 from broker.admin.errors import ApiError
 from broker.admin.gate import Doors
 from broker.admin.host import Host
@@ -126,6 +126,16 @@ class Desk:
         try:
             async with asyncio.timeout(None if route.streams else self._timeout):
                 made = await self._call(request, route, local, in_turn)
+        except WrongCredentials as error:
+            if gate is not None:
+                # While it waits it keeps no other out.
+                gate.ends()
+            await asyncio.sleep(error.delay)
+            made = failure(error)
+        except Banned:
+            if gate is not None:
+                gate.evict()
+            made = failure(ApiError(403, "FORBIDDEN", "banned for guessing"))
         except ApiError as error:
             made = failure(error)
         except TimeoutError:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -18,16 +18,20 @@ from aiohttp.http_exceptions import HttpProcessingError
 from broker.admin.access import Access, Credentials, read_credentials
 from broker.admin.errors import ApiError
 from broker.admin.events import FEED, Feed
-from broker.admin.gate import Doors
+from broker.admin.gate import Doors, Gate
 from broker.admin.host import Host
 from broker.admin.routes import all_routes
 from broker.admin.routing import Desk, Route, failure
 from broker.net import sockets
 from broker.net.listening import unix_sockets
+from broker.net.listening.handshakes import Handshakes
 from broker.net.listening.listeners import StartupError
-from broker.net.listening.tls import Loaded, TlsError
+from broker.net.listening.tls import Certificates, Loaded, TlsError, reason_of
 from broker.net.listening.tls import load as load_certificates
+from broker.net.listening.tls_transport import TlsTransport
 from broker.net.log import Faults
+from broker.net.scheduling.timers import Wheel
+from broker.net.stream import peer_name
 from broker.observe.figures.sources import Sources
 from broker.security.errors import SecurityError
 from broker.settings import Endpoint, Http, Tls
@@ -51,7 +55,8 @@ class Prepared(NamedTuple):
 
     settings: Http
     credentials: Credentials
-    expires: dict[str, float]
+    loaded: Loaded | None
+    """Certificates; None: it listens nowhere with https."""
 
 
 class AdminServer:
@@ -70,8 +75,10 @@ class AdminServer:
         self._servers: list[asyncio.Server] = []
         self._files: list[unix_sockets.SocketFile] = []
         self._runners: list[web.AppRunner] = []
-        self._tls: ssl.SSLContext | None = None
-        self._expires: dict[str, float] = {}
+        # With https, from `start` on.
+        self._certificates: Certificates | None = None
+        self._handshakes: Handshakes
+        self._wheel: Wheel
 
     @property
     def urls(self) -> list[str]:
@@ -84,10 +91,15 @@ class AdminServer:
         try:
             credentials, loaded = await asyncio.to_thread(_read, settings)
             if loaded is not None:
-                self._tls, self._expires = loaded.first, loaded.expires
+                self._certificates = Certificates(loaded)
         except (SecurityError, TlsError) as error:
             raise StartupError(f"http: {error}") from error
-        self.access = Access(credentials)
+        loop = asyncio.get_running_loop()
+        # Each of them has a place among the connections, so they need no other limit.
+        self._handshakes, self._wheel = Handshakes(0, loop), Wheel(loop)
+        securing = self._broker.securing
+        chain = None if securing is None else securing.access.chain
+        self.access = Access(credentials, chain, self._broker.connection_log)
         desk = Desk(
             self._broker, self.access, self.doors, settings.timeout, ("/metrics",) if settings.public_metrics else ()
         )
@@ -125,7 +137,8 @@ class AdminServer:
     async def _open(self, endpoint: Endpoint, runner: web.AppRunner) -> None:
         loop = asyncio.get_running_loop()
         assert runner.server is not None
-        factory = self.doors.factory(runner.server, self._tls if endpoint.scheme == "https" else None)
+        make: Callable[[], asyncio.BaseProtocol] = runner.server
+        factory = partial(self._under_tls if endpoint.scheme == "https" else self.doors.gate, make)
         if endpoint.path:
             try:
                 sock, file = await asyncio.to_thread(
@@ -144,6 +157,28 @@ class AdminServer:
         self._servers.append(server)
         self.open.append(endpoint)
 
+    def _under_tls(self, make: Callable[[], asyncio.BaseProtocol]) -> asyncio.Protocol:
+        """A gate, and TLS below it."""
+        assert self._certificates is not None
+        gate = self.doors.gate(make, tls=True)
+        below = TlsTransport(
+            gate,
+            lambda _: gate.begin(),
+            partial(self._handshake_failed, gate),
+            self._certificates.context,
+            self._handshakes,
+            self._wheel,
+            asyncio.get_running_loop(),
+            self.doors.timeout,
+        )
+        return cast(asyncio.Protocol, below)
+
+    def _handshake_failed(self, gate: Gate, _: TlsTransport, error: Exception | None) -> None:
+        if gate.transport is not None:
+            host, address = peer_name(gate.transport)
+            reason = "it took too long" if error is None else reason_of(error)
+            self._broker.connection_log.handshake_failed("http", host, address, reason)
+
     async def prepare(self, settings: Http) -> Prepared:
         """Read credentials and certificates again, as other settings name them, and change nothing.
 
@@ -156,22 +191,21 @@ class AdminServer:
         if self._settings.guarded and not wanted.guarded:
             raise SecurityError("nobody would have to say who they are any more: that takes a restart")
         credentials, loaded = await asyncio.to_thread(_read, wanted)
-        return Prepared(wanted, credentials, {} if loaded is None else loaded.expires)
+        return Prepared(wanted, credentials, loaded)
 
     def apply(self, prepared: Prepared) -> None:
         """Go by these from now on. Connections that there are keep their certificate."""
-        self._settings, credentials, self._expires = prepared
+        self._settings, credentials, loaded = prepared
         assert self.access is not None
         self.access.credentials = credentials
         # Whoever listens says anew who they are.
         self.feed.end()
-        if self._tls is not None:
-            # The context is the listening socket's: another one would not be asked.
-            self._tls.load_cert_chain(self._settings.certificate, self._settings.key, password="")
+        if self._certificates is not None and loaded is not None:
+            self._certificates.apply(loaded)
 
     def certificates(self) -> dict[str, float]:
         """When the certificates of https:// end, by file, in seconds since 1970."""
-        return self._expires
+        return {} if self._certificates is None else self._certificates.loaded.expires
 
     def counts(self) -> dict[str, int]:
         """What the figures tell of connections."""
@@ -201,6 +235,8 @@ class AdminServer:
         for runner in runners:
             await runner.cleanup()
         await self.doors.close()
+        if hasattr(self, "_wheel"):
+            self._wheel.close()
         files, self._files = self._files, []
         for file in files:
             await asyncio.to_thread(file.remove)

@@ -11,9 +11,7 @@ signal, 128 and the signal's number.
 
 from __future__ import annotations
 
-import asyncio
 import json
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,6 +29,7 @@ from broker.configuration.environment import HEALTH_PASSWORD, HEALTH_TARGET, HEA
 from broker.configuration.exposure import exposed
 from broker.configuration.ineffective import ineffective
 from broker.configuration.reading import SettingsError, annotated_defaults, changed, ignored, load_settings, of_tables
+from broker.configuration.removed import ONE_PROCESS, WHERE
 from broker.configuration.wording import show
 from broker.convert import mosquitto
 from broker.convert.source import ConvertError
@@ -48,7 +47,6 @@ from broker.storing import unusable as store_unusable
 from broker.storing import unwritable
 from broker.upstream.filters.suspicious import warnings
 from broker.upstream.links.choices import unreadable
-from broker.workers import plan
 
 UNGUARDED: Final = 3
 """What `convert` ends with when a guard of the source is missing in what it has printed."""
@@ -124,12 +122,7 @@ def serve(
             "store.path and store.url.",
         ),
     ] = None,
-    workers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N", help="Worker processes that share the listeners; auto: one for each processor; workers.count."
-        ),
-    ] = None,
+    workers: Annotated[str | None, typer.Option(hidden=True)] = None,
     log_level: Annotated[
         str | None,
         typer.Option(metavar="LEVEL", help="debug, info, warning or error; short for --set log.level=LEVEL."),
@@ -154,7 +147,7 @@ def serve(
         name = "store.url" if store.startswith(DATABASES) else "store.path"
         changes.append(f"{name}={json.dumps(store, ensure_ascii=False)}")
     if workers is not None:
-        changes.append(f"workers.count={workers}")
+        fail(f"--workers: {ONE_PROCESS} {WHERE}", MISUSED)
     if verbose and log_level not in (None, "debug"):
         fail(f"--verbose and --log-level {log_level} exclude each other", MISUSED)
     if verbose or log_level is not None:
@@ -167,37 +160,6 @@ def serve(
     # Nothing but the file can have changed.
     read = None if config is None else lambda: load_settings(config, changes, addresses)
     _run(settings, read, writer)
-
-
-def _maker(
-    settings: Settings, read: Callable[[], Settings] | None, writer: BackgroundWriter
-) -> Callable[[Settings], daemon.Service]:
-    """What makes the broker: one in this process, or workers."""
-    workers = plan.count(settings)
-    if workers == 1 and not _left_over(settings):
-        return lambda given: daemon.real_broker(given, read)
-    if lines := plan.unusable(settings):
-        fail("\n".join(lines), MISUSED)
-    from broker.workers.supervisor import Supervisor
-
-    # Until there is somebody who takes it: its default would end the process.
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    people = logs.for_people(settings.log.format, writer)
-    return lambda given: Supervisor(given, workers, people, writer.write, read)
-
-
-def _left_over(settings: Settings) -> bool:
-    """Whether workers have left stores, which a single process does not see to."""
-    if not settings.store.kept:
-        return False
-    from broker.app import StartupError
-    from broker.workers.supervisor import left_over
-
-    try:
-        return bool(asyncio.run(left_over(settings, 1)))
-    except StartupError:
-        # The broker's start says what is wrong.
-        return False
 
 
 @app.command()
@@ -250,16 +212,13 @@ def check_config(
     faults, soon = certificates(settings)
     # Unlike a link, which tries again, these keep the broker from starting.
     unusable, odd = authenticators(settings)
-    in_mesh, refused = _mesh(settings)
     broken = [
         *faults,
         *socket_files(settings),
         *unusable,
         *store_unusable(settings),
-        *in_mesh,
         *_http(settings),
         *hooks_unusable(settings.hooks),
-        *(plan.unusable(settings) if plan.count(settings) > 1 else ()),
     ]
     folders = {"recorder.directory": settings.recorder.directory, "tracing.directory": settings.tracing.directory}
     # Without these the broker goes on, and says so.
@@ -287,7 +246,6 @@ def check_config(
         *ignored(),
         *odd,
         *soon,
-        *refused,
         *([few] if few else ()),
     ):
         typer.echo(f"  suspicious: {line}")
@@ -304,15 +262,6 @@ def _http(settings: Settings) -> list[str]:
     from broker.admin.server import check
 
     return check(settings.http)
-
-
-def _mesh(settings: Settings) -> tuple[list[str], list[str]]:
-    """What is wrong with [mesh], and what is suspicious; it is loaded only where there is one."""
-    if not settings.mesh.name:
-        return [], []
-    from broker.mesh.joining import suspicious, unusable
-
-    return unusable(settings.mesh), suspicious(settings.mesh)
 
 
 def _list_tables(table: str, tables: Any) -> None:
@@ -463,7 +412,7 @@ def _run(settings: Settings, read: Callable[[], Settings] | None, writer: Backgr
 
     failure: Exception | None = None
     try:
-        daemon.run(settings, _maker(settings, read, writer), read=read)
+        daemon.run(settings, lambda given: daemon.real_broker(given, read), read=read)
     except (daemon.DaemonError, StartupError) as error:
         failure = error
     finally:

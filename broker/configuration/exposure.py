@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
-from broker.settings import HttpTable, JwtTable, Listener, Mesh, Settings, called
+from broker.settings import HttpTable, JwtTable, Listener, Settings, called
 from broker.settings.access.authenticators import AnyTable
 from broker.settings.access.tokens import in_clear, is_url
 
@@ -33,7 +33,6 @@ def exposed(settings: Settings, authenticated: bool = False) -> Iterator[str]:
     if not checked:
         yield from _unproven(settings)
     yield from _unbound(settings)
-    yield from _mesh(settings.mesh)
     for listener in settings.listeners:
         if not _others_reach(listener):
             continue
@@ -94,17 +93,6 @@ def _unbound(settings: Settings) -> Iterator[str]:
             yield (
                 f"listener[{at}].mount depends on client identifiers, but a client may use any: set "
                 "security.client_ids, or also use {user} in the mount"
-            )
-
-
-def _mesh(mesh: Mesh) -> Iterator[str]:
-    """Addresses at which any program can act as a node."""
-    for at, place in enumerate(mesh.listen if mesh.name else ()):
-        protocol, _, address = place.partition("/")
-        if protocol == "tcp" and not _is_loopback(address.rpartition(":")[0].strip("[]")):
-            yield (
-                f"mesh.listen[{at}] {place}: other machines may reach it without TLS, and every program that connects "
-                "can publish and receive everything. Use tls/, or a network that only the nodes can reach"
             )
 
 

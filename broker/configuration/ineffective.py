@@ -18,7 +18,7 @@ from broker.configuration.sizes import contradicting
 from broker.configuration.wording import show
 from broker.core.codec.topic_names import covers
 from broker.security.rules.rule import ACTIONS, ALL, SUBSCRIBE
-from broker.settings import HttpTable, JwtTable, Listener, Mesh, Rule, Settings, called
+from broker.settings import HttpTable, JwtTable, Listener, Rule, Settings, called
 
 MOST_CATCH_ALLS: Final = 10
 """Rules about everybody that each later rule is held against: the work grows with the product of both."""
@@ -66,31 +66,9 @@ def _all(settings: Settings, embedded: bool, own_store: bool) -> Iterator[str]:
     if settings.access.acl_file and settings.access.default:
         yield "access.default has no effect: access.acl_file denies what none of its lines allows"
     yield from _store(settings, own_store)
-    yield from _mesh(settings.mesh, settings.store.kept)
-    if settings.mesh.adopt_sessions and not (settings.mesh.name and settings.store.url):
-        yield "mesh.adopt_sessions has no effect without a mesh (mesh.name) and a database (store.url)"
     yield from _placeholders(settings)
     yield from _rules(settings, embedded)
     yield from _unreached(settings.rule)
-
-
-def _mesh(mesh: Mesh, kept: bool) -> Iterator[str]:
-    """What makes a node of a mesh that has no name, and nodes that never meet. `kept`: with a store."""
-    if not mesh.name:
-        # The other settings apply to workers, too.
-        names = ("node", "listen", "connect", "scouting", "ca_file", "cert_file", "key_file")
-        if found := [f"mesh.{name}" for name in names if getattr(mesh, name)]:
-            yield f"{', '.join(found)}: no effect without mesh.name: this broker is not part of a mesh"
-        return
-    if not (mesh.listen or mesh.connect or mesh.scouting):
-        yield f'mesh.name: this node meets no other node of "{mesh.name}"; set mesh.listen and mesh.connect'
-    elif not (mesh.listen or mesh.connect):
-        yield "mesh.scouting: two nodes without mesh.listen find each other and cannot connect; set mesh.listen"
-    if kept and not mesh.node:
-        yield (
-            "mesh.node: without it this node has a new name at each start, and gets nothing of what other nodes have "
-            "for it; with a store, give it a name"
-        )
 
 
 def _store(settings: Settings, own: bool) -> Iterator[str]:

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from broker.configuration.environment import candidates, nearest_flat, variable
+from broker.configuration.removed import removed
 from broker.configuration.toml_lines import Path as Steps
 from broker.configuration.toml_lines import lines, nearest
 from broker.configuration.wording import HIDDEN, SECRETS, TABLES, allowed, cut, inner_model, show, to_toml
@@ -108,10 +109,11 @@ def load_settings(
     for entry in entries:
         if entry.name in known:
             chosen[entry.name] = entry
-        else:
+        elif removed(entry.name) is None:
             problem = _unknown(entry, known)
             if problem is not None:
                 problems.append(problem)
+    problems += _of_earlier_versions(entries)
 
     settings: Settings | None = None
     try:
@@ -282,6 +284,15 @@ def _nested(entries: Iterable[Entry]) -> dict[str, Any]:
         else:
             tree[section] = entry.value
     return tree
+
+
+def _of_earlier_versions(entries: Iterable[Entry]) -> list[str]:
+    """A line for each setting, or whole section, that there is no more: where it is first, and what to do."""
+    found: dict[str, str] = {}
+    for entry in entries:
+        if (advice := removed(entry.name)) is not None:
+            found.setdefault(advice, f"{entry.where()}: {entry.name}: {advice}")
+    return list(found.values())
 
 
 def _unknown(entry: Entry, known: Mapping[str, Any]) -> str | None:

@@ -178,8 +178,6 @@ ALLOWED: Final = {
     "federation.link_client_ids[]": 'a shell pattern, like "site-*"',
     "mqtt.auto_id_prefix": 'text of at most 200 bytes, like "canopy-", or "" for none',
     "mqtt.versions": 'a list of versions, like ["3.1.1", "5.0"]',
-    "workers.count": 'an integer from 1 to 64, or "auto"',
-    "workers.directory": 'a folder, like "/run/canopy", or "" for the system\'s',
     "presence.topic": 'a topic name, like "canopy/presence", or "" for none',
 }
 

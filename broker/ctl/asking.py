@@ -27,10 +27,6 @@ class CtlError(Exception):
     """The broker cannot be reached, or refuses the request."""
 
 
-class NoSuchPath(CtlError):
-    """The broker has no such part of the API."""
-
-
 class _UnixConnection(http.client.HTTPConnection):
     """HTTP over a Unix socket."""
 
@@ -48,23 +44,13 @@ class _UnixConnection(http.client.HTTPConnection):
 class Api:
     """One broker's API."""
 
-    def __init__(
-        self,
-        url: str,
-        token: str = "",
-        user: str = "",
-        password: str = "",
-        ca: Path | None = None,
-        worker: str | None = None,
-    ) -> None:
+    def __init__(self, url: str, token: str = "", user: str = "", password: str = "", ca: Path | None = None) -> None:
         """`url`: http://, https:// or http+unix:///PATH. `ca`: the authority (PEM) that an https:// broker is held to.
-        `worker`: the one that is meant of a broker's; None: all.
 
         Raises:
             CtlError: it is no such URL, or the file cannot be read.
         """
         self.url = url
-        self._worker = worker
         parts = urlsplit(url)
         try:
             port = parts.port
@@ -116,7 +102,7 @@ class Api:
     def _exchange(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: Any, query: dict[str, Any]
     ) -> Iterator[bytes]:
-        asked = {name: value for name, value in {**query, "worker": self._worker}.items() if value is not None}
+        asked = {name: value for name, value in query.items() if value is not None}
         target = BASE + path + (f"{'&' if '?' in path else '?'}{urlencode(asked)}" if asked else "")
         headers = dict(self._headers)
         sent: bytes | None = None
@@ -159,6 +145,6 @@ def _refusal(answer: http.client.HTTPResponse) -> CtlError:
     """Why the broker does not do it, in its own words."""
     try:
         known = json.loads(answer.read(PIECE))
-        return (NoSuchPath if known["code"] == "NOT_FOUND" else CtlError)(str(known["message"]))
+        return CtlError(str(known["message"]))
     except (ValueError, KeyError, TypeError):
         return CtlError(f"HTTP {answer.status} {answer.reason}")

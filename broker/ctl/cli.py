@@ -30,12 +30,9 @@ app.command("unban")(bans.unban)
 app.add_typer(messages.app, name="retained", cls=Group)
 app.command("publish")(messages.publish)
 app.add_typer(operating.upstreams, name="upstream", cls=Group)
-app.command("mesh")(operating.mesh)
 app.command("reload")(operating.reload)
 app.command("log-level")(operating.log_level)
 app.command("drain")(operating.drain)
-app.command("workers")(operating.workers)
-app.command("restart")(operating.restart)
 app.command("api")(operating.api)
 
 
@@ -55,11 +52,7 @@ def ctl(
     ca: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The authority (PEM) of the broker's https:// certificate.")
     ] = None,
-    worker: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Ask one of a broker's workers alone, as `workers` names them: w0."),
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Inspect and control a running broker. The broker must listen for HTTP (settings section [http])."""
-    context.obj = Options(url, token_file, user, ca, as_json, worker)
+    context.obj = Options(url, token_file, user, ca, as_json)

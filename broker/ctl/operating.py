@@ -1,16 +1,16 @@
-"""A broker as a whole, by `canopy ctl`: `status`, `upstream`, `mesh`, `reload`, `log-level`, `drain` and more."""
+"""A broker as a whole, by `canopy ctl`: `status`, `upstream`, `reload`, `log-level`, `drain` and more."""
 
 from __future__ import annotations
 
 import json
 import sys
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from urllib.parse import quote
 
 import typer
 
-from broker.ctl.asking import CtlError, NoSuchPath, named
+from broker.ctl.asking import CtlError, named
 from broker.ctl.lists import Columns, facts, table, write
 from broker.ctl.options import asking, options
 from broker.ctl.trace import seconds
@@ -29,34 +29,6 @@ LINKS: Final[Columns] = {
     "queued": lambda of: int(of["figures"]["messages/queued"]),
     "dropped": lambda of: int(of["figures"]["messages/dropped"]),
     "trouble": lambda of: of["trouble"],
-}
-
-NODES: Final[Columns] = {
-    "node": lambda of: of["name"],
-    "state": lambda of: of["state"],
-    "for": lambda of: f"{of['down']:.0f} s" if of["down"] else "",
-    "filters": lambda of: of["filters"],
-    # Of one that is gone there is nothing to say.
-    "behind": lambda of: "" if of["state"] == "gone" else of["behind"],
-    "retained": lambda of: "" if of["state"] == "gone" else "synchronized" if of["synchronized"] else "synchronizing",
-    "waiting": lambda of: of["waiting"],
-    "bytes": lambda of: of["waiting_bytes"],
-    "dropped": lambda of: of["dropped"],
-}
-
-MESH: Final = {
-    "declared": "filters declared",
-    "left_out": "filters replaced by wider ones",
-    "sessions_in": "sessions from other nodes",
-    "sessions_out": "sessions to other nodes",
-    "claims_unanswered": "timed out waiting for nodes",
-}
-"""What the figures of a mesh are called in the terminal."""
-
-WORKERS: Final[Columns] = {
-    "worker": lambda of: of["name"],
-    "pid": lambda of: of["pid"],
-    "restarts": lambda of: of["restarts"],
 }
 
 
@@ -118,22 +90,6 @@ def reset(context: typer.Context, name: Annotated[str, typer.Argument(metavar="N
 
 
 @asking
-def mesh(context: typer.Context) -> None:
-    """Show the other nodes of the broker's mesh. The exit code is 3 if one of them is not connected."""
-    answer = options(context).api().call("GET", "/mesh")
-    if options(context).as_json:
-        typer.echo(json.dumps(answer))
-    else:
-        facts(context, {MESH.get(name, name): value for name, value in answer.items() if name != "nodes"})
-        if answer["nodes"]:
-            table(NODES, answer["nodes"])
-        else:
-            typer.echo("no other node has joined")
-    if any(node["state"] != "connected" for node in answer["nodes"]):
-        raise typer.Exit(SOME)
-
-
-@asking
 def reload(context: typer.Context) -> None:
     """Reload the settings and all files that they name, as SIGHUP does."""
     answer = options(context).api().call("POST", "/reload")
@@ -178,31 +134,6 @@ def drain(
     else:
         body = {"seconds": within, "for_good": for_good, "server_reference": to}
         facts(context, api.call("POST", "/drain", body))
-
-
-@asking
-def workers(context: typer.Context) -> None:
-    """Show the processes of a broker with workers. The exit code is 3 if one of them is missing."""
-    answer = _of_workers(context, "GET", "/workers")
-    if options(context).as_json:
-        typer.echo(json.dumps(answer))
-    else:
-        table(WORKERS, answer["data"])
-    if any(worker["pid"] is None for worker in answer["data"]):
-        raise typer.Exit(SOME)
-
-
-@asking
-def restart(context: typer.Context) -> None:
-    """Restart the workers of a broker, one after the other, as SIGUSR2 does: no client is refused meanwhile."""
-    _of_workers(context, "POST", "/restart")
-
-
-def _of_workers(context: typer.Context, method: str, path: str) -> Any:
-    try:
-        return options(context).api().call(method, path)
-    except NoSuchPath:
-        raise CtlError("this broker is one process: it runs without workers (workers.count)") from None
 
 
 @asking

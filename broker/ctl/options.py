@@ -25,7 +25,6 @@ class Options:
     user: str
     ca: Path | None
     as_json: bool
-    worker: str | None = None
 
     def api(self) -> Api:
         """The broker. Asks for a password where a user was named. Raises CtlError."""
@@ -38,7 +37,7 @@ class Options:
                 if sys.stdin.isatty()
                 else sys.stdin.readline().rstrip("\r\n")
             )
-        return Api(self.url, token, self.user, password, self.ca, self.worker)
+        return Api(self.url, token, self.user, password, self.ca)
 
 
 def _token(file: Path) -> str:

@@ -15,7 +15,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from broker.core import guards
@@ -27,14 +27,12 @@ from broker.core.persistence.journal import SessionRecord
 from broker.core.persistence.restore import restore
 from broker.core.routing.router import Router
 from broker.net import sockets
-from broker.net.companions import Companions
 from broker.net.connections.admission import admission
 from broker.net.connections.client import Client
 from broker.net.connections.connection_log import ConnectionLog
 from broker.net.connections.connection_table import ConnectionTable
 from broker.net.journal_faults import JournalFaults
 from broker.net.limits import change, limits
-from broker.net.listening.handed import HandedSockets
 from broker.net.listening.handshakes import Handshakes
 from broker.net.listening.listeners import Listeners, StartupError
 from broker.net.log import Faults, Log
@@ -43,7 +41,7 @@ from broker.net.scheduling.hub import FlushScheduler
 from broker.net.scheduling.steps import in_turns, without_collector
 from broker.net.stream import LINGER
 from broker.settings import Settings
-from broker.store.base import Part, Store, StoreError
+from broker.store.base import Store, StoreError
 
 STOP_TURN: Final = 128
 """Connections that are ended in one turn when the broker stops: some milliseconds."""
@@ -65,13 +63,12 @@ class _Subscriptions(EventListener):
         self._log.debug("session ended", client_id=client_id)
 
 
+def _nothing() -> None:
+    """What a program that embeds the broker does before it listens."""
+
+
 class Server:
     """Listeners and connections of one broker."""
-
-    handed: HandedSockets | None = None
-    """The sockets of its listeners, where another process has made them; to be set before `start`."""
-    companions: Companions | None = None
-    """The other workers, where it is one of several; to be set before `start`."""
 
     def __init__(
         self,
@@ -102,8 +99,9 @@ class Server:
         # What a store kept of links, until there are some.
         self._kept_links: list[SessionRecord] = []
         self.listeners = Listeners(self)
-        self.listens_at_start = True
-        """Whether `start` listens; else whoever starts it does so when it is ready for clients."""
+        self.before_listening: Callable[[], None] = _nothing
+        """Called when everything that a store kept is back, before the first client can connect. The daemon has the
+        garbage collector pass over what is there: a search through millions of objects holds all clients up."""
         bounds = self.settings.limits
         # None: no limit asks for it.
         self.admission = admission(
@@ -178,25 +176,32 @@ class Server:
         if self.admission is not None and not self.settings.limits.max_connections:
             self.log.info("connections are limited by file descriptors", max_connections=self._most)
         # Before the first client can come.
-        await self._open_store()
-        try:
-            # Before anything is published, so that it waits for them too: wills fall due in the tick.
-            links, self._kept_links = self._kept_links, []
-            with without_collector():
+        with without_collector():
+            await self._open_store()
+            try:
+                # Before anything is published, so that it waits for them too: wills fall due in the tick.
+                links, self._kept_links = self._kept_links, []
                 await self.prepare_links(links)
-            if self._stopped is not None:
-                raise StartupError("the broker was stopped before it had started")
-            if self.store is not None:
-                self.router.tick(self.loop.time())
-            if self.listens_at_start:
-                await self.listeners.start()
-        except BaseException:  # given up, too: the next start is to find the store free
-            if self.store is not None:
-                await self.store.close()
+                if self._stopped is not None:
+                    raise StartupError("the broker was stopped before it had started")
+                if self.store is not None:
+                    self.router.tick(self.loop.time())
+                self.before_listening()
+            except BaseException:  # given up, too: the next start is to find the store free
+                await self._close_store()
+                raise
+        try:
+            await self.listeners.start()
+        except BaseException:
+            await self._close_store()
             raise
         self.lag_monitor.start()
         # Sessions and delayed wills that a store brought fall due too.
         self.after_batch()
+
+    async def _close_store(self) -> None:
+        if self.store is not None:
+            await self.store.close()
 
     async def _open_store(self) -> None:
         """Have the store back, and, the first time, everything that it kept."""
@@ -204,8 +209,6 @@ class Server:
         if store is None:
             return
         try:
-            if self.companions is None and (parts := await store.parts()):
-                raise StoreError(left_over(parts))
             await store.open(self.loop.time)
             if not self._restored:
                 await self._restore(store)
@@ -223,9 +226,8 @@ class Server:
 
     async def _restore(self, store: Store) -> None:
         try:
-            with without_collector():
-                saved = await store.load()
-                await in_turns(restore(self.router, saved, self.loop.time(), self._kept_links))
+            saved = await store.load()
+            await in_turns(restore(self.router, saved, self.loop.time(), self._kept_links))
             self._restored = True
         except BaseException as error:  # see `start`
             self._restored = len(self.router.sessions) > 0 and isinstance(error, asyncio.CancelledError)
@@ -249,9 +251,6 @@ class Server:
         while self.router.fanout.broadcasting:  # noqa: ASYNC110 (each round of the event loop works some of it off)
             await asyncio.sleep(0)
         deadline = self.loop.time() + self.settings.shutdown.flush_timeout
-        if self.companions is not None:
-            # They have something for this one until their own clients have gone.
-            self.connection_table.staying = sum(1 for each in self.connections if each.terms.node)
         async for connection in self._in_turns():
             while self._has_to_drain(connection) and self.loop.time() < deadline:  # noqa: ASYNC110 (they tell nobody)
                 await asyncio.sleep(0.01)
@@ -267,9 +266,6 @@ class Server:
         except Exception as error:
             # What is left has to end in order all the same.
             self.faults.broke("stop", error)
-        if self.connections:
-            self.connection_table.staying = 0
-            await self._abort()
         self.lag_monitor.close()
         self.monitor.finish(self.loop.time())
         self.connection_log.finish()
@@ -292,7 +288,7 @@ class Server:
 
     async def _gone(self) -> None:
         """Wait until the connections have gone, but not for long."""
-        if len(self.connections) > self.connection_table.staying:
+        if self.connections:
             self._all_gone = self.loop.create_future()
             self.connection_table.emptied = self._last_left
             await asyncio.wait([self._all_gone], timeout=LINGER)
@@ -300,7 +296,7 @@ class Server:
     async def _in_turns(self) -> AsyncIterator[Client]:
         """All connections, of which some go meanwhile; the event loop has a turn now and then."""
         for number, connection in enumerate(list(self.connections), 1):
-            if connection in self.connections and not (self.connection_table.staying and connection.terms.node):
+            if connection in self.connections:
                 yield connection
             if number % STOP_TURN == 0:
                 await asyncio.sleep(0)
@@ -402,15 +398,6 @@ class Server:
     def report_end(self, connection: Client) -> None:
         """A connection's protocol is over, for the cause that it names."""
         self.connection_log.ended(connection, connection.stream.closing_at)
-
-
-def left_over(parts: Sequence[Part]) -> str:
-    """Why a broker that is a single process does not start beside stores of workers."""
-    places = ", ".join(part.place for part in parts)
-    return (
-        f"sessions of workers are kept in {places}: start `canopy serve` once on this store, with as many workers as "
-        "you like, which moves them to those that there are"
-    )
 
 
 def _drained(connection: Client) -> bool:

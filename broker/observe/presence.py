@@ -9,7 +9,7 @@ link, that is away for a moment misses none. Links to upstream brokers are no cl
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from broker.core.queues.message import Message
@@ -21,25 +21,8 @@ if TYPE_CHECKING:
 
 ONLINE: Final = b"online"
 
-MOVES: Final = 10.0
-"""Seconds within which a client whose connection another node of a mesh has ended is there, or counts as gone."""
-
 TURN: Final = 1000
 """Messages published, or looked at, in one turn at the start and at the stop: some milliseconds."""
-
-
-class Others(Protocol):
-    """The other nodes of a mesh: each tells of its own clients."""
-
-    @property
-    def node(self) -> str:
-        """What this node is called."""
-
-    def writer(self, topic: str) -> str:
-        """The node that wrote what is retained there; "": unknown."""
-
-    def lives(self, node: str) -> bool:
-        """Whether a node is this one, or there."""
 
 
 class Presence:
@@ -49,21 +32,15 @@ class Presence:
     - A client that has gone before it was here for `delay` seconds is never told of. 0: each is, at once.
     - A client that has gone is cleared, however its connection ended; one that is taken over by its own new connection
       is not, and nobody hears of that. One whose session is kept while it is away is not online.
-    - One that comes from another node of a mesh, or goes there, is no news either. What another node wrote of a client
-      that is connected here is made true again (`look`).
     - What an earlier run left behind (a store keeps retained messages) is cleared at the start, and all of it at an
       orderly stop. What others published there is left alone until the client itself comes or goes.
     """
 
     def __init__(self, server: Server, topic: str, delay: float = 0.0) -> None:
         self.topic = topic
-        self.others: Others | None = None
-        """The other nodes of a mesh, where there is one."""
         self._server = server
         self._delay = delay
         self._not_yet: dict[str, asyncio.TimerHandle] = {}
-        # Clients that have gone to another node, until that has told of them.
-        self._moving: dict[str, asyncio.TimerHandle] = {}
         self._stopping = False
         self._waking = False
 
@@ -82,7 +59,7 @@ class Presence:
     async def stop(self) -> None:
         """Clear everything, and tell of nobody any more."""
         self._stopping = True
-        for timer in (*self._not_yet.values(), *self._moving.values()):
+        for timer in self._not_yet.values():
             timer.cancel()
         for at, client_id in enumerate(self._clients(), 1):
             topic = self._name(client_id)
@@ -96,68 +73,24 @@ class Presence:
         topic = self._name(client_id)
         if not topic or self._stopping:
             return
-        moving = self._moving.pop(client_id, None)
-        if moving is not None:
-            moving.cancel()
         if _is_ours(self._server.router.retained.get(topic)):
-            # It is of the connection that was taken over. If that was another node's, it is this one's from now on.
-            if self.others is not None and self.others.writer(topic) != self.others.node:
-                self._keep(topic)
+            # It is of the connection that was taken over.
             return
         if not self._delay:
             self._publish(topic, ONLINE)
         elif client_id not in self._not_yet:
             self._not_yet[client_id] = self._server.loop.call_later(self._delay, self._stayed, client_id, topic)
 
-    def gone(self, client_id: str, taken: bool = False) -> None:
-        """A connection of a client is over. `taken`: another connection has taken its place."""
+    def gone(self, client_id: str) -> None:
+        """A connection of a client is over."""
         topic = self._name(client_id)
         if not topic or self._stopping or self._connected(client_id):
             return
         timer = self._not_yet.pop(client_id, None)
         if timer is not None:
             timer.cancel()
-        elif taken and self.others is not None:
-            # By another node: that one tells of it.
-            self._moving[client_id] = self._server.loop.call_later(MOVES, self._has_moved, client_id, topic)
         else:
             self._publish(topic, b"")
-
-    def look(self, topic: str) -> None:
-        """Another node wrote what is retained there, or nobody who lives: have it be true of a client of this node."""
-        others = self.others
-        client_id = unquote(topic.rpartition("/")[2])
-        if others is None or self._stopping or topic != self._name(client_id) or client_id in self._not_yet:
-            return
-        value = self._server.router.retained.get(topic)
-        if self._connected(client_id):
-            if value is None:
-                self._publish(topic, ONLINE)
-            elif _is_ours(value) and not others.lives(others.writer(topic)):
-                self._keep(topic)
-        elif others.writer(topic) == others.node and client_id not in self._moving:
-            # Of an earlier process.
-            self.clear(topic)
-
-    def clear(self, topic: str) -> bool:
-        """Tell that a client is gone whose node is; whether it was told to be here. Not where it is connected here."""
-        if self._stopping or not _is_ours(self._server.router.retained.get(topic)):
-            return False
-        if self._connected(unquote(topic.rpartition("/")[2])):
-            self._keep(topic)
-            return False
-        self._publish(topic, b"")
-        return True
-
-    def _has_moved(self, client_id: str, topic: str) -> None:
-        del self._moving[client_id]
-        others = self.others
-        if others is not None and others.writer(topic) == others.node and not self._connected(client_id):
-            self.clear(topic)
-
-    def _keep(self, topic: str) -> None:
-        """Have it be this node that tells of a client: nobody hears of that."""
-        self._server.router.retain(_message(topic, ONLINE))
 
     def _stayed(self, client_id: str, topic: str) -> None:
         del self._not_yet[client_id]

@@ -20,7 +20,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from types import FrameType
 from typing import Any, Final, Protocol, TextIO
 
@@ -61,6 +60,9 @@ class DaemonError(Exception):
 class Service(Protocol):
     """What a daemon needs of a broker."""
 
+    before_listening: Callable[[], None]
+    """Called once everything that a store kept is back, and before the first client can connect."""
+
     @property
     def listening(self) -> list[str]:
         """URLs with the real ports, once started."""
@@ -87,12 +89,10 @@ def run(
     make: Callable[[Settings], Service],
     stream: TextIO | None = None,
     read: Callable[[], Settings] | None = None,
-    announce: Callable[[Settings, Service, TextIO], None] | None = None,
 ) -> None:
     """Run the broker that `make` builds until a signal ends it. Returns after an orderly stop.
 
     `read` reads the settings again, on SIGHUP, in a thread; it may raise SettingsError. None: there is nothing to read.
-    `announce` says that it has started; None: to people or programs, whoever reads `stream`.
 
     Raises:
         DaemonError: there are too few file descriptors, or the broker stopped by itself.
@@ -100,8 +100,6 @@ def run(
     # Always, not only under a limit: the usual soft limit of 1,024 is what most brokers first run into.
     raise_descriptor_limit(settings.limits.max_connections)
     output = sys.stderr if stream is None else stream
-    if announce is None:
-        announce = partial(announced, build_info())
     supervisor = Supervisor.of(os.environ)
     hangup = _Hangup(read, supervisor)
     # No handler of the event loop: those leave the default behind, which ends the process, when the loop is closed.
@@ -109,7 +107,7 @@ def run(
     unraisable, sys.unraisablehook = sys.unraisablehook, _Ignored()
     try:
         with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
-            runner.run(_serve(settings, make, announce, output, hangup, supervisor))
+            runner.run(_serve(settings, make, output, hangup, supervisor))
     finally:
         signal.signal(signal.SIGHUP, before)
         sys.unraisablehook = unraisable
@@ -247,7 +245,6 @@ def too_few_descriptors(connections: int) -> str:
 async def _serve(
     settings: Settings,
     make: Callable[[Settings], Service],
-    announce: Callable[[Settings, Service, TextIO], None],
     output: TextIO,
     hangup: _Hangup,
     supervisor: Supervisor,
@@ -265,12 +262,17 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
     broker = make(settings)
+    if settings.runtime.gc_freeze:
+        # Before a store is read: to look for garbage among all of its objects takes seconds, in which no client is
+        # answered, and reading makes none.
+        gc.collect()
+        broker.before_listening = gc.freeze
     await broker.start()
     if settings.runtime.gc_freeze:
-        gc.collect()
+        # What was loaded since then.
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
-    announce(settings, broker, output)
+    _announce(build_info(), settings, broker, output)
     supervisor.ready(_status(broker))
     reloading = loop.create_task(hangup.serve(broker))
     asked, broken = loop.create_task(stopping.wait()), loop.create_task(broker.broken())
@@ -290,7 +292,7 @@ async def _serve(
         raise DaemonError(f"stopped: {broken.result()}")
 
 
-def announced(build: BuildInfo, settings: Settings, broker: Service, output: TextIO) -> None:
+def _announce(build: BuildInfo, settings: Settings, broker: Service, output: TextIO) -> None:
     """Say that it has started: lines to people, an event to programs."""
     if logs.for_people(settings.log.format, output):
         print(banner(str(build), broker.listening, kept(settings), broker.http), file=output, flush=True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Collection, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias, cast
 
 from broker.process.logwriter import BackgroundWriter
@@ -65,36 +64,17 @@ def _root_level(level: Level) -> int:
     return max(LEVELS[level], logging.WARNING)
 
 
-class _Named:
-    """Adds the name of one of several processes to each line, and leaves out what another one logs for all."""
-
-    def __init__(self, worker: str, left_out: Collection[str]) -> None:
-        self._worker = worker
-        self._left_out = left_out
-
-    def __call__(self, logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        del logger, name
-        if event.get("event") in self._left_out:
-            raise structlog.DropEvent
-        event["worker"] = self._worker
-        return event
-
-
 def configure(
     level: Level = "info",
     format: Format = "auto",  # noqa: A002
     stream: Stream | None = None,
-    worker: str = "",
-    left_out: Collection[str] = (),
 ) -> None:
     """Send logs of this process to `stream` (standard error when None), from `level` upwards.
 
-    `worker`: the process's name, for each line, where it is one of several. `left_out`: events that another one of them
-    tells for all. May be called again; the last call counts for loggers that have not been used yet.
+    May be called again; the last call counts for loggers that have not been used yet.
     """
     target = sys.stderr if stream is None else stream
     shared: list[Processor] = [
-        *([_Named(worker, left_out)] if worker else []),
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

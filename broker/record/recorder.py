@@ -6,8 +6,7 @@ Owns the thread, and what happens when it cannot write: the recorder gives up, s
 Promises: the event loop never waits for a disk. What is lost is named: by a `gap` event when the queue is full, by the
 next run when the process died or the recorder gave up.
 
-`core.tap` knows what is recorded, and in which order; `writer` where it goes, or `sending` where this broker is one of
-several workers.
+`core.tap` knows what is recorded, and in which order; `writer` where it goes.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from broker.record.batches import batch
 from broker.record.files.folder import ENDED, GAVE_UP, Folder, Left, RecorderError
 from broker.record.snapshots import Snapshot
 from broker.record.unpack import Rows
-from broker.record.workers.sending import Sending
 from broker.record.writer import Options, TableLog, Writer
 
 TURN: Final = 0.1
@@ -45,8 +43,7 @@ CLOCK_STEP: Final = 1_000
 class Recorder(Sink):
     """Records a broker, from `start` to `stop`: a run, and another one whenever it could not write for a while."""
 
-    def __init__(self, options: Options, router: Router, log: Any, sending: Sending | None = None) -> None:
-        """`sending`: to whoever records for this broker and others; None: it writes segments itself."""
+    def __init__(self, options: Options, router: Router, log: Any) -> None:
         self.options = options
         self.run_id = ""
         self.tap: Tap | None = None
@@ -63,9 +60,8 @@ class Recorder(Sink):
         self._lost = 0
         self._router = router
         self._log = log
-        self._sending = sending
-        self._folder: Folder | Sending = sending or Folder(options.directory)
-        self._output: Writer | Sending = sending or Writer(options, self._table_told)
+        self._folder = Folder(options.directory)
+        self._output = Writer(options, self._table_told)
         # What was handed over, when, and the account of the tap up to there; None: it is the end.
         self._inbox: SimpleQueue[tuple[list[tuple[Any, ...]], int, int, int] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -143,15 +139,12 @@ class Recorder(Sink):
         self._next_snapshot = self._loop.time() + options.snapshot_seconds
         self._thread = threading.Thread(target=self._run, args=(tap,), name="canopy-recorder", daemon=True)
         self._thread.start()
-        if self._sending is None:
-            # Of the record of several workers, their supervisor tells.
-            first = left.last_seq + 1
-            self._log.info("recording", directory=str(options.directory), run_id=self.run_id, first_seq=first)
+        first = left.last_seq + 1
+        self._log.info("recording", directory=str(options.directory), run_id=self.run_id, first_seq=first)
         self._turn()
 
     def _begin_later(self) -> None:
-        """Not a worker: it gets its way to who records for all as its process begins."""
-        if self._sending is None and not self._stopping:
+        if not self._stopping:
             self._timer = self._loop.call_later(self.retry, self._begin_again)
 
     def _begin_again(self) -> None:
@@ -165,8 +158,7 @@ class Recorder(Sink):
     def hand_over(self) -> None:
         """Give the thread what has come together."""
         tap = self.tap
-        # Who puts the events of several brokers in order wants to know, too, that nothing happened here.
-        if tap is not None and (self._sending is not None or not tap.empty):
+        if tap is not None and not tap.empty:
             self._inbox.put((tap.take(False), time.monotonic_ns(), tap.put_events, tap.put_bytes))
 
     def _turn(self) -> None:
@@ -186,7 +178,7 @@ class Recorder(Sink):
         if self._snapshot is None:
             if not options.snapshot_seconds or now < self._next_snapshot:
                 return
-            self._snapshot = Snapshot(self._router, tap, nodes=self._sending is None)
+            self._snapshot = Snapshot(self._router, tap)
         # A slow disk is not to lose more because of it.
         if options.queue_events and tap.waiting * 2 > options.queue_events:
             return
@@ -217,8 +209,7 @@ class Recorder(Sink):
             self.tap = None
             self._lost += tap.lost
             await self._loop.run_in_executor(None, self._folder.close, ENDED)
-            if self._sending is None:
-                self._log.info("recorder stopped", segments=self.segments, events=self.events)
+            self._log.info("recorder stopped", segments=self.segments, events=self.events)
 
     def _end_turns(self) -> None:
         if self._timer is not None:

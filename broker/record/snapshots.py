@@ -21,11 +21,9 @@ STEP: Final = 512
 class Snapshot:
     """One walk."""
 
-    def __init__(self, router: Router, tap: Tap, nodes: bool = True) -> None:
-        """`nodes`: tell also what the other nodes of a mesh are subscribed to."""
+    def __init__(self, router: Router, tap: Tap) -> None:
         self._router = router
         self._tap = tap
-        self._nodes = nodes
         self._first = tap.seq + 1
         self._told = 0
         # Whom the walk has still to come to, the next one last; of one session, what of it is left.
@@ -52,8 +50,6 @@ class Snapshot:
                 return True
             looked += 1
             self._of = session = self._sessions.pop()
-            if session.node and not self._nodes:
-                continue
             # Of one that is over, the ends of its subscriptions are being told.
             if self._router.sessions.get(session.client_id) is session:
                 self._left = list(session.subscriptions.values())

@@ -241,7 +241,7 @@ class Chain:
         if verdict.reason_code != reasons.BAD_USER_NAME_OR_PASSWORD:
             return verdict.reason_code
         self.wrong(attempt.origin.host, attempt.client_id, attempt.user_name or "", attempt.password or b"")
-        delay = began + self._settings.failure_delay - time.monotonic()
+        delay = self.delay(began)
         # As many as may be worked on may wait; who comes beyond is told at once.
         if delay <= 0.0 or len(self._delayed) >= self._settings.max_authentications:
             return verdict.reason_code
@@ -254,6 +254,10 @@ class Chain:
     def _tell(self, ticket: Ticket, code: int) -> None:
         del self._delayed[ticket]
         ticket.answer(code)
+
+    def delay(self, began: float) -> float:
+        """Seconds until wrong credentials that came at `began` (monotonic) are answered; negative: that has passed."""
+        return began + self._settings.failure_delay - time.monotonic()
 
     def wrong(self, host: str, client_id: str, user: str, secret: bytes) -> None:
         """Credentials were wrong: count them. With a ban all that is under way from there ends, and the log tells."""

@@ -116,11 +116,12 @@ class Guessing:
         return False
 
     def _keys(self, host: str, client_id: str) -> list[str]:
-        by = self._settings.ban_by
+        # Who has no identifier, as a request by HTTP, is known by its address alone.
+        by = self._settings.ban_by if client_id else "address"
         keys = []
         if by != "client-id" and host and not self._is_exempt(host):
             keys.append(ADDRESS + network(host))
-        if by != "address" and client_id:
+        if by != "address":
             keys.append(CLIENT_ID + client_id)
         return keys
 

@@ -21,9 +21,7 @@ from broker.settings.access.rules import Access, Rule
 from broker.settings.access.security import Security
 from broker.settings.access.tokens import HttpTable, JwtTable, ScramTable
 from broker.settings.alarms import Alarms
-from broker.settings.brokers.mesh import Mesh
 from broker.settings.brokers.upstream import Federation, Presence, Remote, Upstream, parse_upstream
-from broker.settings.brokers.workers import Workers
 from broker.settings.http import Http, is_loopback, parse_http
 from broker.settings.listeners import Certificate, Endpoint, Listener, Tls, parse_endpoint
 from broker.settings.otel import Otel
@@ -80,7 +78,6 @@ __all__ = [
     "Limits",
     "Listener",
     "Log",
-    "Mesh",
     "Mqtt",
     "Otel",
     "PasswordFileTable",
@@ -106,7 +103,6 @@ __all__ = [
     "Top",
     "Tracing",
     "Upstream",
-    "Workers",
     "called",
     "defaults",
     "flatten",

@@ -48,11 +48,9 @@ class Alarms(Section):
     disk_used: Share = 0.9
     """The share of the disk that is used where the store or the recorder writes."""
     certificate_days: Annotated[int, Field(ge=0, le=3_650)] = 14
-    """Days before a certificate expires: of a listener, of HTTP, of this node of a mesh."""
+    """Days before a certificate expires: of a listener, of HTTP."""
     upstream_down: SecondsOrOff = 60.0
     """Seconds for which an upstream broker cannot be reached."""
-    node_down: SecondsOrOff = 30.0
-    """Seconds for which another node of the mesh cannot be reached, until it is given up (`mesh.node_expiry`)."""
     drop_rate: Rate = 100.0
     """Messages dropped in a second, over all clients, but for those that expired, grew too old, or were replaced."""
     authentication_failures: Rate = 10.0

@@ -13,9 +13,7 @@ from broker.settings.access.authenticators import AuthenticatorList
 from broker.settings.access.rules import Access, Rules
 from broker.settings.access.security import Security
 from broker.settings.alarms import Alarms
-from broker.settings.brokers.mesh import Mesh
 from broker.settings.brokers.upstream import Federation, Presence, Upstream
-from broker.settings.brokers.workers import Workers
 from broker.settings.http import Http
 from broker.settings.listeners import Endpoint, Listener
 from broker.settings.otel import Otel
@@ -121,8 +119,6 @@ class Settings(BaseModel):
     store: Store = Store()
     routing: Routing = Routing()
     federation: Federation = Federation()
-    mesh: Mesh = Mesh()
-    workers: Workers = Workers()
     presence: Presence = Presence()
     sys: Sys = Sys()
     http: Http = Http()

@@ -77,6 +77,9 @@ class Store(Section):
     on_failure: Literal["hold", "refuse"] = "hold"
     """What happens to QoS 1 and 2 publishes while the disk cannot be written: nobody gets an acknowledgement until it
     can (`hold`), or they are refused (`refuse`)."""
+    on_damage: Literal["refuse", "set-aside"] = "refuse"
+    """What a start does with a file whose pages are damaged: it ends with a line that says so (`refuse`), or puts the
+    file aside under another name, begins with what is whole in it, and raises an alarm (`set-aside`)."""
     memory_messages: CountOrUnlimited = 1_000
     """Messages that wait for one session in memory; what comes beyond waits on disk alone, and is read back in pages as
     the client takes it. 0: all of it is in memory as well, and the three bounds below do nothing."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from broker.core.histogram import Histogram
 from broker.core.persistence.journal import Journal, Saved
-from broker.store.adoptions import Adoptions
+from broker.store.damage import Damages
 
 IN_USE: Final = "the store is in use by another broker of this process"
 """What opening says of a store that is open."""
@@ -23,13 +23,6 @@ IN_USE: Final = "the store is in use by another broker of this process"
 
 class StoreError(Exception):
     """Why a store cannot be opened, read or written, in one line for the operator."""
-
-
-class Part(NamedTuple):
-    """A store of a worker beside that of the first one: the worker's number, and where it is, for people."""
-
-    worker: int
-    place: str
 
 
 class StoreListener(ABC):
@@ -46,6 +39,14 @@ class StoreListener(ABC):
     def replaced(self) -> None:  # noqa: B027 (not everybody ends then)
         """Another broker has the tables: nothing can be kept here any more."""
 
+    def damaged(self, damages: Damages) -> None:
+        """Rows could not be used when they were read: what they held is lost."""
+        del damages
+
+    def set_aside(self, where: str, lost: dict[str, int], kept: dict[str, int]) -> None:
+        """A damaged file is now at `where`, and a new one has what was whole in it: rows by table."""
+        del where, lost, kept
+
     def noticed(self, line: str) -> None:
         """Something about the store that an operator should know, and that it has seen to."""
         del line
@@ -58,11 +59,9 @@ class Store(ABC):
         journal: what the core tells. It only takes notes: no call of it blocks, waits or raises.
         listener: who is told of failures while it is open.
         commit_times: seconds from a change to its commit; None for a store that does not say.
-        adoptions: the stores of other nodes of the mesh that it can reach; None: none.
     """
 
     commit_times: Histogram | None = None
-    adoptions: Adoptions | None = None
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -94,26 +93,6 @@ class Store(ABC):
         Raises:
             StoreError: what is there cannot be read.
         """
-
-    async def parts(self) -> list[Part]:
-        """The stores of workers beside this one, which is not open, in their order.
-
-        Raises:
-            StoreError: that cannot be seen.
-        """
-        return []
-
-    async def remove(self) -> None:
-        """Have nothing left of this store, which is closed, and which no client's session is in.
-
-        Raises:
-            StoreError: there are sessions in it, or it cannot be removed.
-        """
-        raise StoreError("this store cannot be removed")
-
-    def owned_by(self, name: str) -> None:
-        """Say whose it is, before it is opened. An owner of the same name before it has ended: it is not waited for."""
-        del name
 
     @abstractmethod
     async def flush(self) -> None:

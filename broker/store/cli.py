@@ -13,7 +13,7 @@ from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import typer
 
@@ -22,7 +22,7 @@ from broker.store.base import StoreError
 
 app = typer.Typer(
     name="store",
-    help="Inspect, verify, export, import and compact a broker's store.",
+    help="Inspect, verify, salvage, export, import and compact a broker's store.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -47,8 +47,8 @@ def _folder(directory: Path) -> Path:
     """A folder, and not a database."""
     if directory.parts[:1] in (("postgresql:",), ("postgres:",)):
         fail(
-            "this command is about a folder (store.path); of a database there is canopy store info, and pg_dump and "
-            "psql do the rest",
+            "this command is about a folder (store.path); of a database there are canopy store info and verify, and "
+            "pg_dump and psql do the rest",
             MISUSED,
         )
     return directory
@@ -85,8 +85,7 @@ def info(
     typer.echo(f"  size: {told}")
     ended = f"; {found['ended']:,} ended and not cleared away yet" if found["ended"] else ""
     links = f", {found['links']:,} of links to upstream brokers" if found["links"] else ""
-    nodes = f", {found['nodes']:,} of other nodes" if found["nodes"] else ""
-    connected = f"{found['connected']:,} connected{links}{nodes}"
+    connected = f"{found['connected']:,} connected{links}"
     typer.echo(f"  sessions: {found['sessions']:,}, {connected}, {found['wills']:,} with a will{ended}")
     typer.echo(f"  subscriptions: {found['subscriptions']:,}")
     states = ", ".join(f"{count:,} {name}" for name, count in found["deliveries"].items())
@@ -97,12 +96,6 @@ def info(
         typer.echo(f"  longest away: {oldest['client_id']!r}, since {_date(oldest['disconnected_at'])}")
     for each in found["largest"]:
         typer.echo(f"  queue of {each['client_id']!r}: {each['messages']:,} messages, {_size(each['bytes'])}")
-    for each in found["workers"]:
-        if "fault" in each:
-            typer.echo(f"  of another worker: {each['fault']}")
-            continue
-        told = f"{each['sessions']:,} sessions, {each['messages']:,} deliveries, {_whose(each['used_by'])}"
-        typer.echo(f"  of another worker: {each['path']}: {told}")
 
 
 def _figures(place: str, schema: str) -> dict[str, Any]:
@@ -111,11 +104,25 @@ def _figures(place: str, schema: str) -> dict[str, Any]:
         from broker.store.tools import figures
 
         return figures.info(Path(place))
+    return cast("dict[str, Any]", _of_database().info(place, schema))
+
+
+def _faults(place: str, schema: str) -> Iterable[str]:
+    """What is wrong with a folder, or with a schema in a database. Raises StoreError."""
+    if not place.startswith(DATABASES):
+        from broker.store.tools import verifying
+
+        return verifying.verify(Path(place))
+    return cast("Iterable[str]", _of_database().verify(place, schema))
+
+
+def _of_database() -> ModuleType:
+    """What looks at databases. Raises StoreError: asyncpg is missing."""
     try:
         from broker.store.tools import of_database
     except ImportError as error:
         raise StoreError(f'{error}: install the extra `postgresql` (in a clone, pip install ".[postgresql]")') from None
-    return of_database.info(place, schema)
+    return of_database
 
 
 def _whose(used_by: int | str | None) -> str:
@@ -127,20 +134,44 @@ def _whose(used_by: int | str | None) -> str:
 
 @app.command()
 @_told
-def verify(directory: Directory) -> None:
+def verify(
+    place: Annotated[
+        str, typer.Argument(metavar="DIR|URL", help="The folder of the store (store.path), or a database (store.url).")
+    ],
+    schema: Annotated[str, typer.Option(help="The schema in the database (store.name).")] = "canopy",
+) -> None:
     """Check the pages of the file, and that a broker can use its contents. A broker may be running.
 
     A line for each fault; the exit code is 1 when there is one.
     """
-    from broker.store.tools import verifying
-
     faults = 0
-    for line in verifying.verify(directory):
+    for line in _faults(place, schema):
         faults += 1
         typer.echo(line)
     if faults:
-        fail(f"{directory}: {faults:,} faults: restore it from a backup, or export and import what can be read")
-    typer.echo(f"{directory}: whole")
+        fail(f"{place}: {faults:,} faults: restore it from a backup, or keep what is whole (canopy store salvage)")
+    typer.echo(f"{place}: whole")
+
+
+@app.command()
+@_told
+def salvage(
+    directory: Directory,
+    into: Annotated[Path, typer.Argument(metavar="NEW", help="A folder that holds no store yet; it is made.")],
+) -> None:
+    """Make a fresh store of all that is whole in a damaged one, which stays as it is. No broker may be using it.
+
+    A line for each kind of row that is lost; the exit code is 1 when there is one.
+    """
+    from broker.store.tools import salvaging
+
+    rebuilt = salvaging.salvage(directory, into)
+    for what, count in sorted(rebuilt.lost.items()):
+        typer.echo(f"lost: {count:,} of {what}")
+    kept = ", ".join(f"{count:,} of {what}" for what, count in rebuilt.kept.items() if count) or "nothing"
+    typer.echo(f"{into}: {kept}")
+    if rebuilt.lost:
+        fail(f"{directory}: {sum(rebuilt.lost.values()):,} rows are lost; start the broker with store.path = {into}")
 
 
 @app.command()

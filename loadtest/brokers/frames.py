@@ -87,9 +87,10 @@ def _properties(level: int) -> bytes:
     return b"\x00" if level == MQTT_5 else b""
 
 
-def connect(client_id: str, level: int = MQTT_3_1_1, keep_alive: int = 0) -> bytes:
-    """CONNECT with clean session (clean start) and a keep alive of 0..65,535 seconds; 0 is none: no pings needed."""
-    head = _string("MQTT") + struct.pack(">BBH", level, 0x02, keep_alive)
+def connect(client_id: str, level: int = MQTT_3_1_1, keep_alive: int = 0, clean: bool = True) -> bytes:
+    """CONNECT with a keep alive of 0..65,535 seconds; 0 is none: no pings needed. ``clean``: clean session or clean
+    start."""
+    head = _string("MQTT") + struct.pack(">BBH", level, 0x02 if clean else 0x00, keep_alive)
     return _frame(0x10, head + _properties(level) + _string(client_id))
 
 
@@ -105,12 +106,14 @@ def unsubscribe(packet_id: int, filters: Sequence[str], level: int = MQTT_3_1_1)
     return _frame(0xA2, body + b"".join(_string(text) for text in filters))
 
 
-def publish(topic: str, payload: bytes, qos: int = 0, packet_id: int = 0, level: int = MQTT_3_1_1) -> bytes:
-    """PUBLISH without retain, DUP or properties; ``packet_id`` counts only for QoS 1 and 2."""
+def publish(
+    topic: str, payload: bytes, qos: int = 0, packet_id: int = 0, level: int = MQTT_3_1_1, retain: bool = False
+) -> bytes:
+    """PUBLISH without DUP or properties; ``packet_id`` counts only for QoS 1 and 2."""
     body = _string(topic)
     if qos:
         body += struct.pack(">H", packet_id)
-    return _frame(PUBLISH | qos << 1, body + _properties(level) + payload)
+    return _frame(PUBLISH | qos << 1 | retain, body + _properties(level) + payload)
 
 
 def payload(publisher: int, sequence: int, size: int, stamp: int = 0) -> bytes:

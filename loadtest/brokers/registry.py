@@ -46,15 +46,13 @@ NODE_FOLDERS: Final = ("/usr/local/lib/node_modules", "/usr/lib/node_modules")  
 class Order:
     """How a broker is to be started: the port of 127.0.0.1, a temporary and empty directory for what it must write,
     how many messages may wait for one client (0: wide queues), every how many seconds it is to publish statistics
-    below `$SYS` where it can (0: never), a second listener, if there is to be one, and on how many cores it is to work
-    where it can."""
+    below `$SYS` where it can (0: never), and a second listener, if there is to be one."""
 
     port: int
     directory: Path
     waiting: int = 0
     statistics: int = 0
     listener: Listener | None = None
-    threads: int = 1
 
 
 @dataclass(frozen=True)
@@ -111,8 +109,7 @@ def _canopy(order: Order) -> list[str]:
     quiet = ["--set", "log.level=error", "--set", f"sys.interval={order.statistics}"]
     stall = ["--set", "queue.stall_timeout=86400"]
     narrow = ["--set", f"queue.live_messages={order.waiting}", *stall] if order.waiting else []
-    several = ["--workers", str(order.threads)] if order.threads > 1 else []
-    return [*python_module("broker"), "serve", *listen, *quiet, *narrow, *several, *_canopy_listener(order.listener)]
+    return [*python_module("broker"), "serve", *listen, *quiet, *narrow, *_canopy_listener(order.listener)]
 
 
 def _canopy_listener(listener: Listener | None) -> list[str]:
@@ -232,7 +229,7 @@ def _flashmq(order: Order) -> list[str]:
         "allow_anonymous true\n"
         f"log_file {order.directory}/flashmq.log\n"
         "quiet true\n"
-        f"thread_count {order.threads}\n"
+        "thread_count 1\n"
         "client_max_write_buffer_size 16777216\n"
         "max_qos_msg_pending_per_client 65535\n"
         "max_qos_bytes_pending_per_client 16777216\n"

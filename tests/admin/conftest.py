@@ -27,6 +27,7 @@ async def serve() -> AsyncIterator[Serve]:
             settings = {
                 "listen": ("mqtt://127.0.0.1:0",),
                 "sys": {"interval": 0.0},
+                "security": {"failure_delay": 0.0},
                 "http": {"listen": ("http://127.0.0.1:0",)} | (http or {}),
             } | sections
             return await stack.enter_async_context(Broker(Settings.model_validate(settings)))

@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import make_mocked_request
 from pydantic import ValidationError
+from structlog.testing import capture_logs
 
 from broker.admin.access import Access, Credentials, Who, read_credentials
 from broker.admin.errors import ApiError
@@ -21,6 +22,8 @@ from broker.security.passwords.password_file import edit
 from broker.settings import Http
 from canopy import Broker, Settings
 from tests.admin.conftest import Serve
+from tests.e2e import wire
+from tests.support.waiting import until
 
 STATUS = "/api/v5/status"
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -166,6 +169,72 @@ class TestCredentials:
             read_credentials(Http(viewer_token_file=str(path)))
         assert str(path) in str(caught.value)
         assert TOKEN not in str(caught.value)
+
+
+class TestGuessing:
+    """Wrong credentials by HTTP count with those of CONNECTs."""
+
+    async def test_an_address_that_guesses_is_banned_here_and_for_mqtt(
+        self, serve: Serve, ask: aiohttp.ClientSession, files: dict[str, Any]
+    ) -> None:
+        security = {"failure_delay": 0.0, "ban_after": 4, "ban_exempt": ()}
+        with capture_logs() as lines:
+            broker = await serve(files, security=security, mqtt={"allow_anonymous": False})
+            for headers in (basic("alice", "a"), basic("alice", "b"), basic("alice", "b"), bearer("c"), bearer("d")):
+                assert (await get(ask, broker, headers=headers))[0] == 401
+            # Not answered, whether it is right or not.
+            for headers in (basic("alice", "secret"), bearer(OTHER), bearer("e")):
+                with pytest.raises(aiohttp.ClientError):
+                    await get(ask, broker, headers=headers)
+            assert (await get(ask, broker, "/healthz"))[0] == 200
+        refused = [line for line in lines if line["event"] == "http credentials refused"]
+        assert [line["user_name"] for line in refused] == ["alice"] * 3 + [""] * 2
+        [banned] = [line for line in lines if line["event"] == "banned for guessing"]
+        assert banned["banned"] == "address 127.0.0.1"
+        assert not any("secret" in str(line) or OTHER in str(line) for line in lines)
+        assert broker.securing is not None
+        counts = dict(broker.securing.counts())
+        assert (counts["failures"], counts["bans/total"]) == (5, 1)
+        # The client asks again where a connection that it has used before is closed.
+        assert counts["bans/refused"] >= 3
+        with pytest.raises(AssertionError):
+            await wire.Peer.join(broker.ports[0], "device")
+        assert broker.securing.access.chain.guessing.lift(True, "127.0.0.1")
+        assert (await get(ask, broker, headers=bearer(OTHER)))[0] == 200
+
+    async def test_an_address_that_guessed_by_mqtt_is_banned_here(
+        self, serve: Serve, ask: aiohttp.ClientSession, files: dict[str, Any]
+    ) -> None:
+        broker = await serve(files, security={"ban_after": 1, "ban_exempt": ()})
+        assert broker.securing is not None
+        broker.securing.access.chain.wrong("127.0.0.1", "device", "user", b"password")
+        with pytest.raises(aiohttp.ClientError):
+            await get(ask, broker, headers=bearer(OTHER))
+
+    async def test_one_that_waits_for_a_refusal_keeps_nobody_out(
+        self, serve: Serve, ask: aiohttp.ClientSession, files: dict[str, Any]
+    ) -> None:
+        """The answer comes after `security.failure_delay`, which here is as good as never."""
+        broker = await serve(files | {"max_connections": 2}, security={"failure_delay": 60.0})
+        guesses = [asyncio.ensure_future(get(ask, broker, headers=bearer(f"guess {at}"))) for at in range(2)]
+        assert broker.securing is not None
+        guessing = broker.securing.access.chain.guessing
+        await until(lambda: guessing.failures == 2)
+        assert not any(guess.done() for guess in guesses)
+        async with aiohttp.ClientSession() as operator:
+            assert (await get(operator, broker, headers=bearer(OTHER)))[0] == 200
+        for guess in guesses:
+            guess.cancel()
+        await asyncio.wait(guesses)
+
+    async def test_where_clients_are_banned_by_their_identifiers_these_are_by_their_addresses(
+        self, serve: Serve, ask: aiohttp.ClientSession, files: dict[str, Any]
+    ) -> None:
+        security = {"failure_delay": 0.0, "ban_after": 1, "ban_exempt": (), "ban_by": "client-id"}
+        broker = await serve(files, security=security)
+        assert (await get(ask, broker, headers=bearer("guess")))[0] == 401
+        with pytest.raises(aiohttp.ClientError):
+            await get(ask, broker, headers=bearer(OTHER))
 
 
 class TestWhere:

@@ -12,12 +12,9 @@ import pytest
 from broker.admin import events
 from broker.admin.errors import ApiError
 from broker.admin.events import Listener
-from broker.mesh.mesh import Mesh
 from broker.observe.figures import catalogue
-from broker.settings.brokers.mesh import Mesh as MeshSettings
 from canopy import Broker
 from tests.admin.conftest import Serve
-from tests.support.memory_bus import MemoryMesh
 from tests.support.waiting import until
 
 
@@ -158,22 +155,3 @@ async def test_a_snapshot_that_fails_does_not_end_the_others(serve: Serve, monke
     assert await listener.take()
     assert broker.faults.counts["http"] == 1
     made.leave(listener)
-
-
-async def test_nodes_that_are_away_come_first(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where there is no room for all of them."""
-    monkeypatch.setattr(events, "MOST_NODES", 2)
-    broker = await serve()
-    assert events.snapshot(broker, [])["mesh"] is None
-    memory = MemoryMesh("a", "b", "c", "d")
-    broker.mesh = Mesh(broker, MeshSettings(name="one", node="a"), memory["a"])
-    async with memory:
-        await until(lambda: broker.mesh is not None and len(broker.mesh.links) == 3)
-        for link in broker.mesh.links.values():
-            link.connected = link.node != "d"
-        found = events.snapshot(broker, [])["mesh"]
-        assert [(node["name"], node["state"]) for node in found["nodes"]] == [("d", "joined"), ("b", "connected")]
-        assert (found["mesh"], found["node"], found["others"]) == ("one", "a", 1)
-        assert json.loads(json.dumps(found)) == found
-    mesh, broker.mesh = broker.mesh, None
-    await mesh.stop(0.0)

@@ -49,7 +49,7 @@ def gates(count: int) -> list[tuple[Gate, Inner, Pipe]]:
     made = []
     for _ in range(count):
         inner, pipe = Inner(), Pipe()
-        gate = doors.factory(lambda inner=inner: inner)()  # type: ignore[misc]
+        gate = doors.gate(lambda inner=inner: inner)  # type: ignore[misc]
         gate.connection_made(pipe)
         made.append((gate, inner, pipe))
     return made

@@ -272,16 +272,13 @@ class TestServe:
         assert len(stand_in.made) == 1
 
 
-def test_one_worker_is_a_broker_in_this_process(stand_in: type[StandIn]) -> None:
-    assert canopy("serve", "--workers", "1").exit_code == 0
-    assert [made.workers.count for made in stand_in.made] == [1]
-
-
-def test_a_number_of_workers_that_cannot_be(stand_in: type[StandIn]) -> None:
-    result = canopy("serve", "--workers", "many")
-    assert result.exit_code == 2
-    assert 'workers.count: found "many"; allowed: an integer from 1 to 64, or "auto"' in result.stderr
-    assert stand_in.made == []
+def test_workers_are_refused_with_what_to_do_instead(stand_in: type[StandIn]) -> None:
+    """In one line, which names the flag."""
+    result = canopy("serve", "--workers", "4")
+    assert (result.exit_code, result.stdout, stand_in.made) == (2, "", [])
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("canopy: --workers: Canopy runs as one process")
+    assert "join them by links (docs/cluster.md)" in line
 
 
 class TestCheckConfig:
@@ -301,16 +298,6 @@ class TestCheckConfig:
         config.write_text("")
         result = canopy("check-config", str(config), CANOPY_SESSION__QUEUE_QOS0="true")
         assert result.stdout.splitlines()[1:] == ["  session.queue_qos0 = true  (default false)"]
-
-    def test_what_several_workers_cannot_share_keeps_them_from_starting(self, tmp_path: Path) -> None:
-        config = tmp_path / "canopy.toml"
-        recorder = f'[recorder]\ndirectory = "{tmp_path}"\ndeliveries = true\n'
-        config.write_text(f"{recorder}[workers]\ncount = 2\n")
-        result = canopy("check-config", str(config))
-        assert result.exit_code == 2
-        assert "  cannot be used: recorder.deliveries: a worker does not know which" in result.stdout
-        config.write_text(f"{recorder}[workers]\ncount = 1\n")
-        assert canopy("check-config", str(config)).exit_code == 0
 
     def test_links_are_listed_key_by_key_without_passwords(self, tmp_path: Path) -> None:
         config = tmp_path / "canopy.toml"

@@ -149,12 +149,6 @@ async def test_the_level_of_a_host_program_is_its_own(ctl: Ctl) -> None:
     )
 
 
-@pytest.mark.parametrize("command", ["workers", "restart"])
-async def test_a_broker_without_workers_says_so(ctl: Ctl, command: str) -> None:
-    done = await ctl(command)
-    assert (done.exit_code, "workers.count" in done.stderr) == (1, True)
-
-
 async def test_links_that_there_are_not(ctl: Ctl) -> None:
     assert await told(ctl, "upstream") == "there are no links\n"
 

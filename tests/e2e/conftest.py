@@ -8,28 +8,22 @@
 With `CANOPY_E2E_BROKER=host:port` the tests that need no settings run against that broker instead, which is how the
 tests themselves are held against other implementations. With `CANOPY_E2E_SCHEME=ws` the tests in `conformance` go over
 WebSocket, with `CANOPY_E2E_STORE=1` these brokers keep everything on disk, with `CANOPY_E2E_STORE=postgresql` in a
-database, and with `CANOPY_E2E_MOUNT=tenant/` all clients are mounted there, of which they are to see nothing. With
-`CANOPY_E2E_MESH=1` each broker is two that are one, and clients connect to one and the other in turn.
+database, and with `CANOPY_E2E_MOUNT=tenant/` all clients are mounted there, of which they are to see nothing.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from broker.app import Broker
 from broker.core.hooks import AccessControl, AuthMethod
-from broker.mesh.mesh import Mesh
-from broker.settings import Mesh as MeshSettings
 from broker.settings import Settings
 from tests.support import postgresql
-from tests.support.memory_bus import MemoryMesh
-from tests.support.waiting import until
 
 pytest.register_assert_rewrite("tests.e2e.embedded")
 
@@ -50,21 +44,11 @@ STORE = os.environ.get("CANOPY_E2E_STORE", "").removesuffix("0")
 """
 
 
-MESH = os.environ.get("CANOPY_E2E_MESH", "") not in ("", "0")
-"""Whether a broker is two, joined by a mesh, to which clients connect in turn."""
+class Address(NamedTuple):
+    """Where a broker listens."""
 
-
-class Address:
-    """Where a broker listens; of several that are one, each time another one's port."""
-
-    def __init__(self, host: str, *ports: int) -> None:
-        self.host = host
-        self._ports = itertools.cycle(ports)
-
-    @property
-    def port(self) -> int:
-        """Where the next client connects to."""
-        return next(self._ports)
+    host: str
+    port: int
 
 
 StartBroker = Callable[..., Awaitable[Address]]
@@ -90,30 +74,12 @@ async def start_broker(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
             settings = Settings.model_validate(
                 {"listener": [{"url": f"{SCHEME}://127.0.0.1:0", "mount": MOUNT}], **sections}
             )
-            names = ("a", "b") if MESH else ("a",)
-            running = [
-                await stack.enter_async_context(
-                    Broker(settings, access_control=access_control, auth_methods=auth_methods)
-                )
-                for _ in names
-            ]
-            if MESH:
-                await joined(stack, dict(zip(names, running, strict=True)))
-            return Address("127.0.0.1", *(each.ports[0] for each in running))
+            running = await stack.enter_async_context(
+                Broker(settings, access_control=access_control, auth_methods=auth_methods)
+            )
+            return Address("127.0.0.1", running.ports[0])
 
         yield start
-
-
-async def joined(stack: AsyncExitStack, brokers: dict[str, Broker]) -> None:
-    """Have brokers be one, until the stack is left."""
-    memory = MemoryMesh(*brokers)
-    meshes = []
-    for name, broker in brokers.items():
-        mesh = Mesh(broker, MeshSettings(name="one", node=name), memory[name])
-        meshes.append(mesh)
-        stack.push_async_callback(mesh.stop, 0.0)
-    await stack.enter_async_context(memory)
-    await until(lambda: all(link.connected for mesh in meshes for link in mesh.links.values()))
 
 
 async def default_broker(start: StartBroker) -> Address:

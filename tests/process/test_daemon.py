@@ -34,6 +34,7 @@ class StandIn:
         self.listening = ["mqtt://127.0.0.1:4711"]
         self.http: list[str] = []
         self.settings = settings
+        self.before_listening: Callable[[], None] = lambda: None
         self.calls: list[str] = []
         self._after_start = after_start
         self._failure = failure
@@ -96,6 +97,25 @@ def test_programs_are_told_the_start_as_an_event_and_without_a_banner() -> None:
     assert line["version"] == build_info().version
     assert line["core"] == build_info().core
     assert line["store"] == "memory"
+
+
+def test_no_search_for_garbage_holds_up_the_first_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a store brought is passed over before the first client can connect, and not looked at again."""
+    calls: list[str] = []
+    for name in ("collect", "freeze", "set_threshold"):
+        monkeypatch.setattr(gc, name, lambda *_, name=name: calls.append(name))
+
+    class Listening(StandIn):
+        async def start(self) -> None:
+            calls.append("store is read")
+            self.before_listening()
+            calls.append("listening")
+            await super().start()
+
+    daemon.run(
+        Settings(log=Log(format="console")), lambda settings: Listening(settings, kill(signal.SIGTERM)), io.StringIO()
+    )
+    assert calls == ["collect", "store is read", "freeze", "listening", "freeze", "set_threshold"]
 
 
 def test_a_broker_that_stops_by_itself_ends_the_process_with_the_reason() -> None:

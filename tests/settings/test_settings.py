@@ -861,7 +861,7 @@ class TestFiles:
         path = CONFIG / "overload.toml"
         settings = load(path)
         still_open = {name for name, value in flatten(settings).items() if type(value) is not bool and value == 0}
-        assert still_open == {"mqtt.topic_alias_outbound", "mqtt.max_keep_alive", "mesh.max_filters", "presence.delay"}
+        assert still_open == {"mqtt.topic_alias_outbound", "mqtt.max_keep_alive", "presence.delay"}
         for line in path.read_text(encoding="utf-8").splitlines():
             if "=" in line and not line.startswith("#") and not line.split()[0].endswith("_bytes"):
                 assert "#" in line or line.startswith(("listen", "max_connections ")), line

@@ -614,26 +614,3 @@ def test_rows_that_somebody_removed_are_told_as_lost(all_: Paged) -> None:
     assert taken(all_, client) == [0, 1, 2, 3, 4, 6, 7]
     assert total_ledger(all_.network.router.sessions.values()) == []
     assert all_.network.router.counters.load.bytes == 0
-
-
-def test_a_file_of_the_version_before_gets_its_pages(tmp_path: Path) -> None:
-    """It has what was in it, and messages can wait on disk alone in it."""
-    made = Paged(tmp_path)
-    client = away(made)
-    publish(made, 0, 1)
-    made.clients["a"].cut()
-    made.commit()
-    made.stop_writing()
-    db = sqlite3.connect(tmp_path / "canopy.db")
-    db.executescript(
-        "DROP INDEX delivery_paged; ALTER TABLE delivery DROP COLUMN size; ALTER TABLE received DROP COLUMN number;"
-        " PRAGMA user_version = 1;"
-    )
-    db.close()
-    made.store = made.begin()
-    made.network.router = restored(made.do(made.store.load()), made.limits, made.network.now, made.store)
-    made.network.links = []
-    publish(made, *range(2, 9))
-    assert made.network.session("x").queue.in_memory == IN_MEMORY
-    assert taken(made, client) == list(range(9))
-    made.end()

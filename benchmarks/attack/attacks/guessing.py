@@ -6,6 +6,7 @@ does wrong; one that is let in with that has succeeded, and ends as failed.
 
 from __future__ import annotations
 
+import base64
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -81,6 +82,24 @@ def passwords_guessed_from_one_address(field: Field) -> None:
     """One address that tries one password of a user after the other, 300 at a time"""
     comes_in(field, guards.USER, guards.PASSWORD.encode())
     guess(field, (("127.0.0.2", guards.USER, b"guess %d" % number) for number in count()))
+
+
+@attack(guarded=True)
+def operators_passwords_guessed(field: Field) -> None:
+    """One address that tries one password of an operator after the other over HTTP, 100 at a time"""
+    waiting: deque[Hostile] = deque()
+    for number in count():
+        if field.over:
+            break
+        if len(waiting) >= field.some(100):
+            oldest = waiting.popleft()
+            oldest.drain()
+            oldest.close()
+        given = base64.b64encode(f"{guards.USER}:guess {number}".encode()).decode()
+        hostile = field.socket(source="127.0.0.2", port=field.listeners.http)
+        hostile.mqtt = False
+        hostile.send(f"GET /api/v5/status HTTP/1.1\r\nHost: a\r\nAuthorization: Basic {given}\r\n\r\n".encode())
+        waiting.append(hostile)
 
 
 @attack(growth=CROWD, guarded=True)

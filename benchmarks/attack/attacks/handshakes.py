@@ -91,6 +91,14 @@ def no_handshakes(field: Field) -> None:
 
 
 @attack()
+def handshakes_that_fail_and_stay(field: Field) -> None:
+    """4,000 connections to a TLS listener that send what is no TLS, and stay open"""
+    for _ in field.rounds(4_000):
+        field.raw(field.listeners.tls).send(encode(Connect("x", V5), V5))
+    field.listen()
+
+
+@attack()
 def handshake_flood(field: Field) -> None:
     """TLS handshakes that are finished and left, as fast as it can be done"""
     context = _context()

@@ -75,12 +75,7 @@ class _Wanted:
     def client(self, session: Session) -> bool:
         """Whether a client may have some."""
         query = self._query
-        if (
-            session.uplink
-            or session.node
-            or not session.subscriptions
-            or query.clientid not in (None, session.client_id)
-        ):
+        if session.uplink or not session.subscriptions or query.clientid not in (None, session.client_id):
             return False
         return query.topic is None or query.topic in session.subscriptions
 

@@ -22,7 +22,7 @@ STATIC: Final = Path(__file__).parent / "static"
 
 FILES: Final = (
     "api.js", "app.js", "charts.js", "client.js", "dom.js", "explain.js", "findings.js", "format.js", "icon.svg",
-    "lists.js", "live.js", "mesh.js", "overview.js", "page.css", "parts.js", "status.js", "topics.js", "traces.js",
+    "lists.js", "live.js", "overview.js", "page.css", "parts.js", "status.js", "topics.js", "traces.js",
     "uPlot.LICENSE", "uPlot.esm.js", "uPlot.min.css",
 )  # fmt: skip
 """What the page loads, below `/page/`."""

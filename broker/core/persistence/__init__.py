@@ -1,5 +1,5 @@
-"""The core's side of a store: changes for it (`journal`), what it has committed (`commits`), building a router from it
-(`restore`), and moving a session to another broker (`moving`).
+"""The core's side of a store: changes for it (`journal`), what it has committed (`commits`), and building a router from
+it (`restore`).
 
 `journal` is an interface that queues and sessions call, `commits` the list of packets that wait for a commit. `restore`
 may import everything except `connection`.

@@ -58,8 +58,8 @@ class _Steps:
 
 
 def restore(router: Router, saved: Saved, now: float, links: list[SessionRecord]) -> Iterator[None]:
-    """Fill a new router, in steps of bounded work. `now` is the caller's monotonic clock, above 0; the records' seconds
-    count from it.
+    """Fill a new router, in steps of bounded work, and empty `saved` by that. `now` is the caller's monotonic clock,
+    above 0; the records' seconds count from it.
 
     `router.journal` is set before, where there is one: it is told of the new objects and of what changes by this.
     `links` gets the records of links to other brokers, and of the sessions in which waits what goes to other nodes, for
@@ -72,13 +72,17 @@ def restore(router: Router, saved: Saved, now: float, links: list[SessionRecord]
         raise RuntimeError("only a new router can be restored")
     messages: dict[MessageRecord, Message] = {}
     steps = _Steps()
-    # Before the sessions: an interrupted stream of retained messages begins again, over the whole tree.
-    for kept in saved.retained:
-        message = _message(kept, messages, now)
+    # Before the sessions: an interrupted stream of retained messages begins again, over the whole tree. Each record is
+    # freed once it is put back, so that a million of them do not stand in memory twice.
+    saved.retained.reverse()
+    while saved.retained:
+        message = _new_message(saved.retained.pop(), now)
         router.retained_store.put(message.topic.decode(), message)
         if steps.over():
             yield
-    for record in saved.sessions:
+    saved.sessions.reverse()
+    while saved.sessions:
+        record = saved.sessions.pop()
         if record.client_id.startswith(UPLINKS) or record.client_id.startswith(TO_NODE):
             links.append(record)
             continue
@@ -194,16 +198,16 @@ def _message(record: MessageRecord, messages: dict[MessageRecord, Message], now:
     """The message of a record: one object, however many deliveries share it."""
     message = messages.get(record)
     if message is None:
-        expires_at = 0.0
-        if record.expires_in is not None:
-            expires_at = _time(record.expires_in, now)
-        message = Message(
-            record.topic, record.payload, record.qos, record.retain, record.properties, expires_at, record.publisher
-        )
-        if record.identity:
-            message = MovedMessage(message, record.identity)
-        messages[record] = message
+        message = messages[record] = _new_message(record, now)
     return message
+
+
+def _new_message(record: MessageRecord, now: float) -> Message:
+    expires_at = 0.0 if record.expires_in is None else _time(record.expires_in, now)
+    message = Message(
+        record.topic, record.payload, record.qos, record.retain, record.properties, expires_at, record.publisher
+    )
+    return MovedMessage(message, record.identity) if record.identity else message
 
 
 def _time(remaining: float, now: float) -> float:

@@ -22,6 +22,12 @@ CHANGES_KEPT: Final = 128
 NOWHERE: Final = -1
 """The slot of a member that has left its group before its subscription has gone."""
 
+FREE_SLOTS: Final = 16
+"""Slots beyond one for each member that a share group may leave free."""
+
+TAKERS: Final = 16
+"""Members of a share group that are remembered because they were lately permitted to have one of its messages."""
+
 
 class Subscriber:
     """Base of the holder of subscriptions (the session), here so that this module imports no other."""
@@ -93,35 +99,108 @@ def identifiers(subscription: Subscription) -> tuple[int, ...]:
     return (subscription.identifier,) if subscription.identifier > 0 else ()
 
 
+class Turns:
+    """Members of a share group whose turn comes one after the other: those that are connected, or those that are not.
+
+    A member keeps its slot until it leaves or `generation` grows, and no other member gets that slot before. Adding and
+    removing one costs the same however many there are, taken over many calls: free slots go when they are the majority.
+    """
+
+    def __init__(self) -> None:
+        # By slot; None: free. Read it; never change it.
+        self.slots: list[Subscription | None] = []
+        self.count: int = 0
+        self.generation: int = 0
+        # The slot whose turn it is, and how many messages in a row its member has had.
+        self.cursor: int = 0
+        self.given: int = 0
+        # Of those that access control was asked about, the last ones that may have had the message.
+        self.takers: list[Subscription] = []
+
+    @property
+    def members(self) -> list[Subscription]:
+        """All of them, in the order in which they came: a copy, for those who are in no hurry."""
+        return [member for member in self.slots if member is not None]
+
+    def current(self) -> Subscription | None:
+        """The member whose turn it is; None: there is no member."""
+        if self.count == 0:
+            return None
+        while True:
+            if self.cursor >= len(self.slots):
+                self.cursor = 0
+            member = self.slots[self.cursor]
+            if member is not None:
+                return member
+            self.cursor += 1
+            self.given = 0
+
+    def add(self, member: Subscription) -> None:
+        """Take in a member: its turn comes after those of the others."""
+        member.slot = len(self.slots)
+        self.slots.append(member)
+        self.count += 1
+
+    def discard(self, member: Subscription) -> None:
+        """Let one of the members go."""
+        if member.slot == self.cursor:
+            self.given = 0
+        self.slots[member.slot] = None
+        member.slot = NOWHERE
+        self.count -= 1
+        if self.takers and member in self.takers:
+            self.takers.remove(member)
+        if len(self.slots) > 2 * self.count + FREE_SLOTS or self.count == 0:
+            self._compact()
+
+    def took(self, member: Subscription) -> None:
+        """Access control was asked about a member, and it may have the message."""
+        takers = self.takers
+        if member not in takers:
+            if len(takers) >= TAKERS:
+                del takers[0]
+            takers.append(member)
+
+    def _compact(self) -> None:
+        cursor = 0
+        slots: list[Subscription | None] = []
+        for at in range(len(self.slots)):
+            if at == self.cursor:
+                cursor = len(slots)
+            member = self.slots[at]
+            if member is not None:
+                member.slot = len(slots)
+                slots.append(member)
+        self.slots = slots
+        self.cursor = cursor
+        self.generation += 1
+
+
 class SharedGroup:
     """The members of one share name at one topic filter (section 4.8.2): each message goes to one of them.
 
     A session that comes, goes or ends with very many memberships tells its groups of it in turns. Until then its
-    members stand where they were; who asks for the next member finds that out, and puts each in its place once.
+    members stand where they were; the search for the next member finds that out, and puts each in its place once.
     """
 
     def __init__(self, name: str, entry: FilterEntry) -> None:
         self.name = name
         self.entry = entry
         self.topic_filter = entry.topic_filter
-        # Both in no order. Read them; never change them.
-        self.connected: list[Subscription] = []
-        self.away: list[Subscription] = []
-        self.cursor: int = 0
-        # How many messages in a row the member at the cursor has had.
-        self._given: int = 0
+        self.connected = Turns()
+        self.away = Turns()
         # That hang here, also of members that have left since their sessions are over: the group goes with the last.
         self.subscriptions: int = 0
 
     @property
     def size(self) -> int:
-        """How many members there are, with those whose sessions are over and that nobody has come upon yet."""
-        return len(self.connected) + len(self.away)
+        """How many members there are, with those whose sessions are over and that no search has come upon yet."""
+        return self.connected.count + self.away.count
 
     @property
     def members(self) -> list[Subscription]:
         """All of them, the connected ones first: a copy, for those who are in no hurry."""
-        return [*self.connected, *self.away]
+        return [*self.connected.members, *self.away.members]
 
     def next_member(self) -> Subscription | None:
         """Whose turn it is, in rotation: among those who are connected, or, with nobody there, among the others.
@@ -129,47 +208,45 @@ class SharedGroup:
         None for an empty group. The router passes over a member that cannot take a message now by asking again.
         """
         while True:
-            turns = self.connected if self.connected else self.away
-            count = len(turns)
-            if count == 0:
+            turns = self.connected if self.connected.count > 0 else self.away
+            member = turns.current()
+            if member is None:
                 return None
-            at = self.cursor
-            if at >= count:
-                at = 0
-            member = turns[at]
-            if self._in_place(member):
-                self.cursor = at
-                self._given += 1
-                if self._given >= member.weight:
-                    self.pass_on()
+            if self.in_place(member):
+                turns.given += 1
+                if turns.given >= member.weight:
+                    turns.given = 0
+                    turns.cursor += 1
                 return member
-            self.cursor = at
-            self._given = 0
 
     def pass_on(self) -> None:
         """Whose turn it is has had it, also where it is one of several in a row."""
-        if self._given > 0:
-            self.cursor += 1
-            self._given = 0
+        if self.connected.given > 0:
+            self.connected.given = 0
+            self.connected.cursor += 1
 
     def has_connected(self) -> bool:
         """Whether a member is there whose client is connected."""
-        while self.connected:
-            if self._in_place(self.connected[-1]):
+        while True:
+            member = self.connected.current()
+            if member is None:
+                return False
+            if self.in_place(member):
                 return True
-        return False
 
     def has_member(self) -> bool:
         """Whether there is a member whose session is not over."""
         if self.has_connected():
             return True
-        while self.away:
-            if not self.away[-1].session.ended:
+        while True:
+            member = self.away.current()
+            if member is None:
+                return False
+            if not member.session.ended:
                 return True
-            self._in_place(self.away[-1])
-        return False
+            self.in_place(member)
 
-    def _in_place(self, member: Subscription) -> bool:
+    def in_place(self, member: Subscription) -> bool:
         """Whether a member stands where it belongs; if not, it is put there."""
         session = member.session
         if session.ended:
@@ -184,21 +261,25 @@ class SharedGroup:
         """Take in a member; `FilterEntry.add` is who calls this."""
         member.present = _is_there(member)
         turns = self.connected if member.present else self.away
-        member.slot = len(turns)
-        turns.append(member)
+        turns.add(member)
 
     def discard(self, member: Subscription) -> None:
         """Let a member go; `FilterEntry.discard` is who calls this, at the latest."""
         if member.slot != NOWHERE:
-            _take_out(self.connected if member.present else self.away, member)
-            member.slot = NOWHERE
+            turns = self.connected if member.present else self.away
+            turns.discard(member)
 
     def place(self, member: Subscription) -> None:
         """Its session came or went (`Subscriber.connected`), or has another `weight`: move it to where it belongs now.
 
         Cost: independent of how many there are. No version grows: whoever keeps a group asks it for a member each time.
         """
-        if member.present != _is_there(member) and member.slot != NOWHERE:
+        if member.present != _is_there(member):
+            self.renew(member)
+
+    def renew(self, member: Subscription) -> None:
+        """Have a member come anew: what was found out about it holds no longer."""
+        if member.slot != NOWHERE:
             self.discard(member)
             self.add(member)
 

@@ -76,7 +76,7 @@ class Connection(Client):
         self.outbox = Outbox(router.peers.touched, hub.counters, hub.live_messages, hub.live_bytes)
         self.outbox.owner = self
         self.protocol = ServerProtocol(router, self.outbox, self.terms.origin(self.address, self.host))
-        if router.access_control is not None or router.owner is not None:
+        if router.access_control is not None:
             self.protocol.answer_later = self.admitted
         self.opened_at = self.hub.time()
         self.time_limits = TimeLimits(hub, self.protocol, self.stream, self.opened_at)

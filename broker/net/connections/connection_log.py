@@ -48,6 +48,7 @@ EVICTION: Final = "client evicted"
 
 HANDSHAKE: Final = "handshake failed"
 PROXY: Final = "PROXY header refused"
+HTTP: Final = "http credentials refused"
 
 FIELDS: Final = {
     REFUSAL: "refused",
@@ -55,6 +56,7 @@ FIELDS: Final = {
     EVICTION: "evicted",
     HANDSHAKE: "handshakes_failed",
     PROXY: "proxy_headers",
+    HTTP: "http_refused",
 }
 """Event → what the line that sums up calls it."""
 
@@ -177,6 +179,10 @@ class ConnectionLog:
     def proxy_refused(self, listener: str, host: str, address: str, reason: str) -> None:
         """A connection to a listener behind proxies did not begin with a header that counts, and why."""
         self._warn(host, PROXY, {"listener": listener, "address": address, "reason": reason})
+
+    def http_refused(self, host: str, address: str, user_name: str) -> None:
+        """A request by HTTP had a wrong user, password or token. `user_name`: empty for a token."""
+        self._warn(host, HTTP, {"address": address, "user_name": _named(user_name)})
 
     def look(self, now: float) -> None:
         """Called once a second: when an interval is over, sum up the warnings that were not written in it."""

@@ -71,9 +71,8 @@ class ConnectionTable:
         self.reporting = True
         # While a trace runs.
         self.onlooker: Onlooker | None = None
-        # Nobody may join any more; how many of other nodes stay then; and who is told when no other is left.
+        # Nobody may join any more; and who is told when none is left.
         self.closed = False
-        self.staying = 0
         self.emptied: Callable[[], None] | None = None
         # Connections that have not been accepted yet, the oldest first; where connections are limited.
         self._half_open: dict[Client, None] = {}
@@ -89,7 +88,7 @@ class ConnectionTable:
 
         That is told by False.
         """
-        admission = self._limits(connection)
+        admission = self._admission
         if self.closed or (admission is not None and not self._admit(connection, admission)):
             self.connections.add(connection)
             return False
@@ -97,10 +96,6 @@ class ConnectionTable:
         if self.onlooker is not None:
             self.onlooker.joined(connection)
         return True
-
-    def _limits(self, connection: Client) -> Admission | None:
-        """What a connection counts against. Nodes count against nothing: clients must not keep them out."""
-        return None if connection.terms.node else self._admission
 
     def _admit(self, connection: Client, admission: Admission) -> bool:
         """Count a connection against the limits; what its CONNECT is to be told stands with its protocol."""
@@ -182,7 +177,7 @@ class ConnectionTable:
         protocol = connection.protocol
         cause = protocol.close_cause
         self.ends[cause] = self.ends.get(cause, 0) + 1
-        admission = self._limits(connection)
+        admission = self._admission
         if admission is not None:
             self._half_open.pop(connection, None)
             if protocol.refused:
@@ -205,12 +200,10 @@ class ConnectionTable:
         self.connections.discard(connection)
         if self.onlooker is not None:
             self.onlooker.left(connection)
-        admission = self._limits(connection)
+        admission = self._admission
         if admission is not None:
             self._closing.pop(connection, None)
             if connection.protocol.refused:
                 admission.refused_gone()
-        if self.staying and connection.terms.node:
-            self.staying -= 1
-        if len(self.connections) <= self.staying and self.emptied is not None:
+        if not self.connections and self.emptied is not None:
             self.emptied()

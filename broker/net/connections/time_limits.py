@@ -103,7 +103,7 @@ class TimeLimits:
             if hub.connect_timeout > 0.0:
                 again = self._opened_at + hub.connect_timeout
                 if now >= again:
-                    # What decides about it may be slow; so may the node where its session is.
+                    # What decides about it may be slow.
                     text = "no CONNECT in time" if protocol.state == CONNECTING else "no answer to its CONNECT in time"
                     return self._over(causes.CONNECT_TIMEOUT, reasons.MAXIMUM_CONNECT_TIME, text)
         elif protocol.keep_alive > 0 and protocol.held_until > 0.0:

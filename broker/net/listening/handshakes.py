@@ -1,9 +1,10 @@
 """Handshakes in progress on all listeners: their number, and their work in one turn.
 
 Everything between a socket and the client's first packet (TLS, the PROXY header) counts here from the connection's
-arrival until it is complete. If too many are in progress, the oldest one is closed, so connections that send nothing
-keep nobody out. The expensive steps, a signature each, wait in one queue, of which `STEPS` are made before other
-connections continue.
+arrival until it is complete. One that has failed counts until its socket is closed, which the client is left some time
+for. If there are too many, the oldest failed one is closed, or else the oldest in progress, so connections that send
+nothing, or nothing good, keep nobody out. The expensive steps, a signature each, wait in one queue, of which `STEPS`
+are made before other connections continue.
 """
 
 from __future__ import annotations
@@ -46,34 +47,46 @@ class Handshakes:
         self._loop = loop
         # The oldest first.
         self._under_way: dict[Handshake, None] = {}
+        self._failed: dict[Handshake, None] = {}
         self._line: deque[Handshake] = deque()
         self._turning = False
-        # Connections that ended because of the limit, since somebody last asked (and set it to 0); steps taken in all.
+        # Handshakes that ended because of the limit, since somebody last asked (and set it to 0); steps taken in all.
         self.evicted = 0
         self.steps = 0
 
     def __len__(self) -> int:
-        """How many are under way."""
-        return len(self._under_way)
+        """How many are under way, or have failed and whose sockets are open."""
+        return len(self._under_way) + len(self._failed)
 
     def begin(self, handshake: Handshake) -> None:
-        """A connection has arrived. It is under way until `end`."""
-        if 0 < self.limit <= len(self._under_way):
-            oldest = next(iter(self._under_way))
-            del self._under_way[oldest]
-            self.evicted += 1
+        """A connection has arrived. It is under way until `failed` or `end`."""
+        if 0 < self.limit <= len(self):
+            if self._failed:
+                oldest = next(iter(self._failed))
+                del self._failed[oldest]
+            else:
+                oldest = next(iter(self._under_way))
+                del self._under_way[oldest]
+                self.evicted += 1
             oldest.evict()
         self._under_way[handshake] = None
+
+    def failed(self, handshake: Handshake) -> None:
+        """It has failed, and its socket is to close. It counts until `end`."""
+        self._under_way.pop(handshake, None)
+        self._failed[handshake] = None
 
     def end(self, handshake: Handshake) -> None:
         """It is through, or its connection is over; it may be called more than once."""
         self._under_way.pop(handshake, None)
+        self._failed.pop(handshake, None)
 
     def close(self) -> None:
-        """End all that are under way: the broker stops."""
-        for handshake in list(self._under_way):
+        """End all of them: the broker stops."""
+        for handshake in [*self._under_way, *self._failed]:
             handshake.evict()
         self._under_way.clear()
+        self._failed.clear()
 
     def ready(self, handshake: Handshake) -> None:
         """It has something to work on: `step` is called when its turn comes, unless it has ended by then."""

@@ -22,7 +22,6 @@ from broker.net.connections.connection import Connection
 from broker.net.connections.connection_log import ConnectionLog
 from broker.net.connections.connection_table import ConnectionTable
 from broker.net.listening import tls, unix_sockets
-from broker.net.listening.handed import HandedSockets
 from broker.net.listening.handshakes import Handshakes
 from broker.net.listening.proxied import Proxied
 from broker.net.listening.proxy_protocol import V1, V2, TrustedProxies
@@ -59,7 +58,6 @@ class Host(Protocol):
     log: Any
     connection_log: ConnectionLog
     connection_table: ConnectionTable
-    handed: HandedSockets | None
     # From the server's start on.
     hub: FlushScheduler
     handshakes: Handshakes
@@ -93,8 +91,7 @@ class Listener:
             self._trusted = TrustedProxies(settings.proxy_from)
         # With TLS, from `open` on.
         self.certificates: tls.Certificates | None = None
-        # One, or as many as sockets were handed over for it.
-        self._servers: list[asyncio.Server] = []
+        self._server: asyncio.Server | None = None
         self._file: unix_sockets.SocketFile | None = None
 
     @property
@@ -109,7 +106,7 @@ class Listener:
     @property
     def sockets(self) -> list[socket.socket]:
         """The listening sockets: those of a host may be several."""
-        return [sock for server in self._servers for sock in server.sockets]
+        return [] if self._server is None else list(self._server.sockets)
 
     def url(self) -> str:
         """The URL that it listens on, with its real port."""
@@ -127,8 +124,8 @@ class Listener:
     async def serve(self) -> None:
         """Let clients in where it is bound. Raises StartupError."""
         try:
-            for server in self._servers:
-                await server.start_serving()
+            if self._server is not None:
+                await self._server.start_serving()
         except OSError as error:
             await self.close()
             raise StartupError(sockets.why_not_listening(self._told(), self.endpoint.host, error)) from error
@@ -148,37 +145,10 @@ class Listener:
                 raise StartupError(f"cannot listen on {self._told()}: {error}") from error
             self.certificates = tls.Certificates(loaded)
             self.warn(loaded)
-        if self.server.handed is not None:
-            await self._take(self.server.handed)
-        elif self.endpoint.path:
+        if self.endpoint.path:
             await self._open_unix()
         else:
             await self._open_tcp()
-
-    async def _take(self, handed: HandedSockets) -> None:
-        """Listen on the sockets that were handed over for it."""
-        found = handed.take(self.name)
-        if not found:
-            raise StartupError(f"cannot listen on {self._told()}: no socket was handed over for it")
-        loop = asyncio.get_running_loop()
-        backlog = self.server.settings.runtime.tcp_backlog
-        for sock in found:
-            sock.setblocking(False)
-            if self.endpoint.path:
-                made = await loop.create_unix_server(
-                    self._factory, sock=sock, backlog=backlog, start_serving=False, **KEEP_FILE
-                )
-            else:
-                made = await loop.create_server(self._factory, sock=sock, backlog=backlog, start_serving=False)
-            self._servers.append(made)
-        self._tuned()
-
-    def _tuned(self) -> None:
-        """Its sockets are open: they get their options, and it gets their port."""
-        for sock in self.sockets:
-            sockets.tune(sock, self.server.settings)
-        if self.sockets and not self.endpoint.path:
-            self.endpoint = self.endpoint._replace(port=self.sockets[0].getsockname()[1])
 
     async def _open_tcp(self) -> None:
         # What comes over TCP comes whole and in order, both ways [MQTT-4.2.0-1].
@@ -186,13 +156,15 @@ class Listener:
         host, port = self.endpoint.host, self.endpoint.port
         loop = asyncio.get_running_loop()
         try:
-            made = await loop.create_server(
+            self._server = await loop.create_server(
                 self._factory, host, port, backlog=runtime.tcp_backlog, reuse_address=True, start_serving=False
             )
         except OSError as error:
             raise StartupError(sockets.why_not_listening(self._told(), host, error)) from error
-        self._servers.append(made)
-        self._tuned()
+        for sock in self.sockets:
+            sockets.tune(sock, self.server.settings)
+        if self.sockets:
+            self.endpoint = self.endpoint._replace(port=self.sockets[0].getsockname()[1])
 
     async def _open_unix(self) -> None:
         settings = self.settings
@@ -204,7 +176,7 @@ class Listener:
             raise StartupError(f"cannot listen on {self._told()}: {error}") from error
         loop = asyncio.get_running_loop()
         try:
-            made = await loop.create_unix_server(
+            self._server = await loop.create_unix_server(
                 self._factory,
                 sock=sock,
                 backlog=self.server.settings.runtime.tcp_backlog,
@@ -214,7 +186,6 @@ class Listener:
         except BaseException:
             sock.close()
             raise
-        self._servers.append(made)
 
     def load(self, settings: TlsSettings) -> tls.Loaded:
         """Read certificates for it, and change nothing. It blocks: it is for a thread.
@@ -310,8 +281,8 @@ class Listener:
     async def close(self) -> None:
         """Listen no more. The connections stay."""
         # wait_closed also waits for the connections in newer Pythons; those end later.
-        servers, self._servers = self._servers, []
-        for server in servers:
+        server, self._server = self._server, None
+        if server is not None:
             server.close()
         if self._file is not None:
             file, self._file = self._file, None
@@ -327,7 +298,7 @@ def _secured(connection: Connection, asked: bool, transport: TlsTransport) -> No
     """The handshake is through. `asked`: for a certificate, which the client may have shown."""
     origin = connection.protocol.origin
     origin.secure = True
-    if asked:
+    if asked and transport.tls is not None:
         origin.certificate = tls.peer_certificate(transport.tls)
 
 

@@ -20,13 +20,10 @@ class ListenerTerms:
         self.max_packet_size = max_packet_size
         self.mount = mount
         self.admission = admission
-        # The node whose pipes these are, if they are one's.
-        self.node = ""
 
     def origin(self, address: str, host: str) -> Origin:
         """Where a connection comes from; `address` for people, `host` its IP address ("": none)."""
         origin = Origin(address, host, self.name)
         origin.max_packet_size = self.max_packet_size
         origin.mount = self.mount
-        origin.node = self.node
         return origin

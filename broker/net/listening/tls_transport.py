@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
 from mypy_extensions import i64
@@ -54,6 +54,9 @@ OPEN: Final = 1
 CLOSING: Final = 2
 LOST: Final = 3
 
+NOTHING: Final = ssl.MemoryBIO()
+"""Stands for both BIOs of a connection on which nothing more is read or written. It stays empty."""
+
 
 class TlsTransport(Handshake):
     """An `asyncio.Protocol` and an `asyncio.Transport` by its methods. Times in seconds of the loop's clock."""
@@ -82,7 +85,8 @@ class TlsTransport(Handshake):
         self._head = b""
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        self.tls: ssl.SSLObject = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        # None as soon as nothing more is read or written: it takes 50 KB.
+        self.tls: ssl.SSLObject | None = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         # The C object behind it, where it is known: the way there costs a tenth of a call.
         self._inner: Any = getattr(self.tls, "_sslobj", self.tls)
         self.upper: Any = upper
@@ -156,6 +160,7 @@ class TlsTransport(Handshake):
         upper = self.upper
         # No cycles: the connection above refers to this object for as long as it lives.
         self.upper = None
+        self._free()
         self._secured = self._failed = None
         upper.connection_lost(exc)
 
@@ -205,7 +210,7 @@ class TlsTransport(Handshake):
 
     def _fail(self, error: Exception | None) -> None:
         """Say why in an alert, as far as TLS does, and close."""
-        self._handshakes.end(self)
+        self._handshakes.failed(self)
         self._wheel.remove(self)
         self.state = CLOSING
         self._rest = b""
@@ -213,6 +218,7 @@ class TlsTransport(Handshake):
         if failed is not None:
             failed(self, error)
         self._flush()
+        self._free()
         if not self.raw.can_write_eof():
             self.raw.close()
             return
@@ -243,7 +249,7 @@ class TlsTransport(Handshake):
         self.raw.abort()
 
     def evict(self) -> None:
-        """There are too many handshakes, and this one has been under way for longest."""
+        """There are too many handshakes, and this one has been under way, or has failed, for longest."""
         self.raw.abort()
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -393,6 +399,10 @@ class TlsTransport(Handshake):
             return
         self.raw.write(b"".join(pieces))
 
+    def writelines(self, data: Iterable[bytes]) -> None:
+        """Send these."""
+        self.write(b"".join(data))
+
     def set_protocol(self, protocol: Any) -> None:
         """Hand what comes to another protocol from now on, as any transport does."""
         self.upper = protocol
@@ -423,7 +433,11 @@ class TlsTransport(Handshake):
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """As any transport's, the socket's among it."""
-        return self.tls if name == "ssl_object" else self.raw.get_extra_info(name, default)
+        if name == "ssl_object":
+            return self.tls
+        if name == "sslcontext" and self.tls is not None:
+            return self.tls.context
+        return self.raw.get_extra_info(name, default)
 
     def is_closing(self) -> bool:
         """Whether the connection is over, or about to be."""
@@ -458,8 +472,15 @@ class TlsTransport(Handshake):
         self.state = CLOSING
         # It wants to wait for the peer's; nobody does.
         with contextlib.suppress(ssl.SSLError, OSError):
-            self.tls.unwrap()
+            if self.tls is not None:
+                self.tls.unwrap()
         self._flush()
+        self._free()
+
+    def _free(self) -> None:
+        """Give the memory of TLS back: of very many failed handshakes, a lingering socket each would keep it."""
+        self.tls = self._inner = None
+        self._incoming = self._outgoing = NOTHING
 
     def _flush(self) -> None:
         if self._outgoing.pending > 0:

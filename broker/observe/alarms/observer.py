@@ -1,7 +1,7 @@
 """What alarms are about: reads the broker's figures and says how each thing is, and which bounds it has.
 
 Owns the kinds of alarms, and what has to be remembered from one look to the next. What it remembers is bounded by the
-settings: an entry for each link and node.
+settings: an entry for each link.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ KINDS: Final = {
     "disk-space": "a disk is nearly full",
     "certificate": "a certificate has expired or will expire soon",
     "upstream-down": "an upstream broker is unreachable",
-    "node-down": "another node of the mesh is unreachable",
     "drop-rate": "messages are dropped",
     "authentication-failures": "clients send wrong credentials",
     "store-failing": "the store cannot be written",
+    "store-damaged": "a part of the store was damaged, and is lost",
     "recorder-failing": "nothing is recorded",
 }
 """The names of alarms, and what each says."""
@@ -93,7 +93,7 @@ class Observer:
     def look(self, disks: dict[str, float], now: float) -> list[Observation]:
         """How everything is. Rates are those since the last look; there are none at the first."""
         found = [*self._queues(), *self._disks(disks), *self._certificates(time.time()), *self._links(now)]
-        found += [*self._nodes(), *self._store(), *self._recorder()]
+        found += [*self._store(), *self._recorder()]
         # However soon: one that is missing would count as gone.
         found += self._rates(0.0 if self._at is None else max(now - self._at, SHORTEST))
         self._at = now
@@ -150,8 +150,6 @@ class Observer:
         if not days:
             return
         ends = {} if self._sources.certificates is None else dict(self._sources.certificates())
-        if self._sources.mesh is not None:
-            ends.update(self._sources.mesh.certificates)
         for listener in self._sources.server.listeners.open:
             if listener.certificates is not None:
                 ends.update(listener.certificates.loaded.expires)
@@ -171,18 +169,13 @@ class Observer:
             seconds = 0.0 if link.connected else now - link.down_since
             yield Observation("upstream-down", name, seconds, "s", bounds, link.trouble)
 
-    def _nodes(self) -> Iterator[Observation]:
-        limit = self.settings.node_down
-        mesh = self._sources.mesh
-        for name, seconds in mesh.down().items() if limit and mesh is not None else ():
-            yield Observation("node-down", name, seconds, "s", Bounds(limit, limit, 0.0, self.settings.clear_after))
-
     def _store(self) -> Iterator[Observation]:
         watch = self._sources.store
         if self.settings.store and watch is not None:
             bounds = self._bounds(1.0, at_once=True)
             detail = watch.state if watch.failing else ""
             yield Observation("store-failing", "", float(watch.failing), "", bounds, detail)
+            yield Observation("store-damaged", "", float(bool(watch.damage)), "", bounds, watch.damage)
 
     def _recorder(self) -> Iterator[Observation]:
         recorder = self._sources.recorder

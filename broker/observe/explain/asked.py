@@ -60,7 +60,11 @@ class Case:
         self.entries: list[FilterEntry] = [entry for entry in route.entries if not entry.retired]
         permissions = router.permissions
         # Access control is asked as for a message; nothing is remembered with the route.
-        self.reach = None if permissions is None or not permissions.filters else Reach(topic, permissions)
+        self.reach: Reach | None = None
+        if permissions is not None and permissions.filters:
+            self.reach = Reach(topic, permissions)
+            if isinstance(route.reach, Reach):
+                self.reach.follow(route.reach)
         # One for each receiver: whether all queues together have room for them.
         self.listeners = listeners(route)
         copies = self.listeners + sum(len(entry.groups) for entry in self.entries)

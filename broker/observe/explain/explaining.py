@@ -319,18 +319,24 @@ class Explainer:
         made = Group(
             name=group.name,
             topic_filter=group.topic_filter,
-            connected=len(group.connected),
-            away=len(group.away),
+            connected=group.connected.count,
+            away=group.away.count,
             next=None,
             sentence="",
         )
-        cursor, work = group.cursor, fanout.work
+        turns = (group.connected, group.away)
+        before = [(each.cursor, each.given, list(each.takers)) for each in turns]
+        work = fanout.work
         try:
             member = fanout.choose(group, message, case.reach)
         finally:
             # Two deliveries take about as long as a step.
             self._steps += (fanout.work - work) // 2
-            group.cursor, fanout.work = cursor, work
+            fanout.work = work
+            for each, (cursor, given, takers) in zip(turns, before, strict=True):
+                # A member whose session is over was let go, and its slot with it.
+                each.cursor, each.given = min(cursor, len(each.slots)), given
+                each.takers = [member for member in takers if member in each.slots]
         if member is not None:
             session = cast(Session, member.session)
             receiver = nothing(session.client_id, session)

@@ -11,7 +11,6 @@ from typing import Final
 
 from broker.observe.figures.clients import CLIENTS
 from broker.observe.figures.figure import Figure, Sample, Topic
-from broker.observe.figures.mesh import MESH
 from broker.observe.figures.rooms import BROKER, HTTP, OTHER, PROCESS, RECORDER, STORE, UPSTREAM
 from broker.observe.figures.sources import Reading
 from broker.observe.figures.traffic import TRAFFIC
@@ -23,7 +22,6 @@ GROUPS: Final[dict[str, tuple[Figure, ...]]] = {
     "The store": STORE + OTHER,
     "The recorder": RECORDER,
     "Links to upstream brokers": UPSTREAM,
-    "The other nodes of a mesh": MESH,
     "HTTP": HTTP,
     "The process": PROCESS,
 }

@@ -14,8 +14,6 @@ from broker.observe.figures.rates import LoadAverages
 from broker.upstream.links.status import status
 
 if TYPE_CHECKING:
-    from broker.mesh.mesh import Mesh
-    from broker.mesh.status import MeshStatus
     from broker.net.server import Server
     from broker.observe.top import Top
     from broker.observe.trace.traces import Traces
@@ -65,8 +63,6 @@ class Sources:
         """How many subscriptions there are of the program that the broker runs in."""
         self.http: Callable[[], dict[str, int]] | None = None
         """Whoever listens for HTTP tells of its connections."""
-        self.mesh: Mesh | None = None
-        """Its part in a mesh; None: the broker is on its own."""
         self.traces: Traces | None = None
         """Who traces clients, and makes spans of messages."""
 
@@ -90,10 +86,10 @@ class Reading:
 
     @cached_property
     def connected(self) -> int:
-        """Clients that are connected; links and other nodes are none, nor is what the program subscribes to."""
+        """Clients that are connected; links are none, nor is what the program subscribes to."""
         links = () if self.sources.links is None else self.sources.links.links.values()
         found = len(self.router.peers.outboxes) - sum(1 for link in links if link.connected)
-        found -= self.sources.of_program() + self._of_nodes[0]
+        found -= self.sources.of_program()
         self.sources.most_clients = max(self.sources.most_clients, found)
         return found
 
@@ -101,7 +97,7 @@ class Reading:
     def sessions(self) -> int:
         """Sessions of clients, connected or not."""
         links = 0 if self.sources.links is None else self.sources.links.session_count
-        return len(self.router.sessions) - links - self.sources.of_program() - self._of_nodes[1]
+        return len(self.router.sessions) - links - self.sources.of_program()
 
     @cached_property
     def security(self) -> dict[str, int]:
@@ -117,20 +113,6 @@ class Reading:
     def store(self) -> dict[str, object]:
         """What the store says of itself; nothing where everything is in memory."""
         return {} if self.sources.store is None else dict(self.sources.store.figures())
-
-    @cached_property
-    def _of_nodes(self) -> tuple[int, int]:
-        """How many connections there are with other nodes, and how many sessions of theirs."""
-        return (0, 0) if self.sources.mesh is None else self.sources.mesh.counted()
-
-    @cached_property
-    def mesh(self) -> MeshStatus | None:
-        """The other nodes; None: the broker is on its own."""
-        if self.sources.mesh is None:
-            return None
-        from broker.mesh.status import status  # A broker on its own imports nothing of a mesh.
-
-        return status(self.sources.mesh)
 
     @cached_property
     def upstream(self) -> dict[str, dict[str, object]]:

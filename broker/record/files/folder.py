@@ -30,7 +30,6 @@ from broker.record.files.bundles import bundle
 from broker.record.files.drafts import Recovered, recover
 from broker.record.files.segment import MANIFESTS, UNFINISHED, manifest, manifest_path, write_manifest
 from broker.record.schema import SCHEMA
-from broker.record.workers.pages import discard_pages, owed
 
 STATE: Final = ".recorder"
 STATE_BYTES: Final = 4_096
@@ -127,14 +126,11 @@ class Folder:
             os.posix_fallocate(self._number, 0, STATE_BYTES)
             self.memo = mmap.mmap(self._number, STATE_BYTES)
             last_seq, ended = _STATE.unpack_from(self.memo)
-            # What workers had numbered, and nobody took from them.
-            last_seq += owed(self.root)
             recovered = recover(self.root)
             durable = mend(self.root)
             for place in segments(self.root)[-1:]:
                 bundle(self.root, place.rpartition("/")[0])
             _STATE.pack_into(self.memo, 0, max(last_seq, durable), RUNNING)
-            discard_pages(self.root)
         except (OSError, ValueError, pa.ArrowException) as error:
             self.close(ended=None)
             raise RecorderError(f"{self.root}: cannot be put in order ({reason(error)})") from error
@@ -163,14 +159,12 @@ class Folder:
 
 
 def noted(root: Path) -> tuple[int, int] | None:
-    """The last number that a folder's recorder gave, with those of workers that it did not come to write, and how its
-    run ended: RUNNING, ENDED or GAVE_UP.
+    """The last number that a folder's recorder gave, and how its run ended: RUNNING, ENDED or GAVE_UP.
 
     None where there is no such note: in a copy of the segments, for example.
     """
     try:
         last_seq, ended = _STATE.unpack_from((root / STATE).read_bytes())
-        last_seq += owed(root)
     except (OSError, StructError):
         return None
     return last_seq, ended

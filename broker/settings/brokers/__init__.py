@@ -1,1 +1,1 @@
-"""The sections about other brokers and other processes of this one: links, the mesh, workers."""
+"""The sections about other brokers: links, their federation, and presence."""

@@ -17,6 +17,7 @@ from broker.core.histogram import Histogram
 from broker.core.persistence.journal import Fetch
 from broker.core.persistence.pages import Pages
 from broker.store.base import StoreError, StoreListener, Times
+from broker.store.damage import Damages
 from broker.store.groups.fetching import Fetches
 from broker.store.groups.group import Batch
 from broker.store.groups.journal import GroupJournal
@@ -63,7 +64,7 @@ class Groups:
         self._stall_timeout = stall_timeout
         self.journal = GroupJournal(times, _Ends(self), size, pages)
         self._commits = self.journal.commits_kept()
-        self.fetches = Fetches(self._commits, medium, self.notice)
+        self.fetches = Fetches(self._commits, medium, self.notice, self.damaged)
         self._loop: asyncio.AbstractEventLoop | None = None
         # The open group: when it began, the timer of its window or its next turn, whether it may end.
         self._began = 0.0
@@ -226,7 +227,6 @@ class Groups:
         self._ripe = False
         batch.began = self._began
         batch.clock = self._times.note()
-        self.fetches.coming += len(batch.adopted)
         self.notice_jump()
         if self.journal.noted:
             # Young deliveries: their window begins.
@@ -306,7 +306,6 @@ class Groups:
         self._air = None
         self._filed = batch.number
         self.fetches.last = batch.last
-        self.fetches.coming -= len(batch.adopted)
         self._pause = FIRST_RETRY
         if not batch.empty():
             self.count += 1
@@ -350,6 +349,14 @@ class Groups:
         if listener is not None:
             listener.failed(reason)
         self._tell(reason)
+
+    def damaged(self, damages: Damages, session: int = 0) -> None:
+        """Tell the operator of rows that could not be used. `session`: of which it is, where that is known."""
+        listener = self._listener()
+        if damages.counts and listener is not None:
+            if session:
+                damages.of(next((each.client_id for each in self.journal.kept.values() if each.id == session), ""))
+            listener.damaged(damages)
 
     def notice(self, line: str) -> None:
         """Tell the operator."""

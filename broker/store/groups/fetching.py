@@ -11,6 +11,7 @@ from typing import Final
 
 from broker.core.persistence.commits import Commits
 from broker.core.persistence.journal import DeliveryRecord, Fetch
+from broker.store.damage import Damages
 from broker.store.groups.medium import Medium
 
 REREAD: Final = 5.0
@@ -20,19 +21,21 @@ REREAD: Final = 5.0
 class Fetches:
     """Those of one open store."""
 
-    def __init__(self, commits: Commits, medium: Medium, notice: Callable[[str], None]) -> None:
-        """`notice`: tells the operator a line."""
+    def __init__(
+        self, commits: Commits, medium: Medium, notice: Callable[[str], None], tell: Callable[[Damages, int], None]
+    ) -> None:
+        """`notice`: tells the operator a line; `tell`: what could not be used of a session."""
         self._commits = commits
         self._medium = medium
         self._notice = notice
+        self._tell = tell
         self._loop: asyncio.AbstractEventLoop | None = None
         # What is wanted, and of which session; what of it is not written yet, or could not be read.
         self._wanted: dict[Fetch, int] = {}
         self._unread: list[Fetch] = []
         self._timer: asyncio.TimerHandle | None = None
-        # The last delivery that was written, and how many groups with some that have lower numbers are not.
+        # The last delivery that was written.
         self.last = 0
-        self.coming = 0
 
     def __len__(self) -> int:
         return len(self._wanted)
@@ -70,21 +73,15 @@ class Fetches:
         if self._loop is not None:
             self._medium.read(fetch, self._wanted[fetch])
 
-    def found(self, fetch: Fetch, records: list[DeliveryRecord]) -> None:
-        """What was read."""
+    def found(self, fetch: Fetch, records: list[DeliveryRecord], damages: Damages) -> None:
+        """What was read, and what of it cannot be used, ever."""
         if self._loop is None or fetch not in self._wanted:
             return
-        unwritten = fetch.last > self.last or self.coming > 0
-        if len(records) < fetch.messages and unwritten and not fetch.over:
+        if len(records) < fetch.messages and fetch.last > self.last and not fetch.over:
             self._unread.append(fetch)
             return
+        self._tell(damages, self._wanted[fetch])
         self._hand(fetch, records)
-
-    def damaged(self, fetch: Fetch, reason: str) -> None:
-        """It never can be read."""
-        if self._loop is not None and fetch in self._wanted:
-            self._notice(reason)
-            self._hand(fetch, [])
 
     def unread(self, fetch: Fetch, reason: str) -> None:
         """It cannot be read now."""

@@ -17,16 +17,17 @@ from broker.core.queues.delivery import QUEUED, Delivery, queue_of
 from broker.core.queues.message import Message
 from broker.core.topics.subscription import Subscription
 
-SESSION_COLUMNS: Final = 13
-SUBSCRIPTION_COLUMNS: Final = 11
-MESSAGE_COLUMNS: Final = 9
-DELIVERY_COLUMNS: Final = 18
-PLAIN_COLUMNS: Final = 10
-RETAINED_COLUMNS: Final = 6
-BROADCAST_COLUMNS: Final = 8
+SESSION_COLUMNS: Final = 15
+SUBSCRIPTION_COLUMNS: Final = 12
+MESSAGE_COLUMNS: Final = 10
+DELIVERY_COLUMNS: Final = 20
+PLAIN_COLUMNS: Final = 11
+RETAINED_COLUMNS: Final = 7
+BROADCAST_COLUMNS: Final = 9
 """Values of a row, of which those of a batch stand one behind the other. Plain ones are deliveries as most are that
 wait for an absent client: queued, with a message of their own and nothing special. Number, session, QoS, topic,
-payload, QoS of the publish, properties, publisher, expiry, size."""
+payload, QoS of the publish, properties, publisher, expiry, size. Behind these stand None for the checksums of a row,
+which whoever writes it puts there (`checksums.fill`)."""
 
 ROW_BYTES: Final = 100
 """What a row of a session or a subscription counts for in a group, or one of a session that has had a message."""
@@ -183,25 +184,6 @@ class Change:
         self.attempts: i64 = attempts
 
 
-class Adopted:
-    """What the group takes out of another broker's store: the sessions that go there, and their pages on disk.
-
-    Pages one behind the other: the session there, the session here, the first and the last number there, the first
-    number here. `bytes`: of their messages. `copied`: those that are here already in a transaction that is open on the
-    connection `begun`, and that the group is to end; whoever writes it takes that, once.
-    """
-
-    def __init__(self, source: str, epoch: int) -> None:
-        self.source = source
-        # The one under which it may be taken.
-        self.epoch = epoch
-        self.sessions: list[int] = []
-        self.pages: list[tuple[int, int, int, int, int]] = []
-        self.copied: list[tuple[int, int, int, int, int]] = []
-        self.begun: object = None
-        self.bytes: i64 = 0
-
-
 class Batch:
     """The net changes of a group, as the values of statements. Numbers alone stand in lists, for JSON."""
 
@@ -232,7 +214,8 @@ class Batch:
         self.plain: list[object] = []
         self.deliveries: list[object] = []
         self.changed: list[tuple[int, int, int, int]] = []
-        self.released: list[int] = []
+        # Number and session.
+        self.released: list[tuple[int, int]] = []
         self.received: list[tuple[int, int, int | None]] = []
         self.completed: list[tuple[int, int]] = []
         self.retained: list[object] = []
@@ -241,7 +224,6 @@ class Batch:
         self.broadcasts: list[object] = []
         self.passed: list[tuple[int, int]] = []
         self.broadcasts_over: list[int] = []
-        self.adopted: list[Adopted] = []
 
     def rows(self) -> int:
         """Messages and changes, about: what is written of them."""
@@ -276,7 +258,6 @@ class Batch:
             or self.broadcasts
             or self.passed
             or self.broadcasts_over
-            or self.adopted
         )
 
 
@@ -293,11 +274,11 @@ def of_session(batch: Batch, kept: Kept) -> None:
             None if kept.disconnected_at == UNSET else kept.disconnected_at,
         )  # fmt: skip
         if will is None:
-            batch.sessions += (None, None, None, None, None, None, None, None)
+            batch.sessions += (None, None, None, None, None, None, None, None, None, None)
         else:
             batch.sessions += (
                 will.topic, will.payload, will.qos, will.retain, will.delay, will.message_expiry, will.properties,
-                None if kept.will_due == UNSET else kept.will_due,
+                None if kept.will_due == UNSET else kept.will_due, None, None,
             )  # fmt: skip
     subscriptions = kept.subscriptions
     if subscriptions is not None:
@@ -311,9 +292,9 @@ def of_session(batch: Batch, kept: Kept) -> None:
                 row.identifier, row.streaming,
             )  # fmt: skip
             if options is None:
-                batch.subscriptions += (None, None, None)
+                batch.subscriptions += (None, None, None, None)
             else:
-                batch.subscriptions += (options.policy, options.max_age, options.depth)
+                batch.subscriptions += (options.policy, options.max_age, options.depth, None)
     received = kept.received
     if received is not None:
         for packet_id, change in received.items():
@@ -359,7 +340,7 @@ def of_deliveries(batch: Batch, rows: dict[int, Row], last: i64, offset: float) 
         ):
             plain += (
                 number, row.kept.id, delivery.qos, message.topic.decode(), message.payload(), message.qos,
-                message.properties or None, message.publisher or None, _lasting(message, offset), row.size,
+                message.properties or None, message.publisher or None, _lasting(message, offset), row.size, None,
             )  # fmt: skip
             continue
         share = share_name(delivery) if delivery.group is not None else None
@@ -367,25 +348,25 @@ def of_deliveries(batch: Batch, rows: dict[int, Row], last: i64, offset: float) 
         if message is None:
             values += (
                 number, row.kept.id, None, row.state, row.packet_id, row.attempts, delivery.qos, delivery.retain,
-                identifiers, share, None, None, None, None, None, None, None, None,
+                identifiers, share, None, None, None, None, None, None, None, None, None, None,
             )  # fmt: skip
         elif message.record in shared:
             values += (
                 number, row.kept.id, message.record, row.state, row.packet_id, row.attempts, delivery.qos,
-                delivery.retain, identifiers, share, None, None, None, None, None, None, None, row.size,
+                delivery.retain, identifiers, share, None, None, None, None, None, None, None, row.size, None, None,
             )  # fmt: skip
             if message.record not in written:
                 written[message.record] = None
                 batch.messages += (
                     message.record, shared[message.record], message.topic.decode(), message.payload(), message.qos,
                     message.retain, message.properties or None, message.publisher or None,
-                    _lasting(message, offset),
+                    _lasting(message, offset), None,
                 )  # fmt: skip
         else:
             values += (
                 number, row.kept.id, None, row.state, row.packet_id, row.attempts, delivery.qos, delivery.retain,
                 identifiers, share, message.topic.decode(), message.payload(), message.qos, message.retain,
-                message.properties or None, message.publisher or None, _lasting(message, offset), row.size,
+                message.properties or None, message.publisher or None, _lasting(message, offset), row.size, None, None,
             )  # fmt: skip
     return last
 
@@ -398,7 +379,7 @@ def of_retained(batch: Batch, retained: dict[str, Message | None], offset: float
         else:
             batch.retained += (
                 topic, message.payload(), message.qos, message.properties or None, message.publisher or None,
-                _lasting(message, offset),
+                _lasting(message, offset), None,
             )  # fmt: skip
 
 
@@ -407,5 +388,5 @@ def of_broadcasts(batch: Batch, broadcasts: dict[int, Message], offset: float) -
     for number, message in broadcasts.items():
         batch.broadcasts += (
             number, message.topic.decode(), message.payload(), message.qos, message.retain,
-            message.properties or None, message.publisher or None, _lasting(message, offset),
+            message.properties or None, message.publisher or None, _lasting(message, offset), None,
         )  # fmt: skip

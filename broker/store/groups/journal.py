@@ -35,7 +35,7 @@ from broker.store.groups.group import (
     split,
     without_ended,
 )
-from broker.store.groups.notes import AdoptionNotes, BroadcastNotes, RetainedNotes
+from broker.store.groups.notes import BroadcastNotes, RetainedNotes
 from broker.store.groups.shell import Shell
 
 ENDED_ROWS: Final = 1_024
@@ -75,7 +75,7 @@ class GroupJournal(Journal):
         self._rows: dict[int, Row] = {}
         self._ended_rows: i64 = 0
         self._changed: dict[int, Change] = {}
-        self._released: dict[int, None] = {}
+        self._released: dict[int, int] = {}
         self._finished: list[int] = []
         self._unpaged: list[tuple[int, int, int]] = []
         self._read_back: dict[int, int] = {}
@@ -84,7 +84,6 @@ class GroupJournal(Journal):
         self._gone: list[int] = []
         self._retained = RetainedNotes()
         self.broadcasts = BroadcastNotes()
-        self.adoptions = AdoptionNotes()
 
     def begin_at(self, session: int, number: int, message: int) -> None:
         """The highest numbers that stand in the file."""
@@ -127,11 +126,8 @@ class GroupJournal(Journal):
     def session_kept(self, client_id: str, principal: Principal, expiry_interval: int, disconnected_at: float) -> None:
         kept = self.kept.get(client_id)
         if kept is None:
-            number: i64 = self.adoptions.number_of(client_id)
-            if number == 0:
-                self._session += 1
-                number = self._session
-            kept = Kept(number, client_id, principal)
+            self._session += 1
+            kept = Kept(self._session, client_id, principal)
             self.kept[client_id] = kept
             self.broadcasts.came_later(kept.id)
         kept.principal = principal
@@ -234,8 +230,6 @@ class GroupJournal(Journal):
         number: i64 = self._placed
         if number > 0:
             self._placed = 0
-        elif self.adoptions.places > 0:
-            number = self.adoptions.take_place()
         else:
             number = self._number + 1
             self._number = number
@@ -249,7 +243,6 @@ class GroupJournal(Journal):
         self._placed = number
 
     def paged(self, client_id: str, delivery: Delivery) -> None:
-        self.adoptions.unexpect(client_id)  # what would come behind it has lower numbers
         row = self._add(client_id, delivery)
         row.size = delivery.message.size()
         self._bind(row.note)
@@ -319,7 +312,7 @@ class GroupJournal(Journal):
         else:
             self._count(0)
 
-    def released(self, client_id: str, delivery: Delivery) -> None:  # noqa: ARG002 (the interface)
+    def released(self, client_id: str, delivery: Delivery) -> None:
         record = delivery.record
         row = self._rows.get(record)
         if row is not None:
@@ -328,7 +321,7 @@ class GroupJournal(Journal):
                 self._size -= row.message.size()
             row.message = None
         else:
-            self._released[record] = None
+            self._released[record] = self.kept[client_id].id
         self._note(0)
 
     def finished(self, client_id: str, delivery: Delivery) -> None:  # noqa: ARG002 (the interface)
@@ -409,22 +402,6 @@ class GroupJournal(Journal):
         self._size -= self._retained.put(topic, None)
         self._note(0)
 
-    def expect(self, client_id: str, numbers: int) -> tuple[int, int]:
-        """A session is to come out of another store (`adoptions`), with so many deliveries: its number here, and the
-        first of theirs."""
-        kept = self.kept.get(client_id)
-        if kept is None:
-            self._session += 1
-        self.adoptions.expected[client_id] = self._session if kept is None else 0
-        self._number += numbers
-        return self._session if kept is None else kept.id, self._number - numbers + 1
-
-    def adopting(self, numbers: int) -> int:
-        """Something of `adoptions` is to be written. It takes so many numbers of deliveries: the first of them."""
-        self._number += numbers
-        self._note(ROW_BYTES)
-        return self._number - numbers + 1
-
     # -- the group -----------------------------------------------------------------------------------------------------
 
     def size(self) -> int:
@@ -493,10 +470,9 @@ class GroupJournal(Journal):
         message = of_deliveries(batch, rows, self._message, offset)
         for number, change in self._changed.items():
             batch.changed.append((number, SENT, change.packet_id, change.attempts))
-        batch.released = list(self._released)
+        batch.released = list(self._released.items())
         self._retained.add_to(batch, offset)
         self.broadcasts.add_to(batch, offset)
-        batch.adopted = self.adoptions.take()
         self._message = message
         return batch
 

@@ -1,11 +1,11 @@
-"""The open group's notes of retained messages, of broadcasts, and of sessions from another store."""
+"""The open group's notes of retained messages and of broadcasts."""
 
 from __future__ import annotations
 
 from mypy_extensions import i64
 
 from broker.core.queues.message import Message
-from broker.store.groups.group import Adopted, Batch, of_broadcasts, of_retained
+from broker.store.groups.group import Batch, of_broadcasts, of_retained
 
 
 class RetainedNotes:
@@ -73,49 +73,3 @@ class BroadcastNotes:
         self._begun = {}
         self._passed = []
         self._over = []
-
-
-class AdoptionNotes:
-    """Sessions that come out of other brokers' stores, each in the group in which all of it is written here.
-
-    Some are expected: what waits on disk alone is copied before they come, with numbers that are kept for it.
-    """
-
-    def __init__(self) -> None:
-        self._adopted: dict[str, Adopted] = {}
-        # By client identifier, of those that are expected: the number that a new session is to have, 0: it has it.
-        self.expected: dict[str, int] = {}
-        # The number that the next delivery gets, and how many behind it have been kept, too.
-        self.place: i64 = 0
-        self.places: i64 = 0
-
-    def number_of(self, client_id: str) -> i64:
-        """The number that was kept for a new session, which has it now; 0: none."""
-        number = self.expected.get(client_id, 0)
-        if number != 0:
-            self.expected[client_id] = 0
-        return number
-
-    def unexpect(self, client_id: str) -> None:
-        """What was copied of a session cannot be used."""
-        if self.expected:
-            self.expected.pop(client_id, None)
-
-    def take_place(self) -> i64:
-        """The next of the numbers that were kept: `places` is above 0."""
-        self.place += 1
-        self.places -= 1
-        return self.place - 1
-
-    def of(self, source: str, epoch: int) -> Adopted:
-        """What the open group has of a store."""
-        adopted = self._adopted.get(source)
-        if adopted is None:
-            adopted = self._adopted[source] = Adopted(source, epoch)
-        return adopted
-
-    def take(self) -> list[Adopted]:
-        """All of it; begin anew."""
-        adopted = list(self._adopted.values())
-        self._adopted = {}
-        return adopted

@@ -1,8 +1,9 @@
 """Converts rows of a store to records, and to the journal's view of the sessions.
 
-Owns the conversion; the reader brings the rows, table by table: sessions first. Promises: rows that belong to no
-session are skipped; records that shared a message share it again. Raises `Damaged` for rows that no broker wrote, and
-whatever a wrong type raises.
+Owns the conversion, and which rows can be used; the reader brings the rows with their checksums, table by table:
+sessions first. Promises: nothing is made of a row whose checksum is another, or that no broker wrote: it is counted,
+and costs what it held alone (`Loaded.damages`); rows of ended sessions are skipped; records that shared a message share
+it again.
 """
 
 from __future__ import annotations
@@ -26,12 +27,19 @@ from broker.core.persistence.pages import PAGE, PAGE_BYTES, Page
 from broker.core.queues.delivery import MOST_ATTEMPTS, QUEUED, RELEASED, SENT
 from broker.core.queues.policies.queue_policy import QueueOptions
 from broker.core.queues.windows.in_flight import LARGEST_ID
+from broker.store.damage import Damages
+from broker.store.groups.checksums import fault as fault_of
+from broker.store.groups.checksums import will_fault
 from broker.store.groups.group import UNSET, Kept
 from broker.store.groups.journal import GroupJournal
 from broker.store.groups.principals import Principals
 
 LARGEST_NUMBER: Final = 2**62
 """Of a session, a delivery or a message: no broker gets there, and as many may follow."""
+
+
+UNREADABLE: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
+"""What a value raises that no broker wrote."""
 
 
 class Damaged(Exception):
@@ -41,13 +49,21 @@ class Damaged(Exception):
 class Loaded:
     """What was kept, row by row, with times counted from `now`, a lasting time."""
 
-    def __init__(self, now: float, principals: Principals, page: int = PAGE) -> None:
-        """`page`: messages of a page of what waits outside memory alone."""
+    def __init__(
+        self, now: float, principals: Principals, page: int = PAGE, gone: frozenset[int] = frozenset()
+    ) -> None:
+        """`page`: messages of a page of what waits outside memory alone; `gone`: sessions that have ended."""
         self.saved = Saved()
         self.kept: list[Kept] = []
         self.sessions: dict[int, SessionRecord] = {}
         # Those that several deliveries point to.
         self.messages: dict[int, MessageRecord] = {}
+        self.damages = Damages()
+        # The keys of rows that are to go, by table, and what is left of sessions that are not there.
+        self.unusable: dict[str, list[tuple[Any, ...]]] = {}
+        self.orphaned: dict[int, str] = {}
+        self.will_damaged: list[int] = []
+        self._gone = gone
         self._now = now
         self._principals = principals
         self._page: i64 = page
@@ -63,15 +79,40 @@ class Loaded:
         for number in self._broadcasts:
             journal.broadcasts.under_way[number] = None
 
+    def _damage(self, table: str, key: tuple[Any, ...], client_id: object, topic: object, why: str) -> None:
+        self.unusable.setdefault(table, []).append(key)
+        self.damages.add(table, client_id, topic, why)
+
+    def _session_of(self, table: str, key: tuple[Any, ...], number: Any) -> SessionRecord | None:
+        """The session of a row; None: it is ended or damaged, and the row is counted where nobody ended it."""
+        session = self.sessions.get(number)
+        if session is None and number not in self._gone:
+            if isinstance(number, int) and 0 < number < LARGEST_NUMBER:
+                self.damages.add(table, self.orphaned.setdefault(number, ""), "", "its session is damaged")
+            else:
+                self._damage(table, key, "", "", "its session is none")
+        return session
+
     def session(self, row: Any) -> None:
         """A row of the sessions: all columns."""
-        principal = self._principals.read(row[2], row[1])
-        gone_for = None if row[4] is None else max(self._now - row[4], 0.0)
-        record = SessionRecord(row[1], row[3], gone_for, principal)
-        kept = Kept(row[0], row[1], principal)
-        kept.expiry_interval = row[3]
+        if why := fault_of("session", row):
+            self._no_session(row, why)
+            return
+        try:
+            principal = self._principals.read(row[2], row[1])
+            gone_for = None if row[4] is None else max(self._now - row[4], 0.0)
+            record = SessionRecord(row[1], row[3], gone_for, principal)
+            kept = Kept(row[0], row[1], principal)
+            kept.expiry_interval = row[3]
+        except UNREADABLE as error:
+            self._no_session(row, fault(error))
+            return
         kept.disconnected_at = UNSET if row[4] is None else row[4]
-        if row[5] is not None:
+        if why := will_fault(row):
+            # It is written anew, without it.
+            self.damages.add("will", row[1], row[5], why)
+            self.will_damaged.append(row[0])
+        elif row[5] is not None:
             will = Will(row[5], row[6], row[7], bool(row[8]), row[9], row[10], row[11] or b"")
             record.will = WillRecord(will, None if row[12] is None else row[12] - self._now)
             kept.will = will
@@ -80,9 +121,19 @@ class Loaded:
         self.kept.append(kept)
         self.saved.sessions.append(record)
 
+    def _no_session(self, row: Any, why: str) -> None:
+        self._damage("session", (row[0],), row[1], "", why)
+        if isinstance(row[0], int) and 0 < row[0] < LARGEST_NUMBER:
+            self.orphaned[row[0]] = row[1] if isinstance(row[1], str) else ""
+
     def subscription(self, row: Any) -> None:
         """A row of the subscriptions: all columns."""
+        key = (row[0], row[1])
         session = self.sessions.get(row[0])
+        if why := fault_of("subscription", row):
+            self._damage("subscription", key, "" if session is None else session.client_id, row[1], why)
+            return
+        session = self._session_of("subscription", key, row[0])
         if session is None:
             return
         request = SubscriptionRequest(row[1], row[2], row[3] != 0, row[4] != 0, row[5])
@@ -91,54 +142,83 @@ class Loaded:
             record.options = QueueOptions(row[8], row[9], row[10])
         session.subscriptions.append(record)
 
-    def shared(self, row: Any) -> MessageRecord:
+    def shared(self, row: Any) -> None:
         """A row of the messages that several deliveries point to."""
-        made = message(row[2], row[3], row[4], row[5], row[6], row[7], row[8], self._now)
-        self.messages[row[0]] = made
-        return made
+        if why := fault_of("message", row):
+            self._damage("message", (row[0],), "", row[2], why)
+            return
+        self.messages[row[0]] = message(row[2], row[3], row[4], row[5], row[6], row[7], row[8], self._now)
 
     def delivery(self, row: Any) -> None:
         """A row of the deliveries that is in memory; in the order of their numbers. What it points to is there."""
+        key = (row[0],)
         session = self.sessions.get(row[1])
+        client_id = "" if session is None else session.client_id
+        if why := fault_of("delivery", row):
+            self._damage("delivery", key, client_id, row[10], why)
+            return
+        session = self._session_of("delivery", key, row[1])
         if session is None:
             return
-        record = delivery(row, self.messages, self._now)
-        if record.state != QUEUED:
-            self._in_flight(record, row[1])
+        try:
+            record = delivery(row, self.messages, self._now)
+            if record.state != QUEUED:
+                self._in_flight(record, row[1])
+        except (Damaged, *UNREADABLE) as error:
+            self._damage("delivery", key, client_id, row[10], fault(error))
+            return
         session.deliveries.append(record)
 
     def paged(self, session_id: int, number: int, size: int) -> None:
         """A delivery that waits outside memory alone; in the order of their numbers, within a session."""
-        session = self.sessions.get(session_id)
-        if session is not None:
+        session = self._session_of("delivery", (number,), session_id)
+        if session is None:
+            return
+        try:
             add_to_pages(session, number, size, self._page)
+        except (Damaged, *UNREADABLE) as error:
+            self._damage("delivery", (number,), session.client_id, "", fault(error))
 
-    def received(self, session_id: int, packet_id: int, number: int | None) -> None:
-        """A packet identifier of a QoS 2 publish that was begun, and its number where other nodes may lack it."""
-        session = self.sessions.get(session_id)
+    def received(self, row: Any) -> None:
+        """A packet identifier of a QoS 2 publish that was begun: all columns."""
+        key = (row[0], row[1])
+        session = self.sessions.get(row[0])
+        if why := fault_of("received", row):
+            self._damage("received", key, "" if session is None else session.client_id, "", why)
+            return
+        session = self._session_of("received", key, row[0])
         if session is not None:
-            session.received.append(packet_id)
-            if number is not None:
-                session.numbers[packet_id] = number
+            session.received.append(row[1])
+            if row[2] is not None:
+                session.numbers[row[1]] = row[2]
 
     def broadcast(self, row: Any) -> None:
         """A message for very many: all columns; in the order of their numbers."""
-        number, topic, payload, qos, retain, properties, publisher, expires_at = row
+        if why := fault_of("broadcast", row):
+            self._damage("broadcast", (row[0],), "", row[1], why)
+            return
+        number, topic, payload, qos, retain, properties, publisher, expires_at, _ = row
         record = BroadcastRecord(
             number, message(topic, payload, qos, retain, properties, publisher, expires_at, self._now)
         )
         self._broadcasts[number] = record
         self.saved.broadcasts.append(record)
 
-    def passed(self, number: int, session_id: int) -> None:
-        """A session that it is not for any more."""
-        session = self.sessions.get(session_id)
-        if session is not None and number in self._broadcasts:
-            self._broadcasts[number].passed.add(session.client_id)
+    def passed(self, row: Any) -> None:
+        """A session that such a message is not for any more: all columns."""
+        if why := fault_of("passed", row):
+            self._damage("passed", (row[0], row[1]), "", "", why)
+            return
+        session = self.sessions.get(row[1])
+        if session is not None and row[0] in self._broadcasts:
+            self._broadcasts[row[0]].passed.add(session.client_id)
 
-    def retained(self, row: Any) -> None:
-        """A retained message: all columns."""
-        topic, payload, qos, properties, publisher, expires_at = row
+    def retained(self, row: Any, key: Any = None) -> None:
+        """A retained message: all columns. `key`: of its row, where that is not the topic."""
+        if why := fault_of("retained", row):
+            self._damage("retained", (row[0] if key is None else key,), "", row[0], why)
+            return
+        topic, payload, qos, properties, publisher, expires_at, _ = row
         self.saved.retained.append(message(topic, payload, qos, 1, properties, publisher, expires_at, self._now))
 
     def _in_flight(self, record: DeliveryRecord, session: int) -> None:
@@ -195,4 +275,6 @@ def message(
 
 def fault(error: Exception) -> str:
     """An error as what is wrong with rows, in one line."""
+    if isinstance(error, Damaged):
+        return str(error)
     return " ".join(f"{type(error).__name__}: {error}".split())

@@ -9,8 +9,8 @@ commit whose outcome nobody heard, the number of the group tells.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -29,15 +29,13 @@ SYNCHRONOUS: Final = {"full": "on", "normal": "local", "off": "off"}
 
 TAKE: Final = (
     "UPDATE owner SET epoch = epoch + 1, node = $1, lease_until = clock_timestamp() + $2 * interval '1 second'"
-    " WHERE lease_until < clock_timestamp() OR ($3 AND node = $1) RETURNING epoch, groups, wall, ahead"
+    " WHERE lease_until < clock_timestamp() RETURNING epoch, groups, wall, ahead"
 )
 TAKEN: Final = (
     "SELECT node, lease_until,"
-    " extract(epoch FROM lease_until)::float8 - extract(epoch FROM clock_timestamp())::float8,"
-    " coalesce(to_jsonb(owner)->>'adopter', '') FROM owner"
+    " extract(epoch FROM lease_until)::float8 - extract(epoch FROM clock_timestamp())::float8 FROM owner"
 )
-"""Tables of version 1 have no `adopter`. A lease that was given up is over since -infinity."""
-OWN: Final = "UPDATE owner SET mesh = $2, adopter = '' WHERE epoch = $1"
+"""A lease that was given up is over since -infinity."""
 CLAIM: Final = (
     "UPDATE owner SET groups = groups + 1, lease_until = clock_timestamp() + $3 * interval '1 second'"
     " WHERE epoch = $1 AND groups = $2 RETURNING groups"
@@ -78,15 +76,8 @@ class Database:
         self.renewed = 0.0
         """When the lease was renewed last, by the clock of the event loop."""
         self.node = node
-        # One of this name before has ended: its lease is not waited for.
-        self._takes_again = False
         self._synchronous = synchronous
-        self._stall_timeout = stall_timeout
         self._connection: Any = None
-
-    def owned_by(self, node: str) -> None:
-        """See `Store.owned_by`."""
-        self.node, self._takes_again = node, True
 
     @property
     def place(self) -> str:
@@ -129,25 +120,6 @@ class Database:
             raise ConnectionError("the connection was lost in the middle of a transaction")
         return connection
 
-    def detach(self) -> Any:
-        """The connection: it is another's from now on."""
-        connection, self._connection = self._connection, None
-        return connection
-
-    @asynccontextmanager
-    async def over(self, connection: Any) -> AsyncIterator[None]:
-        """Write a group over another connection, on which its transaction has begun, and which ends then."""
-        own, self._connection = self._connection, connection
-        try:
-            yield
-        except BaseException:
-            connection.terminate()
-            raise
-        finally:
-            self._connection = own
-        with suppress(*FAILURES):
-            await connection.close(timeout=self.timeout)
-
     def drop(self) -> None:
         """Whatever became of the connection: it goes."""
         connection, self._connection = self._connection, None
@@ -174,10 +146,10 @@ class Database:
 
     # -- whose the tables are ------------------------------------------------------------------------------------------
 
-    async def take(self, notice: Callable[[str], None]) -> tuple[int, float | None, float | None]:
+    async def take(self) -> tuple[int, float | None, float | None]:
         """Have the tables be this broker's: the number of the last group, and what the last broker noted of its clocks.
 
-        The lease of one that was killed is waited for, and so is a node of the mesh that takes the sessions out.
+        The lease of one that was killed is waited for.
 
         Raises:
             StoreError: another broker is there.
@@ -186,43 +158,30 @@ class Database:
         seen: Any = None
         while True:
             try:
-                row = await connection.fetchrow(
-                    TAKE, self.node, self.lease_timeout, self._takes_again, timeout=self.timeout
-                )
+                row = await connection.fetchrow(TAKE, self.node, self.lease_timeout, timeout=self.timeout)
             except asyncpg.LockNotAvailableError as error:
                 raise StoreError(f"{self.place} is in use: a broker is writing there, stop that one") from error
             if row is not None:
                 self.epoch = row[0]
                 self._renew()
                 return row[1], row[2], row[3]
-            node, until, left, adopter = await connection.fetchrow(TAKEN, timeout=self.timeout)
-            if adopter:
-                # Its sessions are on their way to another node: what is left is free when they are there.
-                if seen is None:
-                    notice(f"{self.place}: its sessions go to {adopter}; this broker starts when they are there")
-            elif seen is not None and until != seen and left > 0:
+            node, until, left = await connection.fetchrow(TAKEN, timeout=self.timeout)
+            if seen is not None and until != seen and left > 0:
                 raise StoreError(
                     f"{self.place} is in use by {node}: stop that one, or name another schema (store.name)"
                 )
             seen = until
             await asyncio.sleep(min(max(left, 0.02), self.lease_timeout / 10))
 
-    async def own(self, mesh: str) -> None:
-        """Say which mesh this broker is in, if any, now that the tables are of the present version."""
-        await self.fetch(OWN, self.epoch, mesh)
-
-    async def claim(self, begun: bool = False) -> bool:
+    async def claim(self) -> bool:
         """Begin the transaction of the next group. False: it is written already, and nothing is left to do.
-
-        `begun`: a part of it is in the transaction that the connection is in (`over`).
 
         Raises:
             Replaced: another broker has the tables.
             Behind: groups before are missing.
         """
-        connection = self.begun() if begun else await self.connection()
-        if not begun:
-            await connection.execute("BEGIN")
+        connection = await self.connection()
+        await connection.execute("BEGIN")
         if await connection.fetchval(CLAIM, self.epoch, self.group, self.lease_timeout) is not None:
             return True
         await connection.execute("ROLLBACK")
@@ -271,22 +230,6 @@ class Database:
             async with asyncio.timeout(self.timeout):
                 connection = await self.connection()
                 await connection.execute(GIVE_UP, self.epoch)
-
-    def other(self, name: str) -> Database:
-        """Another schema of the same database, on the same terms."""
-        return Database(
-            self.url,
-            name,
-            node=self.node,
-            synchronous=self._synchronous,
-            stall_timeout=self._stall_timeout,
-            lease_timeout=self.lease_timeout,
-        )
-
-    def held(self, epoch: int) -> None:
-        """The schema is this broker's under that epoch."""
-        self.epoch = epoch
-        self._renew()
 
     def _renew(self) -> None:
         self.renewed = asyncio.get_running_loop().time()

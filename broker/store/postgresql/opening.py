@@ -1,13 +1,12 @@
 """Opens the schema of a store: whether it can be used, its version, and which broker uses it.
 
 Promises: every error is one line with the place, the fault and the remedy (`StoreError`); a schema of another program,
-or of a newer version, is never written to; one of an older version is migrated in one transaction.
+or of another version, is never written to.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from math import isfinite
 from typing import Final, NamedTuple
 
@@ -35,19 +34,14 @@ class Begun(NamedTuple):
     note: tuple[float, float] | None
 
 
-async def begin(database: Database, mesh: str, notice: Callable[[str], None]) -> Begun:
-    """Open the schema for a broker; schema and tables are made where they are not there. Raises StoreError.
-
-    `mesh`: the one that the broker is in; `notice`: called with a line where it has to wait for a while.
-    """
+async def begin(database: Database) -> Begun:
+    """Open the schema for a broker; schema and tables are made where they are not there. Raises StoreError."""
     taken = False
     try:
         async with asyncio.timeout(database.timeout):
             await _make(database)
-        group, wall, ahead = await database.take(notice)
+        group, wall, ahead = await database.take()
         taken = True
-        await _migrate(database)
-        await database.own(mesh)
         [row] = await database.fetch(NUMBERS)
         highest = (row[0], row[1], row[2])
         if max(highest) > LARGEST_NUMBER:
@@ -83,39 +77,24 @@ async def _make(database: Database) -> None:
         there = await connection.fetchval("SELECT 1 FROM pg_namespace WHERE nspname = $1", database.name)
         if not there:
             await connection.execute(f'CREATE SCHEMA "{database.name}"')
-        if not await connection.fetchval("SELECT to_regclass('canopy_store')::text"):
+        if not await connection.fetchval("SELECT to_regclass('canopy')::text"):
+            if await connection.fetchval("SELECT to_regclass('canopy_store')::text"):
+                raise StoreError(
+                    f"{database.place} was written by a Canopy from before the first release: name another schema "
+                    "(store.name), or drop this one"
+                )
             if await connection.fetchval(OTHERS, database.name):
                 raise StoreError(f"{database.place} has another program's tables: name another schema (store.name)")
             await connection.execute(schema.SCHEMA)
-            await connection.execute("INSERT INTO canopy_store VALUES ($1)", schema.VERSION)
+            await connection.execute("INSERT INTO canopy VALUES ($1)", schema.VERSION)
             await connection.execute("INSERT INTO owner VALUES ('', 0, '-infinity', 0)")
-        await _version(database)
+        await _check_version(database)
 
 
-async def _version(database: Database) -> int:
-    """The version of the tables. Raises StoreError: this broker does not know it."""
-    [[version]] = await database.fetch("SELECT version FROM canopy_store")
+async def _check_version(database: Database) -> None:
+    """Raises StoreError: this broker does not know the version of the tables."""
+    [[version]] = await database.fetch("SELECT version FROM canopy")
     if version > schema.VERSION:
         raise StoreError(
             f"{database.place} is of version {version}, newer than this broker's {schema.VERSION}: run the newer broker"
         )
-    if any(each not in schema.MIGRATIONS for each in range(version, schema.VERSION)):
-        raise StoreError(
-            f"{database.place} is of version {version}, which this broker cannot read any more: use an older broker "
-            "first"
-        )
-    found: int = version
-    return found
-
-
-async def _migrate(database: Database) -> None:
-    """Bring tables that are this broker's by now to the present version."""
-    version = await _version(database)
-    if version == schema.VERSION:
-        return
-    await database.hold()
-    connection = database.begun()
-    for each in range(version, schema.VERSION):
-        await connection.execute(schema.MIGRATIONS[each])
-    await connection.execute("UPDATE canopy_store SET version = $1", schema.VERSION)
-    await connection.execute("COMMIT")

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
-VERSION: Final = 3
-"""The version of the schema, in the table `canopy_store`."""
+VERSION: Final = 1
+"""The version of the schema, in the table `canopy`."""
 
 SCHEMA: Final = """
-CREATE TABLE canopy_store (
+CREATE TABLE canopy (
     version integer NOT NULL
 );
 CREATE TABLE owner (                   -- one row: whose the tables are, and how far they are written
@@ -22,10 +22,7 @@ CREATE TABLE owner (                   -- one row: whose the tables are, and how
     lease_until timestamptz NOT NULL,  -- until when nobody else takes them, by the clock of the database
     groups bigint NOT NULL,            -- the number of the group that was written last
     wall double precision,             -- the broker's system clock when this was written, at most each hour
-    ahead double precision,            -- what is to be added to it: not 0 where it jumped by more than a year
-    mesh text NOT NULL DEFAULT '',     -- the mesh that the broker is in; empty: none
-    member text NOT NULL DEFAULT '',   -- which of its nodes the broker is
-    adopter text NOT NULL DEFAULT ''   -- a broker that took sessions out, since its own had it; empty: none did
+    ahead double precision             -- what is to be added to it: not 0 where it jumped by more than a year
 ) WITH (fillfactor = 10);
 CREATE TABLE session (
     id bigint PRIMARY KEY,             -- never used again
@@ -40,7 +37,9 @@ CREATE TABLE session (
     will_delay bigint,
     will_message_expiry bigint,
     will_properties bytea,
-    will_due double precision          -- NULL: its client is connected
+    will_due double precision,         -- NULL: its client is connected
+    checksum bigint NOT NULL,          -- of all but the will (groups/checksums.py)
+    will_checksum bigint               -- NULL: no will
 );
 CREATE TABLE gone_session (
     id bigint PRIMARY KEY              -- its subscriptions, deliveries and identifiers are removed in the background
@@ -57,6 +56,7 @@ CREATE TABLE subscription (
     queue_policy smallint,             -- NULL: nothing was asked of its queue
     queue_max_age double precision,
     queue_depth bigint,
+    checksum bigint NOT NULL,          -- bit 32: streaming
     PRIMARY KEY (session, filter)
 );
 CREATE TABLE message (
@@ -68,7 +68,8 @@ CREATE TABLE message (
     retain boolean NOT NULL,
     properties bytea,                  -- encoded as in MQTT 5.0
     publisher text,
-    expires_at double precision        -- NULL: never
+    expires_at double precision,       -- NULL: never
+    checksum bigint NOT NULL           -- from bit 32 on: refs
 );
 CREATE TABLE delivery (
     number bigint PRIMARY KEY,         -- the order in which deliveries of a session were queued
@@ -88,7 +89,9 @@ CREATE TABLE delivery (
     properties bytea,
     publisher text,
     expires_at double precision,
-    size bigint                        -- of one that waits here alone: the bytes that it counts for
+    size bigint,                       -- of one that waits here alone: the bytes that it counts for
+    checksum bigint NOT NULL,          -- of all but the three that change
+    state_checksum bigint NOT NULL DEFAULT 0 -- of packet_id and attempts; from bit 32 on: state
 );
 CREATE INDEX delivery_paged ON delivery (session, number)
 WHERE size IS NOT NULL AND state = 0;  -- what waits here alone, to be read back in its order; others cost it nothing
@@ -100,6 +103,7 @@ CREATE TABLE received (
     session bigint NOT NULL,
     packet_id integer NOT NULL,
     number bigint,                     -- what nodes call the publish while some may lack it; NULL: none does
+    checksum bigint NOT NULL,
     PRIMARY KEY (session, packet_id)
 );
 CREATE TABLE retained (
@@ -108,7 +112,8 @@ CREATE TABLE retained (
     qos smallint NOT NULL,
     properties bytea,
     publisher text,
-    expires_at double precision
+    expires_at double precision,
+    checksum bigint NOT NULL
 );
 CREATE TABLE broadcast (
     id bigint PRIMARY KEY,             -- a message that goes to very many, and has not come to all of them
@@ -118,21 +123,16 @@ CREATE TABLE broadcast (
     retain boolean NOT NULL,
     properties bytea,
     publisher text,
-    expires_at double precision
+    expires_at double precision,
+    checksum bigint NOT NULL
 );
 CREATE TABLE passed (
     broadcast bigint NOT NULL,
     session bigint NOT NULL,           -- has had it, or came after it
+    checksum bigint NOT NULL,
     PRIMARY KEY (broadcast, session)
 );
 """
-
-MIGRATIONS: Final[dict[int, str]] = {
-    1: "ALTER TABLE owner ADD mesh text NOT NULL DEFAULT '', ADD member text NOT NULL DEFAULT '',"
-    " ADD adopter text NOT NULL DEFAULT ''",
-    2: "ALTER TABLE received ADD number bigint",
-}
-"""What makes of tables of a version some of the next, all in one transaction."""
 
 
 def removing(which: str) -> str:
@@ -140,8 +140,9 @@ def removing(which: str) -> str:
     return (
         f"WITH gone AS (DELETE FROM delivery WHERE {which} RETURNING message), "
         "counted AS (SELECT message AS id, count(*) AS n FROM gone WHERE message IS NOT NULL GROUP BY message), "
-        "over AS (DELETE FROM message USING counted WHERE message.id = counted.id AND refs <= n) "
-        "UPDATE message SET refs = refs - n FROM counted WHERE message.id = counted.id AND refs > n"
+        "over AS (DELETE FROM message USING counted WHERE message.id = counted.id"
+        " AND refs <= n AND checksum >> 32 <= n) UPDATE message SET refs = refs - n, checksum = checksum - (n << 32)"
+        " FROM counted WHERE message.id = counted.id AND (refs > n OR checksum >> 32 > n)"
     )
 
 

@@ -18,17 +18,16 @@ from typing import Any, Final
 from broker.core.histogram import Histogram
 from broker.core.persistence.journal import DeliveryRecord, Fetch, Saved
 from broker.core.persistence.pages import Pages
-from broker.store.base import IN_USE, Part, Store, StoreError, Times
+from broker.store.base import IN_USE, Store, StoreError, Times
+from broker.store.damage import Damages
 from broker.store.groups.committing import GROUP_BYTES, STALL_TIMEOUT, WINDOW, Groups
 from broker.store.groups.group import Batch
 from broker.store.groups.medium import Medium
 from broker.store.groups.principals import Principals, RuleTexts
-from broker.store.groups.records import Damaged, Loaded
-from broker.store.postgresql.adopting import PostgresAdoptions
+from broker.store.groups.records import Loaded
 from broker.store.postgresql.database import BEATS, FAILURES, SYNCHRONOUS, Behind, Database, Replaced
 from broker.store.postgresql.opening import begin
-from broker.store.postgresql.reading import read, read_alone
-from broker.store.postgresql.removing import parts, remove
+from broker.store.postgresql.reading import discard, read, read_alone
 from broker.store.postgresql.sweeping import Sweep
 from broker.store.postgresql.writing import write
 
@@ -64,7 +63,6 @@ class PostgresStore(Store):
         *,
         name: str = "canopy",
         node: str = "",
-        mesh: str = "",
         synchronous: str = "full",
         commit_window: float = WINDOW,
         commit_bytes: int = GROUP_BYTES,
@@ -77,9 +75,8 @@ class PostgresStore(Store):
         lasting: Callable[[], float] = time.time,
         rules: RuleTexts | None = None,
     ) -> None:
-        """`name`: the schema; `node`: which broker this is, for people; `mesh`: the one that it is in, whose nodes
-        take over each other's sessions; `lease_timeout`: seconds after which another broker may take the tables of
-        one that was killed; all else as `SqliteStore` has it.
+        """`name`: the schema; `node`: which broker this is, for people; `lease_timeout`: seconds after which another
+        broker may take the tables of one that was killed; all else as `SqliteStore` has it.
 
         Raises:
             ValueError: `synchronous` is none of the three.
@@ -109,11 +106,6 @@ class PostgresStore(Store):
         super().__init__(self._groups.journal)
         self.commit_times: Histogram = self._groups.commit_times
         self._sweep = Sweep(self._database)
-        self._mesh = mesh
-        if mesh:
-            self.adoptions = PostgresAdoptions(
-                self._database, mesh, self._ask, self._groups, self._times, self._principals, self._pages.page
-            )
         # While it is open: the task, what it is to do, and what tells it of more.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -134,7 +126,7 @@ class PostgresStore(Store):
         if self._task is not None:
             raise StoreError(IN_USE)
         loop = asyncio.get_running_loop()
-        begun = await begin(self._database, self._mesh, self._groups.notice)
+        begun = await begin(self._database)
         if not self._groups.unfinished():
             self._database.group = begun.group
         self._times.start(clock, begun.note)
@@ -150,15 +142,19 @@ class PostgresStore(Store):
         await self.flush()
         now = self._times.now()
         try:
-            loaded: Loaded = await self._ask(lambda: read(self._database, now, self._principals, self._pages.page))
-        except Damaged as error:
-            raise StoreError(f"{self._database.place} is damaged: restore it from a backup ({error})") from error
+            loaded: Loaded = await self._ask(lambda: self._load(now))
         except asyncio.CancelledError:
             # Nobody wants to know any more, and `close` waits for the task.
             self._database.drop()
             raise
         loaded.tell(self._groups.journal)
+        self._groups.damaged(loaded.damages)
         return loaded.saved
+
+    async def _load(self, now: float) -> Loaded:
+        loaded = await read(self._database, now, self._principals, self._pages.page)
+        await discard(self._database, loaded)
+        return loaded
 
     async def flush(self) -> None:
         """Return when what was told is in the database."""
@@ -189,23 +185,6 @@ class PostgresStore(Store):
             await self._database.give_up()
             await self._database.disconnect()
             self._task = self._loop = None
-
-    async def parts(self) -> list[Part]:
-        """See `Store.parts`."""
-        if self._task is not None:
-            raise StoreError(IN_USE)
-        try:
-            return await parts(self._database)
-        finally:
-            await self._database.disconnect()
-
-    async def remove(self) -> None:
-        """See `Store.remove`."""
-        await remove(self._database)
-
-    def owned_by(self, name: str) -> None:
-        """See `Store.owned_by`."""
-        self._database.owned_by(name)
 
     def figures(self) -> Iterator[tuple[str, object]]:
         """See `Store.figures`."""
@@ -289,8 +268,7 @@ class PostgresStore(Store):
 
         async def job() -> None:
             try:
-                size = batch.size + sum(each.bytes for each in batch.adopted)
-                async with asyncio.timeout(self._database.timeout + size / SLOWEST):
+                async with asyncio.timeout(self._database.timeout + batch.size / SLOWEST):
                     await write(self._database, batch, self._principals.write)
             except Exception as error:  # whatever it is: whoever waits for the group is to be told
                 self._database.drop()
@@ -313,20 +291,17 @@ class PostgresStore(Store):
         fetches = self._groups.fetches
 
         async def job() -> None:
-            records: list[DeliveryRecord] = []
+            found: tuple[list[DeliveryRecord], Damages] = ([], Damages())
             try:
                 if not fetch.over:
                     async with asyncio.timeout(self._database.timeout):
                         now = self._times.now()
-                        records = await read_alone(self._database, session, fetch.first, fetch.last, now)
-            except Damaged as error:
-                why = f"{self._database.place} is damaged: restore it from a backup ({error})"
-                self._tell(partial(fetches.damaged, fetch, why))
+                        found = await read_alone(self._database, session, fetch.first, fetch.last, now)
             except Exception as error:
                 self._database.drop()
                 self._tell(partial(fetches.unread, fetch, self._database.told(error)))
             else:
-                self._tell(partial(fetches.found, fetch, records))
+                self._tell(partial(fetches.found, fetch, *found))
 
         self._put(job)
 

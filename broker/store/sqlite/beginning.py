@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker.store.base import StoreError
-from broker.store.groups.records import Damaged
-from broker.store.sqlite.opening import Opened, open_store, told
+from broker.store.sqlite.opening import REFUSE, Opened, open_store, told
 from broker.store.sqlite.reading import clock, numbers
 
 
@@ -21,25 +20,17 @@ class Begun(NamedTuple):
     note: tuple[float, float] | None
 
 
-def begin(directory: Path, synchronous: str) -> Begun:
+def begin(directory: Path, synchronous: str, on_damage: str = REFUSE) -> Begun:
     """Open the store of a directory for a broker. Raises StoreError; nothing is open then."""
-    opened = open_store(directory, synchronous)
+    opened = open_store(directory, synchronous, on_damage)
     try:
         return Begun(opened, numbers(opened.db), clock(opened.db))
     except sqlite3.Error as error:
         opened.close()
         raise StoreError(told(opened.path, error)) from error
-    except Damaged as error:
-        opened.close()
-        raise StoreError(damaged(opened.path, error)) from error
 
 
 def let_go(beginning: Future[Begun]) -> None:
     """Close a file that nobody waits for any more."""
     if not beginning.cancelled() and beginning.exception() is None:
         beginning.result().opened.close()
-
-
-def damaged(path: Path, error: Exception) -> str:
-    """What is told of a file with rows that no broker wrote."""
-    return f"{path} is damaged: restore it from a backup ({error})"

@@ -1,9 +1,9 @@
 """Opens the file of a store: which broker uses it, whether it can be used, and its version.
 
-Owns the lock that keeps a second broker away, the checks before anything is written, and migrations. Promises: every
-error is one line with the file, the fault and the remedy (`StoreError`); a file of another program, a damaged one, or
-one of a newer version is never written to; one of an older version is copied before it is migrated. The lock is a file
-of its own, so that the sqlite3 shell can read the tables while a broker runs.
+Owns the lock that keeps a second broker away, and the checks before anything is written. Promises: every error is one
+line with the file, the fault and the remedy (`StoreError`); a file of another program, a damaged one, or one of another
+version is never written to. The lock is a file of its own, so that the sqlite3 shell can read the tables while a broker
+runs.
 """
 
 from __future__ import annotations
@@ -12,22 +12,27 @@ import fcntl
 import os
 import sqlite3
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from broker.store.base import StoreError
+from broker.store.sqlite.reading import any_text, is_damage, mend_ended
+from broker.store.sqlite.rebuilding import SIDE_FILES, Rebuilt, finish, keep_names, make, put_aside, tables
 from broker.store.sqlite.schema import (
     APPLICATION,
-    BROADCASTS_KEPT,
-    CLOCK,
+    DEVELOPMENT,
     OLDEST_SQLITE,
-    READ_BACK_KEPT,
-    SCHEMA,
     VERSION,
 )
 
 FILE: Final = "canopy.db"
+REFUSE: Final = "refuse"
+SET_ASIDE: Final = "set-aside"
+"""What happens to a damaged file (`store.on_damage`)."""
+
+OUR_TABLES: Final = (
+    "SELECT count(*) FROM sqlite_schema WHERE name IN ('session', 'gone_session', 'delivery', 'retained')"
+)
 LOCK: Final = "canopy.lock"
 
 MAGIC: Final = b"SQLite format 3\x00"
@@ -54,31 +59,22 @@ LONGEST_LOG: Final = 64 * 1024 * 1024
 CACHE_KIBIBYTES: Final = 16_384
 """Pages of the file in memory."""
 
-Migration = Callable[[sqlite3.Connection], None]
 
-
-def _add_pages(db: sqlite3.Connection) -> None:
-    """Version 2: deliveries may wait on disk alone."""
-    db.execute("ALTER TABLE delivery ADD COLUMN size INTEGER")
-    db.execute("CREATE INDEX delivery_paged ON delivery (session, number, size) WHERE size IS NOT NULL AND state = 0")
-
-
-def _add_numbers(db: sqlite3.Connection) -> None:
-    """Version 3: QoS 2 publishes that other nodes may lack have numbers."""
-    db.execute("ALTER TABLE received ADD COLUMN number INTEGER")
-
-
-MIGRATIONS: Final[dict[int, Migration]] = {1: _add_pages, 2: _add_numbers}
-"""What makes of a file of a version one of the next, by `execute` alone: each runs within a transaction."""
+class DamagedFile(StoreError):
+    """Bytes of the file have changed, and what is in it cannot be read as a whole."""
 
 
 class Opened:
-    """An open file and its lock. `notices`: what the operator should know, a line each."""
+    """An open file and its lock. `notices`: what the operator should know, a line each; `rebuilt`: what came of a
+    damaged file that was set aside."""
 
-    def __init__(self, db: sqlite3.Connection, lock: int, path: Path, notices: list[str]) -> None:
+    def __init__(
+        self, db: sqlite3.Connection, lock: int, path: Path, notices: list[str], rebuilt: Rebuilt | None = None
+    ) -> None:
         self.db = db
         self.path = path
         self.notices = notices
+        self.rebuilt = rebuilt
         self._lock = lock
 
     def close(self) -> None:
@@ -89,8 +85,9 @@ class Opened:
             os.close(self._lock)
 
 
-def open_store(directory: Path, synchronous: str) -> Opened:
-    """Open the store of a directory; directory and file are made where they are not there.
+def open_store(directory: Path, synchronous: str, on_damage: str = REFUSE) -> Opened:
+    """Open the store of a directory; directory and file are made where they are not there. `on_damage`: whether a
+    damaged file is refused, or set aside.
 
     Raises:
         StoreError: it cannot be used, in one line for the operator. Then nothing was written to the file.
@@ -100,15 +97,33 @@ def open_store(directory: Path, synchronous: str) -> Opened:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old for a store: give this Python {oldest} or newer")
     path = _file(directory)
     lock = _lock(path.parent)
+    notices: list[str] = []
+    rebuilt: Rebuilt | None = None
     try:
-        new = _check(path)
-        # The log takes its permissions from the file.
-        notices = [] if new else [line for each in ("", "-wal", "-shm") for line in _tighten(Path(f"{path}{each}"))]
-        db = _connect(path, new, synchronous)
+        _finish(path)
+        try:
+            new = _check(path)
+            # The log takes its permissions from the file.
+            notices = [] if new else [line for each in SIDE_FILES for line in _tighten(Path(f"{path}{each}"))]
+            db = _connect(path, new, synchronous, thorough=on_damage == SET_ASIDE)
+        except DamagedFile:
+            if on_damage != SET_ASIDE:
+                raise
+            rebuilt = put_aside(path)
+            db = _connect(path, False, synchronous, thorough=True)
     except BaseException:
         os.close(lock)
         raise
-    return Opened(db, lock, path, notices)
+    return Opened(db, lock, path, notices, rebuilt)
+
+
+def _finish(path: Path) -> None:
+    try:
+        finish(path)
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be put in its place ({error.strerror}): let the broker's user write there"
+        ) from error
 
 
 def _tighten(path: Path) -> list[str]:
@@ -183,7 +198,7 @@ def _check(path: Path) -> bool:
         # It was being made when the process died.
         return True
     if head[:16] != MAGIC:
-        raise StoreError(f"{path} is not an SQLite file: move it away, or restore it from a backup")
+        raise DamagedFile(f"{path} is not an SQLite file: move it away, or restore it from a backup")
     return False
 
 
@@ -200,11 +215,16 @@ def fault(directory: Path) -> str:
     # https://www.sqlite.org/fileformat.html: user version and application ID in the header.
     version, application = int.from_bytes(head[60:64], "big"), int.from_bytes(head[68:72], "big")
     if application not in (0, APPLICATION):
-        return str(_of_another_program(path))
+        return str(_of_another_program(path, application))
     return str(_newer(path, version)) if application == APPLICATION and version > VERSION else ""
 
 
-def _of_another_program(path: Path) -> StoreError:
+def _of_another_program(path: Path, application: int) -> StoreError:
+    if application == DEVELOPMENT:
+        return StoreError(
+            f"{path} was written by a Canopy from before the first release: export it with that one (canopy store "
+            "export), move it away, and import the lines (canopy store import)"
+        )
     return StoreError(f"{path} is another program's SQLite file: name another directory as store.path")
 
 
@@ -212,7 +232,7 @@ def _newer(path: Path, version: int) -> StoreError:
     return StoreError(f"{path} is of version {version}, newer than this broker's {VERSION}: run the newer broker")
 
 
-def _connect(path: Path, new: bool, synchronous: str) -> sqlite3.Connection:
+def _connect(path: Path, new: bool, synchronous: str, *, thorough: bool) -> sqlite3.Connection:
     if new:
         _touch(path)
     db: sqlite3.Connection | None = None
@@ -225,35 +245,59 @@ def _connect(path: Path, new: bool, synchronous: str) -> sqlite3.Connection:
             check_same_thread=False,
             cached_statements=STATEMENTS,
         )
+        # Pages that make no sense are told as damage, not worked with.
+        db.execute("PRAGMA cell_size_check = ON")
         if not _ours(db, path):
-            _make(db, path)
-        version = int(db.execute("PRAGMA user_version").fetchone()[0])
-        if version > VERSION:
-            raise _newer(path, version)
-        if version < VERSION:
-            _migrate(db, path, version)
+            make(db)
+            keep_names(path.parent)
+        check(db, path, thorough=thorough)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {SYNCHRONOUS.index(synchronous)}")
         db.execute(f"PRAGMA wal_autocheckpoint = {AUTOCHECKPOINT}")
         db.execute(f"PRAGMA journal_size_limit = {LONGEST_LOG}")
         db.execute(f"PRAGMA cache_size = -{CACHE_KIBIBYTES}")
-        # Pages that make no sense are told as damage, not worked with.
-        db.execute("PRAGMA cell_size_check = ON")
         # Whether it can be written at all is to be known now, and not with the first message.
         db.execute("BEGIN IMMEDIATE")
-        db.execute("DELETE FROM gone_session WHERE id IN (SELECT value FROM json_each('[]'))")
-        for statement in (CLOCK, READ_BACK_KEPT, *BROADCASTS_KEPT.split(";")):
-            db.execute(statement)
+        mend_ended(db)
         db.execute("COMMIT")
+    except UnicodeDecodeError as error:  # of SQLite's message, which names what it cannot read
+        if db is not None:
+            db.close()
+        raise _damaged(path, "its tables are not those of its version") from error
     except sqlite3.Error as error:
         if db is not None:
             db.close()
-        raise StoreError(told(path, error)) from error
+        raise (DamagedFile if is_damage(error) else StoreError)(told(path, error)) from error
     except BaseException:
         if db is not None:
             db.close()
         raise
     return db
+
+
+def check(db: sqlite3.Connection, path: Path, *, thorough: bool) -> None:
+    """Whether tables and pages of a file are those of a store; not whether rows are whole. `thorough`: and indexes.
+
+    Raises StoreError, and what SQLite raises.
+    """
+    with any_text(db):
+        there = list(db.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY 1, 2"))
+    version = int(db.execute("PRAGMA user_version").fetchone()[0])
+    if there and ("table", "canopy") in {row[:2] for row in there}:
+        noted = db.execute("SELECT version FROM canopy").fetchall()
+        if noted != [(version,)]:
+            raise _damaged(path, "it does not know its version")
+    if version > VERSION:
+        raise _newer(path, version)
+    if there != list(tables()):
+        raise _damaged(path, "its tables are not those of its version")
+    [found] = db.execute("PRAGMA integrity_check(1)" if thorough else "PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        raise _damaged(path, " ".join(found.split()))
+
+
+def _damaged(path: Path, why: str) -> DamagedFile:
+    return DamagedFile(f"{path}: {REMEDIES[sqlite3.SQLITE_CORRUPT]} ({why})")
 
 
 def _touch(path: Path) -> None:
@@ -275,69 +319,11 @@ def _ours(db: sqlite3.Connection, path: Path) -> bool:
     application = int(db.execute("PRAGMA application_id").fetchone()[0])
     if application == APPLICATION:
         return True
+    if db.execute(OUR_TABLES).fetchone()[0] == 4 and application != DEVELOPMENT:
+        raise _damaged(path, "it does not know whose it is")
     if application != 0 or db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-        raise _of_another_program(path)
+        raise _of_another_program(path, application)
     return False
-
-
-def _make(db: sqlite3.Connection, path: Path) -> None:
-    """The tables of a new file, all or none."""
-    # Before the first page: the file can shrink again.
-    db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    db.execute("PRAGMA synchronous = FULL")
-    db.executescript(
-        f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}; COMMIT;"
-    )
-    _keep_names(path.parent)
-
-
-def _migrate(db: sqlite3.Connection, path: Path, version: int) -> None:
-    """Copy the file, and bring it to the present version, step by step in one transaction."""
-    if any(each not in MIGRATIONS for each in range(version, VERSION)):
-        raise StoreError(
-            f"{path} is of version {version}, which this broker cannot read any more: use an older broker first"
-        )
-    _copy(db, path.with_name(f"{path.name}.version{version}"))
-    try:
-        db.execute("BEGIN IMMEDIATE")
-        for each in range(version, VERSION):
-            MIGRATIONS[each](db)
-        db.execute(f"PRAGMA user_version = {VERSION}")
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
-
-
-def _copy(db: sqlite3.Connection, copy: Path) -> None:
-    """A copy of the file, on the disk, and for the broker's user alone: payloads stand in it."""
-    try:
-        # SQLite takes an empty file, with its permissions.
-        descriptor = os.open(copy, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError as error:
-        raise StoreError(f"{copy} is there already, a copy of an earlier migration: move it away") from error
-    except OSError as error:
-        raise StoreError(f"{copy} cannot be made ({error.strerror}): let the broker's user write there") from error
-    try:
-        db.execute("VACUUM INTO ?", (str(copy),))
-        # It does not do that by itself.
-        os.fsync(descriptor)
-    except BaseException:
-        copy.unlink()
-        raise
-    finally:
-        os.close(descriptor)
-    _keep_names(copy.parent)
-
-
-def _keep_names(directory: Path) -> None:
-    """The names of files are to outlive a loss of power as well as what is in them."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 REMEDIES: Final = {
@@ -347,14 +333,15 @@ REMEDIES: Final = {
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened: let the broker's user write the directory",
     sqlite3.SQLITE_BUSY: "another program is writing it: end that one",
     sqlite3.SQLITE_LOCKED: "another program is writing it: end that one",
-    sqlite3.SQLITE_CORRUPT: "it is damaged: restore it from a backup",
-    sqlite3.SQLITE_NOTADB: "it is not an SQLite file, or its first page is damaged: restore it from a backup",
+    sqlite3.SQLITE_CORRUPT: "it is damaged: restore it from a backup, or keep what is whole (canopy store salvage)",
+    sqlite3.SQLITE_NOTADB: "it is not an SQLite file, or its first page is damaged: restore it from a backup, or keep"
+    " what is whole (canopy store salvage)",
     sqlite3.SQLITE_PERM: "no permission: let the broker's user read and write it",
 }
 """What to do, by the primary code of SQLite's error."""
 
 
-def told(path: Path, error: sqlite3.Error) -> str:
+def told(path: Path, error: Exception) -> str:
     """An error of SQLite in one line: the file, what it is, what to do."""
     code = getattr(error, "sqlite_errorcode", None)
     what = " ".join(str(error).split())

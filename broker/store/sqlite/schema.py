@@ -20,16 +20,22 @@ from broker.store.groups.group import (
     SUBSCRIPTION_COLUMNS,
 )
 
-APPLICATION: Final = 0x43414E50
-"""`PRAGMA application_id` of our files ("CANP"), so that no other program's file is taken for one."""
+APPLICATION: Final = 0x434E5059
+"""`PRAGMA application_id` of our files ("CNPY"), so that no other program's file is taken for one."""
+
+DEVELOPMENT: Final = 0x43414E50
+"""The same ("CANP") of files that Canopy wrote while it was developed, before version 1."""
 
 OLDEST_SQLITE: Final = (3, 33, 0)
 """The first with `UPDATE … FROM`; it needs JSON too, which all but the leanest builds have."""
 
-VERSION: Final = 3
+VERSION: Final = 1
 """`PRAGMA user_version`: the version of the schema."""
 
 SCHEMA: Final = """
+CREATE TABLE canopy (
+    version INTEGER NOT NULL           -- as in the head of the file (PRAGMA user_version), where a byte may change
+);
 CREATE TABLE session (
     id INTEGER PRIMARY KEY,            -- never used again
     client_id TEXT NOT NULL UNIQUE,
@@ -43,10 +49,13 @@ CREATE TABLE session (
     will_delay INTEGER,
     will_message_expiry INTEGER,
     will_properties BLOB,
-    will_due REAL                      -- NULL: its client is connected
+    will_due REAL,                     -- NULL: its client is connected
+    checksum INTEGER NOT NULL,         -- of all but the will (groups/checksums.py)
+    will_checksum INTEGER              -- NULL: no will
 );
 CREATE TABLE gone_session (
-    id INTEGER PRIMARY KEY             -- its subscriptions, deliveries and identifiers are removed in the background
+    id INTEGER PRIMARY KEY,            -- its subscriptions, deliveries and identifiers are removed in the background
+    checksum INTEGER NOT NULL
 );
 CREATE TABLE subscription (
     session INTEGER NOT NULL,
@@ -60,6 +69,7 @@ CREATE TABLE subscription (
     queue_policy INTEGER,              -- NULL: nothing was asked of its queue
     queue_max_age REAL,
     queue_depth INTEGER,
+    checksum INTEGER NOT NULL,         -- bit 32: streaming
     PRIMARY KEY (session, filter)
 ) WITHOUT ROWID;
 CREATE INDEX subscription_over ON subscription (session) WHERE qos < 0;  -- only within a transaction that removes them
@@ -72,7 +82,8 @@ CREATE TABLE message (
     retain INTEGER NOT NULL,
     properties BLOB,                   -- encoded as in MQTT 5.0
     publisher TEXT,
-    expires_at REAL                    -- NULL: never
+    expires_at REAL,                   -- NULL: never
+    checksum INTEGER NOT NULL          -- from bit 32 on: refs
 );
 CREATE TABLE delivery (
     number INTEGER PRIMARY KEY,        -- the order in which deliveries of a session were queued
@@ -92,16 +103,18 @@ CREATE TABLE delivery (
     properties BLOB,
     publisher TEXT,
     expires_at REAL,
-    size INTEGER                       -- of one that waits on disk alone: the bytes that it counts for
+    size INTEGER,                      -- of one that waits on disk alone: the bytes that it counts for
+    checksum INTEGER NOT NULL,         -- of all but the three that change
+    state_checksum INTEGER NOT NULL    -- of packet_id and attempts; from bit 32 on: state
 );
 CREATE TRIGGER delivery_removed AFTER DELETE ON delivery WHEN old.message IS NOT NULL BEGIN
-    UPDATE message SET refs = refs - 1 WHERE id = old.message;
-    DELETE FROM message WHERE id = old.message AND refs <= 0;
+    UPDATE message SET refs = refs - 1, checksum = checksum - 4294967296 WHERE id = old.message;
+    DELETE FROM message WHERE id = old.message AND refs <= 0 AND checksum < 4294967296;
 END;
 CREATE TRIGGER delivery_released AFTER UPDATE OF message ON delivery
 WHEN old.message IS NOT NULL AND new.message IS NULL BEGIN
-    UPDATE message SET refs = refs - 1 WHERE id = old.message;
-    DELETE FROM message WHERE id = old.message AND refs <= 0;
+    UPDATE message SET refs = refs - 1, checksum = checksum - 4294967296 WHERE id = old.message;
+    DELETE FROM message WHERE id = old.message AND refs <= 0 AND checksum < 4294967296;
 END;
 CREATE INDEX delivery_paged ON delivery (session, number, size)
 WHERE size IS NOT NULL AND state = 0;  -- what waits on disk alone, to be read back in its order; others cost it nothing
@@ -109,6 +122,7 @@ CREATE TABLE received (
     session INTEGER NOT NULL,
     packet_id INTEGER NOT NULL,
     number INTEGER,                    -- what nodes call the publish while some may lack it; NULL: none does
+    checksum INTEGER NOT NULL,
     PRIMARY KEY (session, packet_id)
 ) WITHOUT ROWID;
 CREATE TABLE retained (
@@ -117,28 +131,15 @@ CREATE TABLE retained (
     qos INTEGER NOT NULL,
     properties BLOB,
     publisher TEXT,
-    expires_at REAL
+    expires_at REAL,
+    checksum INTEGER NOT NULL
 );
-"""
-
-CLOCK: Final = """
-CREATE TABLE IF NOT EXISTS clock (
-    wall REAL NOT NULL,                -- the system's clock when this was written, at most each hour
-    ahead REAL NOT NULL                -- what is to be added to it: not 0 where it jumped by more than a year
-);
-"""
-"""Of version 1 too; brokers that do not know it have not made it, and pass it over."""
-
-READ_BACK_KEPT: Final = """
-CREATE TABLE IF NOT EXISTS read_back (
+CREATE TABLE read_back (
     session INTEGER PRIMARY KEY,
-    number INTEGER NOT NULL            -- deliveries with a size up to this one are in memory again
+    number INTEGER NOT NULL,           -- deliveries with a size up to this one are in memory again
+    checksum INTEGER NOT NULL
 );
-"""
-"""Since version 2: an older broker takes what is in memory again for what is on disk alone."""
-
-BROADCASTS_KEPT: Final = """
-CREATE TABLE IF NOT EXISTS broadcast (
+CREATE TABLE broadcast (
     id INTEGER PRIMARY KEY,            -- a message that goes to very many, and has not come to all of them
     topic TEXT NOT NULL,
     payload BLOB NOT NULL,
@@ -146,16 +147,20 @@ CREATE TABLE IF NOT EXISTS broadcast (
     retain INTEGER NOT NULL,
     properties BLOB,
     publisher TEXT,
-    expires_at REAL
+    expires_at REAL,
+    checksum INTEGER NOT NULL
 );
-CREATE TABLE IF NOT EXISTS passed (
+CREATE TABLE passed (
     broadcast INTEGER NOT NULL,
     session INTEGER NOT NULL,          -- has had it, or came after it
+    checksum INTEGER NOT NULL,
     PRIMARY KEY (broadcast, session)
 ) WITHOUT ROWID;
+CREATE TABLE clock (
+    wall REAL NOT NULL,                -- the system's clock when this was written, at most each hour
+    ahead REAL NOT NULL                -- what is to be added to it: not 0 where it jumped by more than a year
+);
 """
-"""Since version 2, and empty but while such a message is on its way, or after a broker was killed meanwhile: an older
-broker that is started on the file just then passes it over."""
 
 LONGEST_STATEMENT: Final = 2_048
 """Rows of one INSERT. Each statement gives up the interpreter's lock some times, which costs up to 5 ms each time while
@@ -209,7 +214,7 @@ SESSIONS: Final = Insert(
     " will_topic = excluded.will_topic, will_payload = excluded.will_payload, will_qos = excluded.will_qos,"
     " will_retain = excluded.will_retain, will_delay = excluded.will_delay,"
     " will_message_expiry = excluded.will_message_expiry, will_properties = excluded.will_properties,"
-    " will_due = excluded.will_due",
+    " will_due = excluded.will_due, checksum = excluded.checksum, will_checksum = excluded.will_checksum",
 )
 SUBSCRIPTIONS: Final = Insert(
     "subscription",
@@ -217,7 +222,7 @@ SUBSCRIPTIONS: Final = Insert(
     end="ON CONFLICT (session, filter) DO UPDATE SET qos = excluded.qos, no_local = excluded.no_local,"
     " retain_as_published = excluded.retain_as_published, retain_handling = excluded.retain_handling,"
     " identifier = excluded.identifier, streaming = excluded.streaming, queue_policy = excluded.queue_policy,"
-    " queue_max_age = excluded.queue_max_age, queue_depth = excluded.queue_depth",
+    " queue_max_age = excluded.queue_max_age, queue_depth = excluded.queue_depth, checksum = excluded.checksum",
 )
 MESSAGES: Final = Insert("message", MESSAGE_COLUMNS)
 DELIVERIES: Final = Insert("delivery", DELIVERY_COLUMNS)
@@ -225,26 +230,32 @@ PLAIN: Final = Insert(
     "delivery",
     PLAIN_COLUMNS,
     "column1, column2, NULL, 0, 0, 0, column3, 0, NULL, NULL, column4, column5, column6, 0, column7, column8, column9,"
-    " column10",
+    " column10, column11, 0",
 )
 RETAINED: Final = Insert(
     "retained",
     RETAINED_COLUMNS,
     end="ON CONFLICT (topic) DO UPDATE SET payload = excluded.payload, qos = excluded.qos,"
-    " properties = excluded.properties, publisher = excluded.publisher, expires_at = excluded.expires_at",
+    " properties = excluded.properties, publisher = excluded.publisher, expires_at = excluded.expires_at,"
+    " checksum = excluded.checksum",
 )
 
 BROADCASTS: Final = Insert("broadcast", BROADCAST_COLUMNS)
 
 # Whatever is numbers alone comes as one JSON text: one parameter, and one statement however many there are.
 READ_BACK: Final = (
-    "INSERT OR REPLACE INTO read_back SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?)"
+    "INSERT OR REPLACE INTO read_back SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),"
+    " json_extract(value, '$[2]') FROM json_each(?)"
 )
 FORGET_READ_BACK: Final = "DELETE FROM read_back WHERE session IN (SELECT value FROM json_each(?))"
 SESSION_GONE: Final = "DELETE FROM session WHERE id IN (SELECT value FROM json_each(?))"
-REMEMBER_GONE: Final = "INSERT OR IGNORE INTO gone_session SELECT value FROM json_each(?)"
+REMEMBER_GONE: Final = (
+    "INSERT OR IGNORE INTO gone_session SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]')"
+    " FROM json_each(?)"
+)
 STREAMED: Final = (
-    "UPDATE subscription SET streaming = 0 FROM (SELECT json_extract(value, '$[0]') AS s,"
+    "UPDATE subscription SET streaming = 0, checksum = checksum & 4294967295"
+    " FROM (SELECT json_extract(value, '$[0]') AS s,"
     " json_extract(value, '$[1]') AS f FROM json_each(?)) AS told WHERE session = told.s AND filter = told.f"
 )
 # Marked and then removed: where SQLite is asked to delete pairs, it looks at all subscriptions of a session.
@@ -254,14 +265,17 @@ MARK_UNSUBSCRIBED: Final = (
 )
 FORGET_MARKED: Final = "DELETE FROM subscription WHERE qos < 0"
 CHANGED: Final = (
-    "UPDATE delivery SET state = told.s, packet_id = told.p, attempts = told.a"
+    "UPDATE delivery SET state = told.s, packet_id = told.p, attempts = told.a, state_checksum = told.c"
     " FROM (SELECT json_extract(value, '$[0]') AS n, json_extract(value, '$[1]') AS s,"
-    " json_extract(value, '$[2]') AS p, json_extract(value, '$[3]') AS a FROM json_each(?)) AS told"
+    " json_extract(value, '$[2]') AS p, json_extract(value, '$[3]') AS a, json_extract(value, '$[4]') AS c"
+    " FROM json_each(?)) AS told"
     " WHERE number = told.n"
 )
 RELEASED: Final = (
-    "UPDATE delivery SET state = 2, message = NULL, topic = NULL, payload = NULL, properties = NULL, publisher = NULL"
-    " WHERE number IN (SELECT value FROM json_each(?))"
+    "UPDATE delivery SET state = 2, message = NULL, topic = NULL, payload = NULL, properties = NULL, publisher = NULL,"
+    " checksum = told.c, state_checksum = (state_checksum & 4294967295) | 8589934592"
+    " FROM (SELECT json_extract(value, '$[0]') AS n, json_extract(value, '$[1]') AS c FROM json_each(?)) AS told"
+    " WHERE number = told.n"
 )
 UNPAGED: Final = (
     "DELETE FROM delivery WHERE number IN (SELECT number FROM delivery"
@@ -270,7 +284,7 @@ UNPAGED: Final = (
 FINISHED: Final = "DELETE FROM delivery WHERE number IN (SELECT value FROM json_each(?))"
 RECEIVED: Final = (
     "INSERT OR REPLACE INTO received SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),"
-    " json_extract(value, '$[2]') FROM json_each(?)"
+    " json_extract(value, '$[2]'), json_extract(value, '$[3]') FROM json_each(?)"
 )
 COMPLETED: Final = (
     "DELETE FROM received WHERE (session, packet_id) IN"
@@ -279,7 +293,8 @@ COMPLETED: Final = (
 RETAINED_CLEARED: Final = "DELETE FROM retained WHERE topic IN (SELECT value FROM json_each(?))"
 
 PASSED: Final = (
-    "INSERT OR IGNORE INTO passed SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?)"
+    "INSERT OR IGNORE INTO passed SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),"
+    " json_extract(value, '$[2]') FROM json_each(?)"
 )
 BROADCAST_OVER: Final = "DELETE FROM broadcast WHERE id IN (SELECT value FROM json_each(?))"
 FORGET_PASSED: Final = "DELETE FROM passed WHERE broadcast IN (SELECT value FROM json_each(?))"

@@ -16,16 +16,16 @@ from typing import TypeVar
 from broker.core.histogram import Histogram
 from broker.core.persistence.journal import DeliveryRecord, Fetch, Saved
 from broker.core.persistence.pages import Pages
-from broker.store.base import IN_USE, Part, Store, StoreError, Times
+from broker.store.base import IN_USE, Store, StoreError, Times
+from broker.store.damage import Damages
 from broker.store.groups.committing import GROUP_BYTES, STALL_TIMEOUT, WINDOW, Groups
 from broker.store.groups.group import Batch
 from broker.store.groups.medium import Medium
 from broker.store.groups.principals import Principals, RuleTexts
-from broker.store.groups.records import Damaged, Loaded
-from broker.store.sqlite.beginning import begin, damaged, let_go
-from broker.store.sqlite.opening import SYNCHRONOUS, Opened, told
-from broker.store.sqlite.reading import read, read_on_disk
-from broker.store.sqlite.removing import parts, remove
+from broker.store.groups.records import Loaded
+from broker.store.sqlite.beginning import begin, let_go
+from broker.store.sqlite.opening import REFUSE, SET_ASIDE, SYNCHRONOUS, Opened, told
+from broker.store.sqlite.reading import discard, is_damage, read, read_on_disk
 from broker.store.sqlite.writer import Writer, Written
 
 _Value = TypeVar("_Value")
@@ -46,13 +46,15 @@ class SqliteStore(Store):
         memory_bytes: int = 0,
         memory_total_bytes: int = 0,
         disk_bytes: int = 0,
+        on_damage: str = REFUSE,
         lasting: Callable[[], float] = time.time,
         rules: RuleTexts | None = None,
     ) -> None:
         """`synchronous`: full, normal or off; `commit_window` in seconds; `stall_timeout`: seconds that a group may
         take to be written, 0: any; `memory_messages`, `memory_bytes`, `memory_total_bytes`, `disk_bytes`: what waits in
-        memory for one session, in all queues, and on disk alone at most (`Pages`); `lasting`: the clock that goes on
-        between two brokers, in seconds since the epoch; `rules`: who writes and reads the rules of principals.
+        memory for one session, in all queues, and on disk alone at most (`Pages`); `on_damage`: whether a file whose
+        pages are damaged is refused, or set aside; `lasting`: the clock that goes on between two brokers, in seconds
+        since the epoch; `rules`: who writes and reads the rules of principals.
 
         Raises:
             ValueError: `synchronous` is none of the three.
@@ -61,6 +63,7 @@ class SqliteStore(Store):
             raise ValueError(f"synchronous is one of {', '.join(SYNCHRONOUS)}, not {synchronous!r}")
         self.directory = Path(directory)
         self._synchronous = synchronous
+        self._on_damage = on_damage
         self._stall_timeout = stall_timeout
         self._principals = Principals(rules)
         self._times = Times(lasting)
@@ -88,7 +91,7 @@ class SqliteStore(Store):
         if self._opened is not None:
             raise StoreError(IN_USE)
         loop = self._loop = asyncio.get_running_loop()
-        beginning = loop.run_in_executor(None, begin, self.directory, self._synchronous)
+        beginning = loop.run_in_executor(None, begin, self.directory, self._synchronous, self._on_damage)
         try:
             opened, highest, note = await asyncio.shield(beginning)
         except asyncio.CancelledError:
@@ -99,6 +102,8 @@ class SqliteStore(Store):
         self._opened = opened
         for line in opened.notices:
             self._groups.notice(line)
+        if opened.rebuilt is not None and self.listener is not None:
+            self.listener.set_aside(str(opened.rebuilt.aside), opened.rebuilt.lost, opened.rebuilt.kept)
         self._writer = Writer(opened, self._principals)
         self._writer.start()
         self._groups.start(loop, highest)
@@ -110,17 +115,21 @@ class SqliteStore(Store):
         assert opened is not None
         now = self._times.now()
         try:
-            loaded: Loaded = await self._call(lambda: read(opened.db, now, self._principals, self._pages.page))
+            loaded: Loaded = await self._call(lambda: self._load(opened, now))
         except sqlite3.Error as error:
             raise StoreError(told(opened.path, error)) from error
-        except Damaged as error:
-            raise StoreError(damaged(opened.path, error)) from error
         except asyncio.CancelledError:
             # Nobody wants to know any more, and `close` waits for the thread.
             opened.db.interrupt()
             raise
         loaded.tell(self._groups.journal)
+        self._groups.damaged(loaded.damages)
         return loaded.saved
+
+    def _load(self, opened: Opened, now: float) -> Loaded:
+        loaded = read(opened.db, now, self._principals, self._pages.page)
+        discard(opened.db, loaded)
+        return loaded
 
     async def flush(self) -> None:
         """Return when what was told is in the file."""
@@ -144,14 +153,6 @@ class SqliteStore(Store):
             else:
                 # It is in the middle of a call of the system: file and lock are let go of with the process.
                 raise StoreError(self._stall_reason(opened))
-
-    async def parts(self) -> list[Part]:
-        """See `Store.parts`."""
-        return await asyncio.to_thread(parts, self.directory)
-
-    async def remove(self) -> None:
-        """See `Store.remove`."""
-        await asyncio.to_thread(remove, self.directory)
 
     def figures(self) -> Iterator[tuple[str, object]]:
         """See `Store.figures`."""
@@ -191,7 +192,11 @@ class SqliteStore(Store):
             reason = (
                 told(opened.path, error) if isinstance(error, sqlite3.Error) else f"{type(error).__name__}: {error}"
             )
-            self._groups.failed(written.batch, reason)
+            ruined = isinstance(error, sqlite3.Error) and is_damage(error) and self._on_damage == SET_ASIDE
+            self._groups.failed(written.batch, reason, for_good=ruined)
+            if ruined and self.listener is not None:
+                # Its next start sets the file aside.
+                self.listener.replaced()
 
     def _read(self, fetch: Fetch, session: int) -> None:
         writer, loop, opened = self._writer, self._loop, self._opened
@@ -200,7 +205,7 @@ class SqliteStore(Store):
         now = self._times.now()
 
         def job() -> None:
-            found: list[DeliveryRecord] | Exception = []
+            found: tuple[list[DeliveryRecord], Damages] | Exception = ([], Damages())
             try:
                 if not fetch.over:
                     found = read_on_disk(opened.db, session, fetch.first, fetch.last, now)
@@ -211,17 +216,15 @@ class SqliteStore(Store):
 
         writer.put(job)
 
-    def _found(self, fetch: Fetch, found: list[DeliveryRecord] | Exception) -> None:
+    def _found(self, fetch: Fetch, found: tuple[list[DeliveryRecord], Damages] | Exception) -> None:
         """What the thread has read, or why it could not."""
         opened, fetches = self._opened, self._groups.fetches
         if opened is None:
             return
-        if isinstance(found, sqlite3.Error):
+        if isinstance(found, Exception):
             fetches.unread(fetch, told(opened.path, found))
-        elif isinstance(found, Exception):
-            fetches.damaged(fetch, damaged(opened.path, found))
         else:
-            fetches.found(fetch, found)
+            fetches.found(fetch, *found)
 
     async def _call(self, function: Callable[[], _Value]) -> _Value:
         """The result of a function in the writer's thread."""

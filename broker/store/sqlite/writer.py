@@ -18,6 +18,7 @@ from time import perf_counter
 from typing import Final
 
 from broker.core.principal import Principal
+from broker.store.groups import checksums
 from broker.store.groups.group import Batch
 from broker.store.groups.principals import Principals
 from broker.store.sqlite import schema
@@ -145,7 +146,7 @@ class Writer:
         if batch.gone:
             gone = json.dumps(batch.gone)
             execute(schema.SESSION_GONE, (gone,))
-            execute(schema.REMEMBER_GONE, (gone,))
+            execute(schema.REMEMBER_GONE, (json.dumps([(each, checksums.of_gone(each)) for each in batch.gone]),))
             self._sweep.ended(batch.gone)
             execute(schema.FORGET_READ_BACK, (gone,))
         if batch.sessions:
@@ -154,11 +155,11 @@ class Writer:
                 principal = values[at]
                 if isinstance(principal, Principal):  # it is a text when the group is written again
                     values[at] = self._principals.write(principal)
-            self._insert(schema.SESSIONS, values)
+            self._insert("session", schema.SESSIONS, values)
         if batch.streamed:
             execute(schema.STREAMED, (json.dumps(batch.streamed),))
         if batch.subscriptions:
-            self._insert(schema.SUBSCRIPTIONS, batch.subscriptions)
+            self._insert("subscription", schema.SUBSCRIPTIONS, batch.subscriptions)
         if batch.unsubscribed:
             execute(schema.MARK_UNSUBSCRIBED, (json.dumps(batch.unsubscribed),))
             execute(schema.FORGET_MARKED)
@@ -167,35 +168,43 @@ class Writer:
         for page in batch.unpaged:
             execute(schema.UNPAGED, page)
         if batch.read_back:
-            execute(schema.READ_BACK, (json.dumps(batch.read_back),))
+            rows = [(*each, checksums.of_read_back(*each)) for each in batch.read_back]
+            execute(schema.READ_BACK, (json.dumps(rows),))
         if batch.messages:
-            self._insert(schema.MESSAGES, batch.messages)
+            self._insert("message", schema.MESSAGES, batch.messages)
         if batch.plain:
-            self._insert(schema.PLAIN, batch.plain)
+            checksums.fill_plain(batch.plain)
+            self._execute(schema.PLAIN, batch.plain)
         if batch.deliveries:
-            self._insert(schema.DELIVERIES, batch.deliveries)
+            self._insert("delivery", schema.DELIVERIES, batch.deliveries)
         if batch.changed:
-            execute(schema.CHANGED, (json.dumps(batch.changed),))
+            execute(schema.CHANGED, (json.dumps([(*each, checksums.state_of(*each)) for each in batch.changed]),))
         if batch.released:
-            execute(schema.RELEASED, (_numbers(batch.released),))
+            execute(
+                schema.RELEASED, (json.dumps([(each[0], checksums.of_released(*each)) for each in batch.released]),)
+            )
         if batch.received:
-            execute(schema.RECEIVED, (json.dumps(batch.received),))
+            execute(schema.RECEIVED, (json.dumps([(*each, *checksums.of_received(each)) for each in batch.received]),))
         if batch.completed:
             execute(schema.COMPLETED, (json.dumps(batch.completed),))
         if batch.retained_cleared:
             execute(schema.RETAINED_CLEARED, (json.dumps(batch.retained_cleared),))
         if batch.retained:
-            self._insert(schema.RETAINED, batch.retained)
+            self._insert("retained", schema.RETAINED, batch.retained)
         if batch.broadcasts:
-            self._insert(schema.BROADCASTS, batch.broadcasts)
+            self._insert("broadcast", schema.BROADCASTS, batch.broadcasts)
         if batch.passed:
-            execute(schema.PASSED, (json.dumps(batch.passed),))
+            execute(schema.PASSED, (json.dumps([(*each, *checksums.of_passed(each)) for each in batch.passed]),))
         if batch.broadcasts_over:
             over = _numbers(batch.broadcasts_over)
             execute(schema.BROADCAST_OVER, (over,))
             execute(schema.FORGET_PASSED, (over,))
 
-    def _insert(self, rows: schema.Insert, values: list[object]) -> None:
+    def _insert(self, table: str, rows: schema.Insert, values: list[object]) -> None:
+        checksums.fill(table, values, rows.columns)
+        self._execute(rows, values)
+
+    def _execute(self, rows: schema.Insert, values: list[object]) -> None:
         for text, part in rows.statements(values):
             self._db.execute(text, part)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import json
-import sqlite3
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -56,27 +55,18 @@ def rows_of(found: Look, table: str) -> Iterator[dict[str, Any]]:
     """The rows of a table that belong to somebody, in an order that says what their numbers did."""
     db = found.db
     names = [column.name for column in rows.columns(db, table)]
-    if not names and table in rows.LATER:
-        return
     order = BEHIND_SESSIONS.get(table)
     chosen = "ORDER BY rowid" if order is None else f"WHERE session IN (SELECT id FROM session) {order}"
     # There is no index for this, and few messages are shared.
     used = frozenset(number for (number,) in db.execute(USED)) if table == "message" else frozenset()
-    read_back = _read_back(db) if table == "delivery" else {}
-    for values in db.execute(f"SELECT * FROM {table} {chosen}"):
+    read_back = {row[0]: row[1] for row in db.execute(READ_BACK)} if table == "delivery" else {}
+    for values in db.execute(f"SELECT {', '.join(names)} FROM {table} {chosen}"):
         if table != "message" or values[0] in used:
             row = dict(zip(names, values, strict=True))
             if read_back and row["number"] <= read_back.get(row["session"], 0):
                 # It waits in memory, as far as it waits.
                 row["size"] = None
             yield row
-
-
-def _read_back(db: sqlite3.Connection) -> dict[int, int]:
-    """By session, the number up to which nothing is on disk alone; a file of an earlier Canopy does not say."""
-    if not rows.columns(db, "read_back"):
-        return {}
-    return dict(db.execute(READ_BACK))
 
 
 def _shown(row: dict[str, Any], clients: dict[int, str], ahead: float) -> dict[str, Any]:

@@ -9,10 +9,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
-from broker.core.routing.remote.loop_detection import NODES, UPLINKS
+from broker.core.routing.remote.loop_detection import UPLINKS
 from broker.store.base import StoreError
-from broker.store.parts import CLIENTS
-from broker.store.sqlite.removing import parts
 from broker.store.tools.looking import Look, look, user_of
 from broker.store.tools.rows import STATES
 
@@ -32,7 +30,6 @@ COUNTS: Final = {
     "sessions": "SELECT count(*) FROM session",
     "connected": "SELECT count(*) FROM session WHERE disconnected_at IS NULL",
     "links": f"SELECT count(*) FROM session WHERE substr(client_id, 1, {len(UPLINKS)}) = '{UPLINKS}'",
-    "nodes": f"SELECT count(*) FROM session WHERE substr(client_id, 1, {len(NODES)}) = '{NODES}'",
     "wills": "SELECT count(*) FROM session WHERE will_topic IS NOT NULL",
     "ended": "SELECT count(*) FROM gone_session",
     "subscriptions": "SELECT count(*) FROM subscription WHERE session IN (SELECT id FROM session)",
@@ -47,29 +44,9 @@ def info(directory: Path) -> dict[str, Any]:
     """The figures of the store of a directory, as `canopy store info --json` prints them. Raises StoreError."""
     with look(directory) as found:
         try:
-            return {**_figures(found), "workers": workers(directory)}
+            return _figures(found)
         except (TypeError, ValueError) as error:
             raise StoreError(f"{found.path}: a row cannot be read: see canopy store verify") from error
-
-
-def workers(directory: Path) -> list[dict[str, Any]]:
-    """The stores of the other workers beside that of a directory, each in a few figures, or with what is wrong with it.
-
-    Raises StoreError: the directory cannot be read.
-    """
-    return [_worker(Path(part.place)) for part in parts(directory)]
-
-
-def _worker(directory: Path) -> dict[str, Any]:
-    about: dict[str, Any] = {"path": str(directory)}
-    try:
-        with look(directory) as found:
-            about["sessions"] = found.db.execute(CLIENTS).fetchone()[0]
-            about["messages"] = sum(_deliveries(found).values())
-            about["used_by"] = user_of(found.path)
-    except StoreError as error:
-        about["fault"] = str(error)
-    return about
 
 
 def _figures(found: Look) -> dict[str, Any]:

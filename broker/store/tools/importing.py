@@ -17,7 +17,9 @@ from typing import Any, BinaryIO, Final
 
 from broker.core.queues.delivery import QUEUED
 from broker.store.base import StoreError
+from broker.store.groups import checksums
 from broker.store.sqlite.opening import LOCK, open_store, told
+from broker.store.sqlite.reading import COUNTED
 from broker.store.tools import rows
 from broker.store.tools.exporting import HEAD, TEXTS_OF_JSON
 
@@ -40,7 +42,7 @@ class Importer:
         self._db = db
         self._columns = {table: rows.columns(db, table) for table in rows.TABLES}
         self._inserts = {
-            table: f"INSERT INTO {table} VALUES ({','.join('?' * len(kinds))})"
+            table: f"INSERT INTO {table} VALUES ({','.join('?' * (len(kinds) + checksums.amount(table)))})"
             for table, kinds in self._columns.items()
         }
         self.counts = dict.fromkeys(rows.TABLES, 0)
@@ -96,7 +98,8 @@ class Importer:
         elif table == "passed" and row["broadcast"] not in self._broadcasts:
             raise FaultyRow(f"broadcast {row['broadcast']} does not stand before it")
         try:
-            self._db.execute(self._inserts[table], tuple(row.values()))
+            whole = tuple(row.values())
+            self._db.execute(self._inserts[table], (*whole, *checksums.OF[table](whole)))
         except sqlite3.IntegrityError as error:
             raise FaultyRow("is there twice") from error
         except UnicodeEncodeError as error:
@@ -135,7 +138,7 @@ class Importer:
         for number, refs in self._refs.items():
             if not refs:
                 raise StoreError(f"message {number} belongs to no delivery: take its line out")
-        self._db.executemany("UPDATE message SET refs = ? WHERE id = ?", ((n, each) for each, n in self._refs.items()))
+        self._db.execute(COUNTED)
 
 
 def _value(column: rows.Column, value: Any) -> Any:
@@ -184,15 +187,16 @@ def filling(directory: Path) -> Iterator[Importer]:
         raise StoreError(told(store.path, error)) from error
     finally:
         store.close()
-        _hand_over(store.path)
+        hand_over(store.path)
 
 
-def _hand_over(path: Path) -> None:
+def hand_over(path: Path) -> None:
     """What root has made belongs to whom the folder belongs to: the broker's user."""
     if os.geteuid() == 0:
         folder = path.parent.stat()
         for each in (path, path.with_name(LOCK)):
-            os.chown(each, folder.st_uid, folder.st_gid)
+            if each.exists():
+                os.chown(each, folder.st_uid, folder.st_gid)
 
 
 def bring(directory: Path, source: BinaryIO, name: str) -> dict[str, int]:

@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from broker.store.base import StoreError
-from broker.store.groups.records import Damaged
-from broker.store.sqlite.opening import BUSY_SECONDS, FILE, LOCK, told
+from broker.store.sqlite.opening import BUSY_SECONDS, FILE, LOCK, REMEDIES, told
 from broker.store.sqlite.reading import clock
 from broker.store.sqlite.schema import APPLICATION, VERSION
 
@@ -75,19 +74,12 @@ def look(directory: Path) -> Iterator[Look]:
         version = int(db.execute("PRAGMA user_version").fetchone()[0])
         if version > VERSION:
             raise StoreError(f"{path} is of version {version}, newer than {VERSION}: use the newer canopy")
-        yield Look(db, path, version, _ahead(db))
+        note = clock(db)
+        yield Look(db, path, version, 0.0 if note is None else note[1])
     except sqlite3.Error as error:
         raise StoreError(told(path, error)) from error
-    except Damaged as error:
-        raise StoreError(f"{path} is damaged: restore it from a backup ({error})") from error
+    except UnicodeDecodeError as error:  # of SQLite's message, which names what it cannot read
+        raise StoreError(f"{path}: {REMEDIES[sqlite3.SQLITE_CORRUPT]}") from error
     finally:
         if db is not None:
             db.close()
-
-
-def _ahead(db: sqlite3.Connection) -> float:
-    # A file that no broker of now has opened has no such table.
-    if not db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'clock'").fetchone()[0]:
-        return 0.0
-    note = clock(db)
-    return 0.0 if note is None else note[1]

@@ -12,12 +12,12 @@ from typing import Any, Final
 import asyncpg
 
 from broker.store.base import StoreError
-from broker.store.parts import CLIENTS, schema_of
+from broker.store.groups import checksums
 from broker.store.postgresql.database import FAILURES, Database
-from broker.store.postgresql.removing import parts
 from broker.store.postgresql.schema import VERSION
 from broker.store.tools.figures import COUNTS, DELIVERIES, OLDEST, QUEUES
-from broker.store.tools.rows import STATES
+from broker.store.tools.rows import LONGEST_NAME, STATES
+from broker.store.tools.verifying import DISAGREE
 
 USER: Final = "SELECT node FROM owner WHERE lease_until > clock_timestamp()"
 AHEAD: Final = "SELECT coalesce(ahead, 0.0) FROM owner"
@@ -38,22 +38,37 @@ def _database(url: str, name: str) -> Database:
 
 async def _info(database: Database) -> dict[str, Any]:
     try:
-        found = await _look(database, _figures)
-        workers = [
-            await _worker(database.other(schema_of(database.name, part.worker))) for part in await parts(database)
-        ]
-        return {**found, "workers": workers}
+        return await _look(database, _figures)
     finally:
         await database.disconnect()
 
 
-async def _worker(database: Database) -> dict[str, Any]:
+def verify(url: str, name: str) -> list[str]:
+    """What is wrong with the rows of a store in the schema `name`, a line each. Raises StoreError."""
+    return asyncio.run(_verify(_database(url, name)))
+
+
+async def _verify(database: Database) -> list[str]:
     try:
-        return await _look(database, _few)
-    except StoreError as error:
-        return {"path": database.place, "fault": str(error)}
+        return (await _look(database, _rows))["faults"]  # type: ignore[no-any-return]
     finally:
         await database.disconnect()
+
+
+async def _rows(database: Database, connection: Any, version: int) -> dict[str, Any]:
+    del database, version
+    faults: list[str] = []
+    for table in checksums.OF:
+        async for row in connection.cursor(f"SELECT * FROM {table}", prefetch=1_000):
+            values = tuple(row)
+            why = checksums.fault(table, values)
+            if not why and table == "session" and (will := checksums.will_fault(values)):
+                why = f"the will: {will}"
+            if why:
+                faults.append(f"{table} {values[0]!r:.{LONGEST_NAME}}: {why}")
+    for statement, line in DISAGREE:
+        faults += [line.format(*values) for values in await connection.fetch(statement)]
+    return {"faults": faults}
 
 
 async def _look(database: Database, figures: Any) -> dict[str, Any]:
@@ -61,7 +76,7 @@ async def _look(database: Database, figures: Any) -> dict[str, Any]:
     try:
         connection = await database.connection()
         async with connection.transaction(isolation="repeatable_read", readonly=True):
-            version = await connection.fetchval("SELECT version FROM canopy_store")
+            version = await connection.fetchval("SELECT version FROM canopy")
             if (version or 0) > VERSION:
                 raise StoreError(
                     f"{database.place} is of version {version}, newer than {VERSION}: use the newer canopy"
@@ -72,16 +87,6 @@ async def _look(database: Database, figures: Any) -> dict[str, Any]:
         raise StoreError(f"{database.place} holds no store: name the schema of store.name (--schema)") from error
     except (*FAILURES, ValueError) as error:
         raise StoreError(database.told(error)) from error
-
-
-async def _few(database: Database, connection: Any, version: int) -> dict[str, Any]:
-    del version
-    return {
-        "path": database.place,
-        "sessions": await connection.fetchval(CLIENTS),
-        "messages": sum((await _deliveries(connection)).values()),
-        "used_by": await connection.fetchval(USER),
-    }
 
 
 async def _figures(database: Database, connection: Any, version: int) -> dict[str, Any]:

@@ -77,8 +77,6 @@ def write(found: Look, folder: Path) -> None:
 
 def _write_table(found: Look, table: str, clients: dict[int, str], path: Path) -> None:
     columns = rows.columns(found.db, table)
-    if not columns and table in rows.LATER:
-        return
     schema = _schema(table, columns)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         with pq.ParquetWriter(
@@ -173,8 +171,6 @@ def bring(directory: Path, folder: Path) -> dict[str, int]:
     with filling(directory) as importer:
         for table in rows.TABLES:
             path = folder / f"{table}.parquet"
-            if table in rows.LATER and not path.exists():
-                continue
             try:
                 with path.open("rb") as source, pq.ParquetFile(source, page_checksum_verification=True) as file:
                     _read(importer, table, file, path)

@@ -23,10 +23,10 @@ from broker.store.groups.principals import Principals
 TABLES: Final = ("session", "subscription", "received", "message", "delivery", "retained", "broadcast", "passed")
 """In this order each refers to what stands before it alone."""
 
-LATER: Final = frozenset({"broadcast", "passed"})
-"""Those that a file, or an export, of an earlier Canopy does not have."""
-
 STATES: Final = {QUEUED: "queued", SENT: "sent", RELEASED: "released"}
+
+CHECKSUM: Final = "checksum"
+"""How the names of their columns end."""
 
 FLAGS: Final = frozenset({"no_local", "retain_as_published", "streaming", "retain", "publish_retain", "will_retain"})
 """Numbers that are 0 or 1."""
@@ -56,8 +56,9 @@ class Column(NamedTuple):
 
 
 def columns(db: sqlite3.Connection, table: str) -> list[Column]:
-    """The columns of a table, in their order."""
-    return [Column(row[1], row[2], bool(row[3])) for row in db.execute(f"PRAGMA table_info({table})")]
+    """The columns of a table, in their order, but for the checksums, which stand behind the others."""
+    found = [Column(row[1], row[2], bool(row[3] or row[5])) for row in db.execute(f"PRAGMA table_info({table})")]
+    return [column for column in found if not column.name.endswith(CHECKSUM)]
 
 
 def type_fault(column: Column, value: object) -> str:

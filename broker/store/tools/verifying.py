@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from broker.store.groups import checksums
+from broker.store.sqlite.opening import DamagedFile, check
+from broker.store.sqlite.reading import any_text
 from broker.store.sqlite.schema import SCHEMA
 from broker.store.tools import rows
 from broker.store.tools.looking import Look, look
@@ -14,23 +17,21 @@ from broker.store.tools.looking import Look, look
 PAGES: Final = 100
 """Findings of SQLite about pages and indexes, at most."""
 
-ADDED: Final = {1: ("size",)}
-"""By version of a file: the columns that later ones have."""
-
 _STRAY: Final = (
     "SELECT '{0}', count(*) FROM {0} WHERE session NOT IN"
     " (SELECT id FROM session UNION ALL SELECT id FROM gone_session) HAVING count(*) > 0"
 )
 _MISSING: Final = (
-    "SELECT number, message FROM delivery WHERE message NOT NULL AND message NOT IN (SELECT id FROM message)"
+    "SELECT number, message FROM delivery WHERE message IS NOT NULL AND message NOT IN (SELECT id FROM message)"
 )
 _REFS: Final = (
-    "SELECT id, refs, ifnull(found, 0) FROM message LEFT JOIN (SELECT message, count(*) AS found FROM delivery"
-    " WHERE message NOT NULL GROUP BY message) ON message = id WHERE refs != ifnull(found, 0)"
+    "SELECT id, refs, coalesce(found, 0) FROM message LEFT JOIN (SELECT message AS pointed, count(*) AS found"
+    " FROM delivery WHERE message IS NOT NULL GROUP BY message) AS counted ON pointed = id"
+    " WHERE refs != coalesce(found, 0)"
 )
 _TWICE: Final = (
     "SELECT max(number), packet_id, client_id FROM delivery JOIN session ON session = id WHERE state > 0"
-    " GROUP BY session, packet_id HAVING count(*) > 1"
+    " GROUP BY session, packet_id, client_id HAVING count(*) > 1"
 )
 _ENDED: Final = "SELECT client_id FROM session WHERE id IN (SELECT id FROM gone_session)"
 
@@ -49,6 +50,10 @@ DISAGREE: Final = (
 def verify(directory: Path) -> Iterator[str]:
     """What is wrong with the store of a directory, a line each. Raises StoreError: it cannot be read at all."""
     with look(directory) as found:
+        try:
+            check(found.db, found.path, thorough=False)
+        except DamagedFile as error:
+            yield str(error)
         damage = [str(line) for (line,) in found.db.execute(f"PRAGMA integrity_check({PAGES})")]
         if damage != ["ok"]:
             yield from damage
@@ -57,11 +62,22 @@ def verify(directory: Path) -> Iterator[str]:
         if missing:
             yield from missing
             return
-        for table in rows.TABLES:
-            yield from _rows(found, table)
-        for statement, line in DISAGREE:
-            for values in found.db.execute(statement):
-                yield line.format(*values)
+        with any_text(found.db):
+            yield from _all_rows(found)
+
+
+def _all_rows(found: Look) -> Iterator[str]:
+    for table in rows.TABLES:
+        yield from _rows(found, table)
+    for number, checksum in found.db.execute("SELECT id, checksum FROM gone_session"):
+        if checksum != checksums.of_gone(number):
+            yield f"gone_session {number}: its checksum is another"
+    for session, number, checksum in found.db.execute("SELECT session, number, checksum FROM read_back"):
+        if checksum != checksums.of_read_back(session, number):
+            yield f"read_back {session}: its checksum is another"
+    for statement, line in DISAGREE:
+        for values in found.db.execute(statement):
+            yield line.format(*values)
 
 
 def _missing(found: Look) -> Iterator[str]:
@@ -72,7 +88,7 @@ def _missing(found: Look) -> Iterator[str]:
         for table in rows.TABLES:
             there = {column.name for column in rows.columns(found.db, table)}
             for column in rows.columns(whole, table):
-                if column.name not in there and column.name not in ADDED.get(found.version, ()):
+                if column.name not in there:
                     yield f"{table}: its column {column.name} is missing"
     finally:
         whole.close()
@@ -81,12 +97,21 @@ def _missing(found: Look) -> Iterator[str]:
 def _rows(found: Look, table: str) -> Iterator[str]:
     kinds = rows.columns(found.db, table)
     names = [column.name for column in kinds]
-    if not names and table in rows.LATER:
-        return
     for values in found.db.execute(f"SELECT * FROM {table}"):
-        fault = _type_fault(kinds, values) or rows.fault(table, dict(zip(names, values, strict=True)))
+        plain = values[: len(names)]
+        fault = (
+            _type_fault(kinds, plain)
+            or rows.fault(table, dict(zip(names, plain, strict=True)))
+            or checksums.fault(table, values)
+            or (table == "session" and _will(values))
+        )
         if fault:
             yield f"{table} {values[0]!r:.{rows.LONGEST_NAME}}: {fault}"
+
+
+def _will(values: tuple[Any, ...]) -> str:
+    why = checksums.will_fault(values)
+    return why and f"the will: {why}"
 
 
 def _type_fault(kinds: list[rows.Column], values: tuple[Any, ...]) -> str:

@@ -1,7 +1,7 @@
 """The client's side of MQTT on one connection, as the owner of the network connection sees it.
 
-Owns what a link to an upstream broker and one to another node of a mesh have in common: the interface to
-`ClientConnection`, the turns in which a read is processed, the dispatch of packets, and the ends.
+Owns what does not depend on what crosses: the interface to `ClientConnection`, the turns in which a read is processed,
+the dispatch of packets, and the ends.
 """
 
 from __future__ import annotations

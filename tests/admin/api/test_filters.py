@@ -11,14 +11,9 @@ from hypothesis import strategies as st
 
 from broker.admin.api import filters
 from broker.admin.api.filters import Levels
-from broker.mesh.mesh import Mesh
-from broker.settings.brokers.mesh import Mesh as MeshSettings
 from canopy import Broker
 from tests.admin.api.conftest import Api
-from tests.admin.conftest import Serve
 from tests.e2e.wire import Peer
-from tests.support.memory_bus import MemoryMesh
-from tests.support.waiting import until
 
 
 async def below(api: Api, **query: Any) -> list[tuple[str, int, int, int]]:
@@ -56,21 +51,6 @@ async def test_each_level_is_on_one_page_whatever_goes_meanwhile(api: Api, broke
         await peer.unsubscribe(seen[-1])
     assert seen == sorted(names)
     peer.abort()
-
-
-async def test_what_other_nodes_want_is_no_clients_filter(api: Api, broker: Broker, serve: Serve) -> None:
-    other = await serve()
-    memory = MemoryMesh("a", "b")
-    meshes = [
-        Mesh(each, MeshSettings(name="one", node=name), memory[name]) for name, each in (("a", broker), ("b", other))
-    ]
-    async with memory:
-        peer = await Peer.join(other.ports[0], "there", "far/away")
-        await until(lambda: "b" in meshes[0].links and meshes[0].links["b"].session.subscriptions)
-        assert await below(api) == []
-        peer.abort()
-    for mesh in meshes:
-        await mesh.stop(0.0)
 
 
 async def test_very_many_are_looked_at_in_turns(api: Api, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

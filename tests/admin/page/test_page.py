@@ -17,6 +17,7 @@ from loadtest.brokers.process import free_port
 from tests.admin.conftest import Serve
 from tests.admin.page.conftest import Visit, picture, retain
 from tests.admin.test_access import OTHER, TOKEN, hashed
+from tests.admin.test_server import https
 from tests.e2e import wire
 from tests.support.waiting import until
 
@@ -67,6 +68,13 @@ async def test_the_overview_says_that_all_is_well(serve: Serve, visit: Visit) ->
     page = await visit(broker)
     await expect(headline(page)).to_contain_text("All is well: 0 clients connected")
     await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    await expect(page.locator("figure canvas")).to_have_count(6)
+
+
+async def test_it_loads_over_https(serve: Serve, visit: Visit, tmp_path: Path) -> None:
+    broker = await serve(https(tmp_path)[0])
+    page = await visit(broker, ignore_https_errors=True)
+    await expect(headline(page)).to_contain_text("All is well: 0 clients connected")
     await expect(page.locator("figure canvas")).to_have_count(6)
 
 

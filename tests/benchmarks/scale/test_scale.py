@@ -12,17 +12,19 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.network import links
 from benchmarks.network.links import LoadError, Loop, receive
 from benchmarks.network.loads import Shape
 from benchmarks.network.streams import Ledger
-from benchmarks.scale import clients, crowd, filters
-from benchmarks.scale.cli import parse, starter
+from benchmarks.scale import clients, crowd, filters, start
+from benchmarks.scale.cli import on_store, parse, starter
 from benchmarks.scale.clients import ClientPlan
 from benchmarks.scale.crowd import Crowd, source_address, why_not
 from benchmarks.scale.filters import FilterPlan
 from benchmarks.scale.phases import Outcome
 from benchmarks.scale.report import HEADINGS, cells, table
 from benchmarks.scale.spread import SpreadPairs, filter_of, frames_of, topic_of
+from benchmarks.scale.start import StartPlan
 from loadtest.brokers import frames
 from loadtest.brokers.frames import FrameError, PublishShape
 from loadtest.brokers.process import Cores
@@ -169,6 +171,21 @@ def test_clients_on_the_relay() -> None:
     assert paced.without is outcome.sample("paced-without")
 
 
+def test_a_start_on_canopy(tmp_path: Path) -> None:
+    """The second process has what the first one kept."""
+    plan = StartPlan(3, filters=2, retained=70)
+    outcome = Outcome("canopy", plan.sessions)
+    start_on = on_store([], ANYWHERE)
+    start.run(outcome, plan, start_on, tmp_path)
+    assert outcome.sample("start").spent.broker > 0
+    with start_on(tmp_path) as process, ExitStack() as stack:
+        everything = links.open_clients("127.0.0.1", process.port, ["reader"])
+        stack.callback(links.close_all, everything)
+        links.subscribe_all(everything, lambda _: [("state/#", 0)])
+        for _ in range(plan.retained):
+            links.expect(everything[0], frames.PUBLISH | 1)
+
+
 def test_the_command_runs_sizes_in_turn_and_writes_them_down(tmp_path: Path) -> None:
     file = tmp_path / "out.json"
     small = ["--keep-alive", "20", "--pairs", "2", "--rate", "200", "--seconds", "0.05"]
@@ -192,12 +209,13 @@ def test_the_command_runs_sizes_in_turn_and_writes_them_down(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "filters|clients"),
+        ([], "filters|clients|start"),
         (["filters", "--brokers", "hive"], "no broker 'hive'"),
         (["filters", "--brokers", ","], "at least one broker"),
         (["filters", "--sizes", "10,many"], "many"),
         (["filters", "--filters", "1"], "2 clients or more"),
         (["clients", "--pairs", "0"], "pairs"),
+        (["start", "--filters", "65"], "1 to 64 filters"),
         (["clients", "--keep-alive", "70000"], "keep alive"),
         (["clients", "--seconds", "0"], "--seconds"),
         (["clients", "--json", "/nowhere/at/all.json"], "no directory /nowhere/at"),
@@ -215,6 +233,7 @@ def test_the_flags_make_plans() -> None:
     assert list(job.plans.values()) == [FilterPlan(100, 100), FilterPlan(1_000_000, 200)]
     assert job.settings == ["routing.trie=compact"]
     assert parse(["clients"]).plans == {50_000: ClientPlan(50_000)}
+    assert parse(["start"]).plans == {100_000: StartPlan(100_000)}
 
 
 def test_a_size_that_failed_has_a_line_that_says_why() -> None:

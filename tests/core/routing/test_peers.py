@@ -173,10 +173,10 @@ class TestMembership:
         shared = [client.session.subscriptions[f"$share/{name}/t"] for name in "gh"]
         seen = []
         for _ in range(2):
-            seen += [([*group.connected], [*group.away]) for group in entry.groups.values()]
+            seen += [(group.connected.members, group.away.members) for group in entry.groups.values()]
             client.cut()
             network.settle()
-            seen += [([*group.connected], [*group.away]) for group in entry.groups.values()]
+            seen += [(group.connected.members, group.away.members) for group in entry.groups.values()]
             client.connect(clean=False, expiry=100)
         there: list[tuple[list[Subscription], list[Subscription]]] = [([one], []) for one in shared]
         gone: list[tuple[list[Subscription], list[Subscription]]] = [([], [one]) for one in shared]

@@ -209,6 +209,26 @@ class TestHandshakes:
         await until(lambda: len(broker.handshakes) == 0)
         assert reasons(lines) == []
 
+    async def test_failed_ones_count_until_they_are_closed(self, start: Start) -> None:
+        """The oldest of them goes first, and before one that is in progress."""
+        broker = await start(sections={"limits": {"max_handshakes": 5}})
+        begun = await asyncio.open_connection(HOST, broker.ports[0])
+        await until(lambda: len(broker.handshakes) == 1)
+        failed = []
+        for _ in range(20):
+            reader, writer = await asyncio.open_connection(HOST, broker.ports[0])
+            writer.write(wire.connect("plain"))
+            # The broker has closed its half; the connection stays until the client closes the other.
+            await reader.read()
+            failed.append((reader, writer))
+            assert len(broker.handshakes) <= 5
+        await until(lambda: len(broker.connections) == 5)
+        assert len(broker.handshakes) == 5
+        assert broker.handshakes.evicted == 0
+        for _, writer in [begun, *failed]:
+            writer.close()
+        await until(lambda: len(broker.handshakes) == 0)
+
     async def test_garbage_is_refused_and_disturbs_nobody(
         self, start: Start, authority: Authority, lines: Lines
     ) -> None:

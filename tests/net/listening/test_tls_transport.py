@@ -400,6 +400,33 @@ async def test_who_asks_for_new_keys_and_does_not_take_them_ends(
     assert sum(map(len, written)) <= tls_transport.OWN_BYTES
 
 
+@pytest.mark.parametrize("how", ["garbage", "closed by us", "closed by the client", "gone"])
+async def test_who_lingers_has_no_tls_any_more(authority: Server, how: str) -> None:
+    """It takes 50 KB, and very many may linger."""
+    both = Both(authority)
+    if how == "garbage":
+        both.tls.data_received(b"\x10\x0c\0\4MQTT\5\2\0\0\0\0")
+        await rounds()
+        assert len(both.failed) == 1
+        assert not both.socket.is_closing()
+    else:
+        await both.shake_hands()
+        if how == "closed by us":
+            both.tls.write_eof()
+        elif how == "closed by the client":
+            with contextlib.suppress(ssl.SSLWantReadError):
+                both.client.unwrap()
+            both.tls.data_received(both.outgoing.read())
+        else:
+            both.tls.connection_lost(None)
+    assert both.tls.tls is None
+    assert both.tls._inner is None
+    assert both.tls._incoming is both.tls._outgoing is tls_transport.NOTHING
+    both.tls.data_received(b"more")
+    both.tls.write(b"more")
+    assert tls_transport.NOTHING.pending == 0
+
+
 async def test_a_record_of_tls_itself_that_comes_alone(authority: Server, tmp_path: Path) -> None:
     """It is answered, and nothing goes up; so is the client's goodbye."""
     both = Both(authority)

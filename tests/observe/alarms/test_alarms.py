@@ -10,14 +10,13 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any
 
 import pytest
 
 from broker.core import guards
 from broker.core.counters import AGE, EXPIRED, FULL_BYTES, REPLACED
 from broker.core.queues.message import Message
-from broker.mesh.mesh import Mesh
 from broker.observe.alarms import observer
 from broker.observe.alarms.alarms import Alarms
 from broker.observe.alarms.observer import KINDS, disk_used
@@ -221,25 +220,6 @@ async def test_an_upstream_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> No
         assert retained(broker, "upstream-down/up") is None
 
 
-async def test_another_node_of_the_mesh_is_away(looks: Looks, broker: Broker) -> None:
-    down = {"b": 0.0, "c": 29.0}
-
-    class Down:
-        certificates: ClassVar[dict[str, float]] = {}
-
-        def down(self) -> dict[str, float]:
-            return down
-
-    broker.figures.mesh = cast(Mesh, Down())
-    assert looks.look() == []
-    down["c"] = 30.0
-    assert looks.look() == ["node-down/c"]
-    assert looks.told.told[0]["message"] == "another node of the mesh is unreachable"
-    # It is given up.
-    del down["c"]
-    assert looks.look() == []
-
-
 async def test_a_certificate_expires(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pair = Authority(tmp_path).issue("broker")
     listener = {"name": "tls", "url": "mqtts://127.0.0.1:0", "tls": {"certificate": pair[0], "key": pair[1]}}
@@ -272,23 +252,6 @@ async def test_the_certificate_of_https_expires(monkeypatch: pytest.MonkeyPatch,
         # A reload reads it again.
         await broker.reload(wanted)
         assert looks.look() == []
-
-
-async def test_the_certificate_of_a_node_expires(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    certificate, key = authority.issue("a")
-    mesh = {
-        "name": "one", "node": "a", "listen": ["tls/127.0.0.1:0"],
-        "ca_file": authority.file, "cert_file": certificate, "key_file": key,
-    }  # fmt: skip
-    wanted = Settings.model_validate({"listen": ["mqtt://127.0.0.1:0"], "mesh": mesh, "alarms": {"interval": SELDOM}})
-    async with Broker(wanted) as broker:
-        looks = Looks(broker, monkeypatch)
-        assert looks.look() == []
-        assert broker.mesh is not None
-        broker.mesh.certificates[certificate] = time.time() + 13 * 86_400
-        assert len(looks.look()) == 1
-        assert next(iter(looks.alarms.active.values())).detail == f"{certificate}: 13.0 days left"
 
 
 async def test_disks_are_looked_at_where_something_writes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from broker.core.routing.router import Router
+from broker.core.topics.subscription import SharedGroup
 from broker.observe.explain.answer import Answer
 from broker.observe.explain.asked import Question
 from broker.observe.explain.explaining import Explainer
@@ -29,6 +30,11 @@ def explain(router: Router, now: float, topic: str, **asked: Any) -> Answer:
     return run(Explainer(router).answer(Question(topic, **asked), now))[0]
 
 
+def turns(group: SharedGroup) -> list[tuple[int, int, int]]:
+    """Whose turn it is in a share group."""
+    return [(each.cursor, each.given, len(each.takers)) for each in (group.connected, group.away)]
+
+
 def traces(router: Router) -> dict[str, Any]:
     """What a look must leave as it was."""
     cache, load = router.cache, router.counters.load
@@ -47,7 +53,7 @@ def traces(router: Router) -> dict[str, Any]:
         )
         for topic_filter, subscription in session.subscriptions.items():
             if subscription.group is not None:
-                groups[name + topic_filter] = (subscription.group.cursor, subscription.slot)
+                groups[name + topic_filter] = (turns(subscription.group), subscription.slot)
     return {
         "cache": (len(cache), cache.hits, cache.misses, cache.weight, cache.evicted, router.trie.probes),
         "work": router.work,

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support import postgresql
 
 if TYPE_CHECKING:
-    from tests.store.postgresql.nodes import Node, Start
     from tests.store.postgresql.place import Proxy
 
 # Without the extra there is nothing to import; `tests/test_storing.py` and `tests/store/test_stores.py` say so.
@@ -34,20 +32,3 @@ async def proxy(name: str) -> AsyncIterator[Proxy]:
     made = Proxy()
     yield made
     await made.close()
-
-
-@pytest.fixture
-async def start() -> AsyncIterator[Start]:
-    """Nodes that run."""
-    from tests.store.postgresql.nodes import Node
-
-    postgresql.shared()
-    async with AsyncExitStack() as stack:
-
-        async def begin(name: str = "", **options: Any) -> Node:
-            node = Node(name or postgresql.new_name(), **options)
-            stack.push_async_callback(node.die)
-            await node.start()
-            return node
-
-        yield begin

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from tests.store.postgresql.place import ask, kill, opened
+from tests.store.postgresql.place import opened
 from tests.store.tools.filled import fill_in
 from tests.store.tools.test_commands import canopy
 from tests.support import postgresql
@@ -20,7 +20,7 @@ async def test_what_is_in_a_schema_is_told_as_of_a_file(name: str) -> None:
     store = await opened(name, node="n")
     await fill_in(store)
     found = json.loads(await info(name, "--json"))
-    assert (found["used_by"], found["version"]) == ("n", 3)
+    assert (found["used_by"], found["version"]) == ("n", 1)
     assert {each: found[each] for each in ("sessions", "connected", "wills", "subscriptions", "received")} == {
         "sessions": 2,
         "connected": 1,
@@ -37,22 +37,9 @@ async def test_what_is_in_a_schema_is_told_as_of_a_file(name: str) -> None:
     assert found["bytes"] > 8_192
     text = await info(name)
     place = f"postgresql://127.0.0.1:{postgresql.shared().port}/postgres, schema {name}"
-    assert text.startswith(f"{place}: version 3, n uses it\n")
+    assert text.startswith(f"{place}: version 1, n uses it\n")
     await store.close()
     assert "no broker uses it" in await info(name)
-
-
-async def test_the_schemas_of_other_workers_are_named(name: str) -> None:
-    first = await opened(name)
-    second = await opened(f"{name}_w1", node="w1")
-    await fill_in(second)
-    (line,) = [line for line in (await info(name)).splitlines() if "of another worker" in line]
-    assert line.endswith(f"schema {name}_w1: 2 sessions, 7 deliveries, w1 uses it")
-    await kill(second)
-    await ask(f"{name}_w1", "DROP TABLE owner")
-    (line,) = [line for line in (await info(name)).splitlines() if "of another worker" in line]
-    assert line.endswith("holds no store: name the schema of store.name (--schema)")
-    await first.close()
 
 
 async def test_a_schema_without_a_store(name: str) -> None:

@@ -55,7 +55,7 @@ async def test_a_lease_that_is_given_up_meanwhile_is_taken(name: str, monkeypatc
         return await fetchrow(connection, query, *values, **options)
 
     monkeypatch.setattr(asyncpg.Connection, "fetchrow", answered)
-    await second._database.take(lambda _: None)
+    await second._database.take()
     assert (asked, second._database.epoch) == (2, 2)
     await second._database.disconnect()
 
@@ -63,15 +63,20 @@ async def test_a_lease_that_is_given_up_meanwhile_is_taken(name: str, monkeypatc
 async def test_a_start_that_is_given_up_keeps_nobody_waiting(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as one that is cancelled while it looks at the tables, which are its own by then."""
     from broker.store.postgresql import opening
+    from broker.store.postgresql.database import Database
 
     there, never = asyncio.Event(), asyncio.Event()
 
-    async def slow(*_: object) -> None:
-        there.set()
-        await never.wait()
+    fetch = Database.fetch
+
+    async def slow(database: Database, statement: str, *values: object) -> Any:
+        if statement == opening.NUMBERS:
+            there.set()
+            await never.wait()
+        return await fetch(database, statement, *values)
 
     with monkeypatch.context() as patch:
-        patch.setattr(opening, "_migrate", slow)
+        patch.setattr(Database, "fetch", slow)
         start = asyncio.ensure_future(opened(name, lease_timeout=3600.0))
         await there.wait()
         start.cancel()
@@ -140,7 +145,7 @@ async def test_who_waits_for_a_group_that_is_being_written_does_not_take_over(na
     database = first._database
     await _expire(name)
     assert await database.claim()
-    waiting = asyncio.ensure_future(second._database.take(lambda _: None))
+    waiting = asyncio.ensure_future(second._database.take())
     # It waits for the lock of the row.
     blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'UPDATE owner%'"
     for _ in range(1_000):

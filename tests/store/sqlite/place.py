@@ -11,6 +11,7 @@ from broker.core.persistence.journal import Saved
 from broker.core.queues.delivery import Delivery
 from broker.core.queues.message import Message
 from broker.store.base import StoreListener
+from broker.store.damage import Damage, Damages
 from broker.store.sqlite import SqliteStore
 
 
@@ -20,13 +21,28 @@ class Listener(StoreListener):
     def __init__(self) -> None:
         self.reasons: list[str] = []
         self.notices: list[str] = []
+        self.damages: list[Damage] = []
+        self.counts: dict[str, int] = {}
+        self.aside: list[tuple[str, dict[str, int], dict[str, int]]] = []
         self.recoveries = 0
+        self.ends = 0
 
     def failed(self, reason: str) -> None:
         self.reasons.append(reason)
 
     def recovered(self) -> None:
         self.recoveries += 1
+
+    def replaced(self) -> None:
+        self.ends += 1
+
+    def damaged(self, damages: Damages) -> None:
+        self.damages += damages.named
+        for what, count in damages.counts.items():
+            self.counts[what] = self.counts.get(what, 0) + count
+
+    def set_aside(self, where: str, lost: dict[str, int], kept: dict[str, int]) -> None:
+        self.aside.append((where, lost, kept))
 
     def noticed(self, line: str) -> None:
         self.notices.append(line)

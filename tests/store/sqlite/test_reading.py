@@ -14,7 +14,6 @@ from broker.core.persistence.journal import DeliveryRecord
 from broker.core.principal import Principal
 from broker.core.queues.delivery import Delivery
 from broker.core.queues.message import Message
-from broker.store.groups.records import Damaged
 from broker.store.sqlite.reading import read_on_disk
 from tests.store.sqlite.place import message, opened
 from tests.support.runs import examples
@@ -74,8 +73,9 @@ async def read_twice(paged: list[tuple[Message, bool, int, bool, tuple[int, ...]
     opened_file = store._opened
     assert opened_file is not None
     db = opened_file.db
-    together = await store._call(lambda: read_on_disk(db, 1, numbers[0], numbers[-1], 0.0))
-    singly = await store._call(lambda: [each for n in numbers for each in read_on_disk(db, 1, n, n, 0.0)])
+    together, damages = await store._call(lambda: read_on_disk(db, 1, numbers[0], numbers[-1], 0.0))
+    singly = await store._call(lambda: [each for n in numbers for each in read_on_disk(db, 1, n, n, 0.0)[0]])
+    assert not damages.counts
     assert [plain(record) for record in together] == [plain(record) for record in singly]
     assert [record.number for record in together] == numbers
     assert [record.message and record.message.payload for record in together] == [one[0].payload() for one in paged]
@@ -89,9 +89,14 @@ async def read_twice(paged: list[tuple[Message, bool, int, bool, tuple[int, ...]
         "UPDATE delivery SET payload = NULL WHERE number = 2",
         "UPDATE delivery SET payload = 'é' WHERE number = 2",
         "UPDATE delivery SET identifiers = 'x' WHERE number = 2",
+        "UPDATE delivery SET identifiers = x'ff' WHERE number = 2",
+        "UPDATE delivery SET topic = CAST(x'ff' AS TEXT) WHERE number = 2",
+        "UPDATE delivery SET payload = x'33' WHERE number = 2",
+        "UPDATE delivery SET expires_at = 9e999 WHERE number = 2",
+        "UPDATE delivery SET message = 1 WHERE number = 2",
     ],
 )
-async def test_rows_that_no_broker_wrote(tmp_path: Path, damage: str) -> None:
+async def test_a_damaged_row_costs_itself_alone(tmp_path: Path, damage: str) -> None:
     store = await opened(tmp_path, synchronous="off")
     store.journal.session_kept("c", Principal("u"), 300, 0.0)
     for number in range(3):
@@ -101,7 +106,8 @@ async def test_rows_that_no_broker_wrote(tmp_path: Path, damage: str) -> None:
     assert opened_file is not None
     db = opened_file.db
     await store._call(lambda: db.execute(damage))
-    with pytest.raises(Damaged):
-        await store._call(lambda: read_on_disk(db, 1, 1, 3, 0.0))
-    assert await store._call(lambda: read_on_disk(db, 1, 4, 9, 0.0)) == []
+    records, damages = await store._call(lambda: read_on_disk(db, 1, 1, 3, 0.0))
+    assert ([record.number for record in records], damages.counts) == ([1, 3], {"delivery": 1})
+    records, damages = await store._call(lambda: read_on_disk(db, 1, 4, 9, 0.0))
+    assert (records, damages.counts) == ([], {})
     await store.close()

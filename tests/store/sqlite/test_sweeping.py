@@ -19,7 +19,7 @@ from broker.store.sqlite.sweeping import Sweep
 def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     """A store whose sessions 1 and 3 have ended, and 2 has not."""
     opened = open_store(tmp_path, "off")
-    opened.db.execute("INSERT INTO gone_session VALUES (1), (3)")
+    opened.db.execute("INSERT INTO gone_session VALUES (1, 0), (3, 0)")
     yield opened.db
     opened.close()
 
@@ -40,10 +40,15 @@ def pieces(db: sqlite3.Connection) -> list[int]:
 def fill(db: sqlite3.Connection, rows: int, size: int = 10) -> None:
     for at in range(rows):
         session = at % 3 + 1
-        db.execute("INSERT INTO subscription VALUES (?, ?, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL)", (session, f"f/{at}"))
-        db.execute("INSERT INTO received VALUES (?, ?, NULL)", (session, at))
+        db.execute(
+            "INSERT INTO subscription VALUES (?, ?, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, 0)", (session, f"f/{at}")
+        )
+        db.execute("INSERT INTO received VALUES (?, ?, NULL, 0)", (session, at))
         values = (at + 1, session, "t", bytes(size))
-        text = "INSERT INTO delivery VALUES (?, ?, NULL, 0, 0, 0, 1, 0, NULL, NULL, ?, ?, 1, 0, NULL, NULL, NULL, NULL)"
+        text = (
+            "INSERT INTO delivery VALUES (?, ?, NULL, 0, 0, 0, 1, 0, NULL, NULL, ?, ?, 1, 0, NULL, NULL, NULL, NULL, 0,"
+            " 0)"
+        )
         db.execute(text, values)
 
 
@@ -101,8 +106,8 @@ def test_sessions_that_end_meanwhile_are_for_the_next_round(db: sqlite3.Connecti
     fill(db, 30)
     sweep = Sweep(db)
     assert sweep.piece()
-    db.execute("INSERT INTO gone_session VALUES (4)")
-    db.execute("INSERT INTO subscription VALUES (4, 'f', 0, 0, 0, 0, 0, 0, NULL, NULL, NULL)")
+    db.execute("INSERT INTO gone_session VALUES (4, 0)")
+    db.execute("INSERT INTO subscription VALUES (4, 'f', 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, 0)")
     all_of(sweep)
     assert count(db, "subscription", 4) == 0
     assert count(db, "subscription", 2) == 10
@@ -115,7 +120,7 @@ def test_also_those_with_lower_numbers(db: sqlite3.Connection, after: int) -> No
     sweep = Sweep(db)
     for _ in range(after):
         assert sweep.piece()
-    db.execute("INSERT INTO gone_session VALUES (2)")
+    db.execute("INSERT INTO gone_session VALUES (2, 0)")
     sweep.ended([2])
     all_of(sweep)
     assert [count(db, table, 2) for table in ("subscription", "received", "delivery")] == [0, 0, 0]
@@ -123,9 +128,9 @@ def test_also_those_with_lower_numbers(db: sqlite3.Connection, after: int) -> No
 
 def test_a_session_does_not_get_the_number_of_what_is_left(db: sqlite3.Connection) -> None:
     """It would inherit it."""
-    db.execute("INSERT INTO subscription VALUES (7, 'f', 0, 0, 0, 0, 0, 0, NULL, NULL, NULL)")
+    db.execute("INSERT INTO subscription VALUES (7, 'f', 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, 0)")
     assert db.execute(NUMBERS).fetchone()[0] == 7
-    db.execute("INSERT INTO received VALUES (8, 1, NULL)")
+    db.execute("INSERT INTO received VALUES (8, 1, NULL, 0)")
     assert db.execute(NUMBERS).fetchone()[0] == 8
 
 

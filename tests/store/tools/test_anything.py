@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from broker.store.base import StoreError
 from broker.store.groups.principals import Principals
 from broker.store.sqlite import reading
-from broker.store.sqlite.schema import BROADCASTS_KEPT, READ_BACK_KEPT, SCHEMA, VERSION
+from broker.store.sqlite.schema import SCHEMA, VERSION
 from broker.store.tools import mosquitto
 from broker.store.tools.exporting import lines
 from broker.store.tools.importing import FaultyRow, Importer
@@ -65,7 +65,7 @@ def files(draw: st.DrawFn) -> list[Any]:
 
 def new() -> sqlite3.Connection:
     db = sqlite3.connect(":memory:", isolation_level=None)
-    db.executescript(SCHEMA + READ_BACK_KEPT + BROADCASTS_KEPT)
+    db.executescript(SCHEMA)
     return db
 
 

@@ -33,16 +33,12 @@ function base64(text) {
   return btoa(Array.from(new TextEncoder().encode(text), (byte) => String.fromCharCode(byte)).join(""));
 }
 
-/** Of a broker with workers the page shows the one that its address names. */
-const WORKER = new URLSearchParams(location.search).get("worker");
-
 async function send(method, path, body, signal) {
   const headers = {};
   const known = authorization();
   if (known !== null) headers.Authorization = known;
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  const of = WORKER === null ? "" : `${path.includes("?") ? "&" : "?"}worker=${encodeURIComponent(WORKER)}`;
-  return fetch(path + of, {
+  return fetch(path, {
     method,
     headers,
     body: body === undefined ? undefined : JSON.stringify(body),

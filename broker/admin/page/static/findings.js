@@ -24,11 +24,6 @@ export function findings() {
   const others = now.alarms.count - Math.min(MOST, now.alarms.active.length);
   if (others > 0) add(true, link("alarms", {}, `${plural(others, "more alarm")}`));
   for (const line of now.not_ready) add(true, "not ready: ", sentence(line));
-  for (const each of now.mesh?.nodes ?? []) {
-    if (each.state === "connected" || kinds.has(`node-down/${each.name}`)) continue;
-    add(true, "node ", link("mesh", {}, name(each.name)), ` not connected since ${moment(each.down_since)}`,
-      each.waiting ? `: ${plural(each.waiting, "message")} waiting` : "");
-  }
   for (const each of now.upstream) {
     if (each.up || each.state === "stopped" || kinds.has(`upstream-down/${each.name}`)) continue;
     add(true, "upstream ", link("upstreams", {}, name(each.name)), ` down since ${moment(each.down_since)}`, each.trouble ? [": ", sentence(each.trouble)] : "");

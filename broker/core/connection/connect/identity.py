@@ -82,6 +82,11 @@ def become(session: Session, principal: Principal, router: Router) -> None:
     session.queue.review = None
     if router.permissions is not None and session.subscriptions:
         router.permissions.somebody_else()
+        if session.connected and session.memberships is not None:
+            # Nothing else tells share groups: one that was away is put in another place when it comes.
+            for member in list(session.memberships):
+                if member.group is not None:
+                    member.group.renew(member)
 
 
 def check_owner(session: Session | None, user_name: str | None, limits: Limits, now: float) -> None:

@@ -14,7 +14,7 @@ from broker.core.queues.delivery import Delivery, queue_of
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.receivers.fanout import SLOW, Fanout
-from broker.core.routing.receivers.reach import Reach, share_qos
+from broker.core.routing.receivers.reach import share_qos
 from broker.core.session.session import Session
 from broker.core.topics.subscription import SharedGroup, identifiers
 
@@ -108,10 +108,7 @@ class Unfinished:
         message = delivery.message
         assert delivery.group is not None
         group = self._present(delivery.group)
-        permissions = fanout.permissions
-        reach: Reach | None = None
-        if permissions is not None and permissions.filters:
-            reach = Reach(message.topic, permissions)
+        reach = fanout.reach(message.topic)
         chosen = fanout.choose(group, message, reach)
         if chosen is not None:
             other = cast(Session, chosen.session)

@@ -145,6 +145,7 @@ class Fanout(Worker):
         version = route.version()
         reach.made_for(stamp, version)
         route.reach = reach
+        reach.route = route
         route.open_stamp = stamp if reach.everybody else NEVER_MADE
         route.open_version = version
         self.work += reach.references + reach.asked * (SLOW + permissions.source.ask_work)
@@ -490,6 +491,17 @@ class Fanout(Worker):
         permissions = self.permissions
         if reach is not None and permissions is not None and reach.asked != before:
             self.work += (reach.asked - before) * (SLOW + permissions.source.ask_work)
+            route = reach.route
+            if route is not None and route.reach is reach:
+                self._cache.charge(route, reach.references)
+
+    def reach(self, topic: bytes) -> Reach | None:
+        """Who may have a message of a topic, as far as its last ones have told; None: everybody."""
+        permissions = self.permissions
+        if permissions is None or not permissions.filters:
+            return None
+        route = self._cache.lookup(topic)
+        return Reach(topic, permissions) if route is None else self._limited(route, permissions)
 
 
 def _weight(answer: int) -> i64:

@@ -3,7 +3,7 @@ changes.
 
 Owns `Reach`. Promises: access control is asked once about each receiver while its decisions stay valid, however often
 subscribers come and go; its size is that of the route's receivers. Members of share groups are checked when it is their
-turn, so absent ones cost nothing.
+turn, so absent ones cost nothing, and those that may have the topic's messages are remembered (`permitted`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, cast
 from broker.core.permissions import NEVER_MADE, Permissions
 from broker.core.principal import Principal
 from broker.core.queues.message import Message
+from broker.core.routing.receivers.permitted import Permitted
 from broker.core.routing.receivers.plans import FanoutPlan, Recipient
 from broker.core.session.session import Session
-from broker.core.topics.subscription import FilterEntry, Subscription
+from broker.core.topics.match_cache import Route
+from broker.core.topics.subscription import FilterEntry, SharedGroup, Subscription, Turns
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -43,6 +45,10 @@ class Reach:
         # How many were asked about; and how many references are held.
         self.asked: i64 = 0
         self.references: i64 = 0
+        # The route that it is kept with, if there is one.
+        self.route: Route | None = None
+        # Of share groups: those of whose members some have been asked about.
+        self._permitted: dict[Turns, Permitted] = {}
 
     def made_for(self, stamp: int, version: int) -> None:
         """Remember when this was worked out."""
@@ -62,6 +68,7 @@ class Reach:
         permissions = self._permissions
         if before is not None and permissions.steady and before._epochs == permissions.epochs:
             known = before._verdicts
+            self._permitted = before._alive()
         if self._verdicts:
             known = {**known, **self._verdicts}
         if entry is not None:
@@ -89,6 +96,8 @@ class Reach:
             if self.everybody:
                 self.targets = []
             self.references = plan.references + len(self.targets) + len(self._verdicts)
+        for each in self._permitted.values():
+            self.references += len(each)
 
     def _find(self, session: Session, known: dict[Principal, int]) -> int:
         if session.own:
@@ -102,8 +111,36 @@ class Reach:
         return verdict
 
     def may(self, session: Session) -> bool:
-        """Whether one more, a member of a share group, may have it; remembered as the others are."""
-        return self._find(session, self._verdicts) >= 0
+        """Whether one more, a member of a share group, may have it; remembered where it may."""
+        if session.own:
+            return True
+        principal = session.principal
+        verdict = self._verdicts.get(principal)
+        if verdict is None:
+            self.asked += 1
+            verdict = self._permissions.receive_qos(principal, self._topic)
+            if verdict >= 0:
+                self._verdicts[principal] = verdict
+                # The verdict, and the place among those that may.
+                self.references += 2
+        return verdict >= 0
+
+    def permitted(self, group: SharedGroup, turns: Turns) -> Permitted:
+        """The members of a share group that may have it: of those that are connected, or of the others (`turns`)."""
+        found = self._permitted.get(turns)
+        if found is None:
+            found = Permitted(group, turns)
+            self._permitted[turns] = found
+        return found
+
+    def follow(self, other: Reach) -> None:
+        """Know of share groups what another one for the topic knows, and change nothing there."""
+        if self._permissions.steady and other._epochs == self._permissions.epochs:
+            self._permitted = {turns: each.copy() for turns, each in other._permitted.items()}
+
+    def _alive(self) -> dict[Turns, Permitted]:
+        """What is known of share groups, as far as it still holds."""
+        return {turns: each for turns, each in self._permitted.items() if each.holds}
 
     def qos(self, session: Session, qos: int) -> int:
         """The QoS with which one that may have it is sent it, of the QoS that it would be."""

@@ -1,8 +1,8 @@
 """Chooses the member of a share group that gets a message (section 4.8.2).
 
 Connected members with room come first, then connected ones, then any; in rotation, or clients of this broker before
-other nodes of a mesh. The cost does not grow with the absent members of a group, and at most a fixed number of members
-without permission is skipped.
+other nodes of a mesh. The cost grows neither with the absent members of a group nor with those that may not have the
+message (`permitted`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ from broker.core.queues.message import Message
 from broker.core.routing.receivers.reach import Reach
 from broker.core.session.session import Session
 from broker.core.topics.subscription import SharedGroup, Subscription
-
-PASSED_OVER: Final = 1_024
-"""Members who may not have a message and are passed over, before it is given up."""
 
 TRIES: Final = 16
 """Connected members that are asked whether they have room, for one message."""
@@ -28,10 +25,10 @@ def choose(group: SharedGroup, message: Message, reach: Reach | None, local_firs
     """
     size = message.size()
     node: Subscription | None = None
-    for _ in range(min(len(group.connected), TRIES)):
-        member = _next(group, reach)
+    for _ in range(min(group.connected.count, TRIES)):
+        member = group.next_member() if reach is None else _connected(group, reach)
         if member is None:
-            return None
+            break
         session = cast(Session, member.session)
         outbox = session.outbox
         qos = message.qos if message.qos < member.qos else member.qos
@@ -53,33 +50,30 @@ def choose(group: SharedGroup, message: Message, reach: Reach | None, local_firs
 
 def member_here(group: SharedGroup, reach: Reach | None) -> Subscription | None:
     """Whose turn it is of those who are no nodes, and may have it: of the connected ones, or else of the others."""
-    for _ in range(min(group.size, PASSED_OVER)):
-        member = _next(group, reach)
+    for _ in range(min(group.connected.count, TRIES)):
+        member = group.next_member() if reach is None else _connected(group, reach)
         if member is None:
             break
         if not cast(Session, member.session).node:
             return member
         group.pass_on()
-    for member in group.away[:PASSED_OVER]:
-        session = cast(Session, member.session)
-        if not session.node and not session.ended and (reach is None or reach.may(session)):
-            return member
-    return None
+    member = _next(group, reach) if group.connected.count == 0 else None
+    if member is None:
+        for each in group.away.members:
+            session = cast(Session, each.session)
+            if not session.node and not session.ended and (reach is None or reach.may(session)):
+                return each
+    return member
 
 
 def _next(group: SharedGroup, reach: Reach | None) -> Subscription | None:
     """Whose turn it is, of those who may have the message: of the connected ones, or of the others if need be."""
     if reach is None:
         return group.next_member()
-    for tried in range(min(group.size, PASSED_OVER)):
-        member = group.next_member()
-        if member is not None and reach.may(cast(Session, member.session)):
-            return member
-        group.pass_on()
-        if tried + 1 >= len(group.connected) > 0:
-            break
-    if group.connected:
-        for member in group.away[:PASSED_OVER]:
-            if not member.session.ended and reach.may(cast(Session, member.session)):
-                return member
-    return None
+    member = _connected(group, reach)
+    return reach.permitted(group, group.away).next_member(reach) if member is None else member
+
+
+def _connected(group: SharedGroup, reach: Reach) -> Subscription | None:
+    """Whose turn it is, of the connected ones who may have the message."""
+    return None if group.connected.count == 0 else reach.permitted(group, group.connected).next_member(reach)

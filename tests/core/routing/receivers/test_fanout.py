@@ -170,10 +170,10 @@ class TestShared:
         for client in clients:
             client.subscribe("$share/g/t", qos=1)
         group = group_of(network)
-        assert (len(group.connected), len(group.away)) == (3, MANY)
+        assert (group.connected.count, group.away.count) == (3, MANY)
         for number in range(30):
             assert network.router.publish(message(qos=number % 2), None) == 1
-            assert group.cursor == number % 3 + 1
+            assert group.connected.cursor == number % 3 + 1
         network.settle()
         assert [len(client.take()) for client in clients] == [10] * 3
 
@@ -188,12 +188,12 @@ class TestShared:
         group, router = group_of(network), network.router
         for number in range(count):
             router.publish(message(), None)
-            assert group.cursor == number + 1
+            assert group.connected.cursor == number + 1
         assert [client.wire.outbox.messages for client in clients] == [1] * count
-        group.cursor = 0
+        group.connected.cursor = 0
         router.publish(message(), None)
-        assert group.cursor == TRIES + 1
-        refused = group.connected[TRIES].session
+        assert group.connected.cursor == TRIES + 1
+        refused = group.connected.members[TRIES].session
         assert isinstance(refused, Session)
         assert sum(dropped_by_cause(refused)) == 1
 

@@ -1,1 +1,0 @@
-"""What it costs that several brokers are one: messages that cross nodes, interest, joining, workers, growth."""

@@ -1,0 +1,51 @@
+"""What a store could not read back, row by row: how many of each kind, and the first ones by name."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+NAMED: Final = 20
+"""Damaged rows that are named; further ones are counted."""
+
+LONGEST: Final = 256
+"""Characters of a client identifier or topic, which may be any text in a damaged row."""
+
+
+class Damage(NamedTuple):
+    """A row that no broker wrote, or that another byte stands in now. Empty: not known."""
+
+    what: str
+    """The table that it is in, or `will`."""
+    client_id: str
+    topic: str
+    why: str
+
+
+class Damages:
+    """All of one reading."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.named: list[Damage] = []
+
+    def add(self, what: str, client_id: object, topic: object, why: str) -> None:
+        """One more. Client identifier and topic may be of any type."""
+        self.counts[what] = self.counts.get(what, 0) + 1
+        if len(self.named) < NAMED:
+            self.named.append(Damage(what, _text(client_id), _text(topic), why[:LONGEST]))
+
+    def of(self, client_id: str) -> None:
+        """They are all of one session."""
+        self.named = [each._replace(client_id=client_id) for each in self.named]
+
+    def total(self) -> int:
+        """How many."""
+        return sum(self.counts.values())
+
+    def told(self) -> str:
+        """The counts, for people."""
+        return ", ".join(f"{count:,} of {what}" for what, count in sorted(self.counts.items()))
+
+
+def _text(value: object) -> str:
+    return value[:LONGEST] if isinstance(value, str) else ""
