@@ -28,10 +28,8 @@ def contradicting(settings: Settings) -> Iterator[str]:
     limits = settings.limits
     largest = limits.max_packet_size or LARGEST_PACKET
     packet = f"limits.max_packet_size = {limits.max_packet_size}" + ("" if limits.max_packet_size else f" ({largest})")
-    for name in ("max_payload_size", "max_connect_size"):
-        value = getattr(limits, name)
-        if value > largest:
-            yield f"limits.{name} = {value} has no effect, because {packet} is lower"
+    if limits.max_payload_size > largest:
+        yield f"limits.max_payload_size = {limits.max_payload_size} has no effect, because {packet} is lower"
     if 0 < limits.max_partial_bytes < largest:
         yield (
             f"{packet} is above limits.max_partial_bytes = {limits.max_partial_bytes}: a packet that comes in pieces "

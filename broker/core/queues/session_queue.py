@@ -99,13 +99,13 @@ class SessionQueue(PagedQueue):
         messages: i64 = self.messages + 1 - self.max_messages
         beyond: i64 = self.bytes + size - self.max_bytes
         if size > self.max_bytes:
-            # It fits when the queue is empty, and not before.
+            # It fits when the queue is empty. Nothing goes for it.
             beyond = self.bytes
         if messages > 0 or beyond > 0:
             cause = FULL_MESSAGES if messages > 0 else FULL_BYTES
-            if not self._make_room(delivery.sub_queue, messages, beyond, cause):
+            if size > self.max_bytes or not self._make_room(delivery.sub_queue, messages, beyond, cause):
                 sub_queue = delivery.sub_queue
-                if outbox is not None:
+                if outbox is not None and size <= self.max_bytes:
                     if self.policy == DISCONNECT or (sub_queue is not None and sub_queue.policy == DISCONNECT):
                         outbox.overflow()
                     elif quota <= 0 and delivery.qos > 0:

@@ -41,16 +41,16 @@ def offer_live(queue: SessionQueue, delivery: Delivery, sub_queue: SubscriptionQ
     cause = outbox.offer_late(delivery)
     if cause == ACCEPTED:
         queue.enter(sub_queue, delivery)
-    elif sub_queue.policy == DISCONNECT and cause in (FULL_MESSAGES, FULL_BYTES):
+    elif sub_queue.policy == DISCONNECT and cause in (FULL_MESSAGES, FULL_BYTES) and size <= outbox.max_bytes:
         outbox.overflow()
     return cause
 
 
 def _make_live_room(sub_queue: SubscriptionQueue, size: i64, outbox: Outbox) -> None:
     """Have a subscription queue that drops its oldest do so where it is the whole queue that has no room."""
-    if sub_queue.policy != DROP_OLDEST:
+    if sub_queue.policy != DROP_OLDEST or size > outbox.max_bytes:
         return
-    while not outbox.has_room(size):
+    while outbox.messages >= outbox.max_messages or outbox.bytes + size > outbox.max_bytes:
         oldest = sub_queue.oldest()
         if oldest is None or not oldest.live:
             return

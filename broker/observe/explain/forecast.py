@@ -201,7 +201,7 @@ class Forecast:
             beyond = self._live_bytes + size - most_bytes if size <= most_bytes else self._live_bytes
             if messages > 0 or beyond > 0:
                 cause = FULL_MESSAGES if messages > 0 else FULL_BYTES
-                if outbox.policy == DROP_OLDEST:
+                if outbox.policy == DROP_OLDEST and size <= most_bytes:
                     sheddable = self._live - outbox.qos12_messages
                     if messages > sheddable or beyond > self._live_bytes - outbox.queue.qos12_bytes:
                         return Fate(DROPPED_, cause)
@@ -210,7 +210,7 @@ class Forecast:
                     self._load -= max(messages, 0)
                     self._load_bytes -= max(beyond, 0)
                 else:
-                    self._disconnects = outbox.policy == DISCONNECT
+                    self._disconnects = outbox.policy == DISCONNECT and size <= most_bytes
                     return Fate(DROPPED_, cause)
             if self._live > 0 and not self._has_room(size):
                 self._certain = False
@@ -218,14 +218,14 @@ class Forecast:
 
     def _offer_live(self, own: SubscriptionQueue, outbox: Outbox) -> Fate:
         size = self._size
-        if own.policy == DROP_OLDEST:
-            while self._live >= outbox.max_messages or not self._fits_live(size, outbox):
+        if own.policy == DROP_OLDEST and size <= outbox.max_bytes:
+            while self._live >= outbox.max_messages or self._live_bytes + size > outbox.max_bytes:
                 oldest = self._oldest(own)
                 if oldest is None or not oldest.live:
                     break
                 self._drop(oldest)
         fate = self._offer(outbox, size, 0)
-        if own.policy == DISCONNECT and fate.cause in FULL:
+        if own.policy == DISCONNECT and fate.cause in FULL and size <= outbox.max_bytes:
             self._disconnects = True
         return fate
 
@@ -278,8 +278,8 @@ class Forecast:
         beyond = self._waiting_bytes + size - queue.max_bytes if size <= queue.max_bytes else self._waiting_bytes
         if messages > 0 or beyond > 0:
             cause = FULL_MESSAGES if messages > 0 else FULL_BYTES
-            if not self._others_go(own, messages, beyond):
-                if outbox is not None:
+            if size > queue.max_bytes or not self._others_go(own, messages, beyond):
+                if outbox is not None and size <= queue.max_bytes:
                     if queue.policy == DISCONNECT or (own is not None and own.policy == DISCONNECT):
                         self._disconnects = True
                     elif session.window.quota <= 0 and self._qos > 0:

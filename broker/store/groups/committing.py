@@ -250,19 +250,6 @@ class Groups:
         self._air = batch
         self._write()
 
-    def end(self) -> None:
-        """End the open group now, in the call of the core in which it was told of something."""
-        if self._loop is None or not self.journal.noted or self._commits.incomplete:
-            return
-        batch = self._take()
-        if batch is None:
-            return
-        if self._air is None:
-            self._air = batch
-            self._write()
-        else:
-            self._line.append(batch)
-
     def beat(self) -> None:
         """Write something, be it an empty group, unless something is being written: so it is known whether it can."""
         loop = self._loop

@@ -228,12 +228,8 @@ class GroupJournal(Journal):
 
     def _next_number(self) -> i64:
         number: i64 = self._placed
-        if number > 0:
-            self._placed = 0
-        else:
-            number = self._number + 1
-            self._number = number
-        return number
+        self._placed = 0
+        return number if number > 0 else self.place()
 
     def place(self) -> int:
         self._number += 1
@@ -376,10 +372,7 @@ class GroupJournal(Journal):
     # -- messages for very many ----------------------------------------------------------------------------------------
 
     def broadcast(self, message: Message) -> int:
-        number: i64 = self._placed
-        self._placed = 0
-        if number == 0:
-            number = self.place()
+        number = self._next_number()
         self.broadcasts.begin(number, message)
         self._note(message.size())
         return number

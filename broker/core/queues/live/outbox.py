@@ -190,17 +190,17 @@ class Outbox:
         messages: i64 = queue.messages + count - self.max_messages
         beyond: i64 = queue.bytes + size - self.max_bytes
         if count == 1 and size > self.max_bytes:
-            # It fits when the queue is empty, and not before.
+            # It fits when the queue is empty. Nothing goes for it.
             beyond = queue.bytes
         if messages > 0 or beyond > 0:
             cause = FULL_MESSAGES if messages > 0 else FULL_BYTES
-            if self.policy == DROP_OLDEST and (size <= self.max_bytes or count == 1) and count <= self.max_messages:
+            if self.policy == DROP_OLDEST and size <= self.max_bytes and count <= self.max_messages:
                 if messages > queue.messages - queue.qos12_messages or beyond > queue.bytes - queue.qos12_bytes:
                     # Too much of it is in flight.
                     return cause
                 queue.shed(messages, beyond, cause)
             else:
-                if self.policy == DISCONNECT and (size <= self.max_bytes or count == 1):
+                if self.policy == DISCONNECT and size <= self.max_bytes:
                     self.overflow()
                 return cause
         load = self._load
