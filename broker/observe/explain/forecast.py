@@ -161,8 +161,6 @@ class Forecast:
             if qos == 0 and outbox is not None and self._qos0 == 0:
                 return self._offer_live(own, outbox)
         if outbox is not None:
-            if self._size + HEADROOM > outbox.max_bytes:
-                return Fate(DROPPED_, FULL_BYTES)
             fate = self._send_new(outbox)
             if fate is not None:
                 return fate
