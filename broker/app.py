@@ -260,7 +260,9 @@ class Broker(Server):
             raise StartupError(str(error)) from error
 
     async def prepare_links(self, records: list[SessionRecord]) -> None:
-        """Make the links of the settings: see `Server`."""
+        """Make the links of the settings: see `Server`. First sessions and wills of users who are gone go, too."""
+        if self.securing is not None and self.store is not None:
+            await self.securing.dismiss_restored()
         self.links = Links(self)
         await in_turns(self.links.prepare(records))
 

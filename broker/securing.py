@@ -1,8 +1,8 @@
 """The security room in a running broker: put before the router, changed by a reload, and taken away at the end.
 
 Owns who is disconnected when settings or files change: clients whose user is gone, or whom nothing admits any more, end
-with 0x87, and so do sessions of such users; whose password is another now stays, and needs the new one next time.
-Clients are looked at in turns, so that nobody waits for that.
+with 0x87, and so do sessions of such users, with their wills, also where users were removed while no broker ran; whose
+password is another now stays, and needs the new one next time. Clients are looked at in turns, so that nobody waits.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from broker.core.causes import NOT_AUTHORIZED
 from broker.core.codec import reasons
 from broker.core.connection.subscribing import SubscriptionReview
 from broker.core.principal import Principal
+from broker.core.routing.wills import DueWill, HeldWill
 from broker.net.connections.client import Client
 from broker.security.access import Access, Prepared
 from broker.security.authenticator import Authenticator
-from broker.security.rules.rule import PUBLISH, RECEIVE
 from broker.settings import Settings
 
 if TYPE_CHECKING:
@@ -84,12 +84,6 @@ class Securing:
     def refusals(self) -> dict[str, int]:
         """How many clients were refused, by the name of the reason code."""
         return self.access.chain.refusals
-
-    def place(self, principal: Principal, action: str, topic: str, qos: int, retain: bool) -> str:
-        """Where it says whether a client may `publish` so to a topic, or `receive` from it; empty: nobody is asked."""
-        if not isinstance(self._server.router.access_control, guards.GuardedAccessControl):
-            return ""
-        return self.access.place(principal, PUBLISH if action == "publish" else RECEIVE, topic, qos, retain)
 
     def _put(self, prepared: Prepared) -> list[Authenticator]:
         """In force from here on. Who is asked no more."""
@@ -159,11 +153,45 @@ class Securing:
                 await asyncio.sleep(0)
         await asyncio.sleep(0)
         ended += await self._review()
-        for at, session in enumerate(list(server.router.sessions.values())):
-            # One that nobody has vouched for is not taken back by anybody: it was made before there was access control.
-            if session.outbox is None and session.principal.authenticator and self.access.dismissed(session.principal):
-                server.router.end_session(session, server.loop.time())
+        await self._dismiss_absent()
+        return ended
+
+    async def dismiss_restored(self) -> None:
+        """End what a store has brought of users who are gone: before anything of it is published."""
+        if self._server.router.access_control is None:
+            return
+        sessions, wills = await self._dismiss_absent()
+        if sessions or wills:
+            self._server.log.warning("users were removed while the broker was stopped", sessions=sessions, wills=wills)
+
+    async def _dismiss_absent(self) -> tuple[int, int]:
+        """End the sessions, and drop the wills, of those who are away and not allowed any more. How many."""
+        server = self._server
+        router, wills = server.router, server.router.wills
+        ended = dropped = 0
+        for at, session in enumerate(list(router.sessions.values())):
+            if session.outbox is None and not session.ended and self._gone(session.principal):
+                if session.will is not None:
+                    wills.forget(session)
+                    dropped += 1
+                router.end_session(session, server.loop.time())
+                ended += 1
                 server.after_batch()
             if at % LOOKED_AT == LOOKED_AT - 1:
                 await asyncio.sleep(0)
-        return ended
+        alone: list[HeldWill | DueWill] = [*wills.held.values(), *wills.line]
+        for at, will in enumerate(alone):
+            if self._gone(will.principal) and wills.drop(will):
+                dropped += 1
+            if at % LOOKED_AT == LOOKED_AT - 1:
+                await asyncio.sleep(0)
+        self.access.dismissed_sessions += ended
+        self.access.dropped_wills += dropped
+        return ended, dropped
+
+    def _gone(self, principal: Principal) -> bool:
+        """Whether somebody who was admitted would not be any more.
+
+        One that nobody has vouched for is not taken back by anybody: it came before there was access control.
+        """
+        return principal.authenticator != "" and self.access.dismissed(principal)

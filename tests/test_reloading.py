@@ -46,6 +46,7 @@ SPECIAL: Final[Mapping[str, Any]] = {
     "log.level": "error",
     "alarms.clear_ratio": 0.25,
     "alarms.queue_memory": 0.25,
+    "alarms.room": 0.25,
     "alarms.disk_used": 0.25,
     "alarms.store": False,
     "limits.max_connections": 100,

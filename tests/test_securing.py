@@ -21,6 +21,7 @@ from tests.e2e import wire
 from tests.e2e.wire import Peer
 from tests.support.waiting import until
 
+EXPIRY = ((wire.SESSION_EXPIRY, 3600),)
 FAST = {"failure_delay": 0.0, "hashing_threads": 1}
 
 
@@ -126,6 +127,48 @@ async def test_a_password_file(brokers: Brokers, file: Path, told: list[MutableM
     assert "wrong'" not in str(told)
 
 
+async def test_users_who_were_removed_while_the_broker_was_stopped(
+    brokers: Brokers, file: Path, tmp_path: Path, told: list[MutableMapping[str, Any]]
+) -> None:
+    """Their sessions and wills are gone at the start, in whatever state a kill left them; all others stay."""
+
+    def store(folder: str) -> dict[str, Any]:
+        return {"path": str(tmp_path / folder), "synchronous": "off", "will_grace": 0}
+
+    anonymous = {"type": "anonymous", "name": "anyone"}
+    broker = await brokers.start(passwords(file), anonymous, store=store("running"))
+    watcher = await brokers.connect(broker, "watcher", user="bob", password=b"hunter2", props=EXPIRY, clean=False)
+    await watcher.subscribe(("w/#", 1))
+    for user in ("alice", "bob", None):
+        stays: dict[str, Any] = {"props": EXPIRY, "clean": False}
+        kinds: tuple[tuple[str, dict[str, Any]], ...] = (("clean", {}), ("stays", stays))
+        for client_id, more in kinds:
+            name = f"{client_id}-{user}"
+            will = wire.Will("w/" + name, name.encode(), 1)
+            password = None if user is None else b"hunter2"
+            await brokers.connect(broker, name, user=user, password=password, will=will, **more)
+    # With a delay that runs.
+    late = wire.Will("w/late", b"late", 1, properties=((wire.WILL_DELAY, 60),))
+    (await brokers.connect(broker, "late", user="alice", password=b"hunter2", will=late, props=EXPIRY)).abort()
+    await until(lambda: broker.router.sessions["late"].outbox is None)
+    assert broker.store is not None
+    await broker.store.flush()
+    # As a kill leaves it.
+    await asyncio.to_thread(shutil.copytree, tmp_path / "running", tmp_path / "left")
+    await asyncio.to_thread(edit, file, "alice", None)
+    broker = await brokers.start(passwords(file), anonymous, store=store("left"))
+    assert set(broker.router.sessions) == {"watcher", "stays-bob", "stays-None"}
+    watcher = await brokers.connect(broker, "watcher", user="bob", password=b"hunter2", props=EXPIRY, clean=False)
+    found = {(await watcher.message()).payload for _ in range(4)}
+    assert found == {b"clean-bob", b"stays-bob", b"clean-None", b"stays-None"}
+    assert await watcher.fence() == []
+    (line,) = [each for each in told if each["event"] == "users were removed while the broker was stopped"]
+    assert (line["sessions"], line["wills"]) == (2, 3)
+    assert broker.securing is not None
+    counts = dict(broker.securing.counts())
+    assert (counts["dismissed/sessions"], counts["dismissed/wills"]) == (2, 3)
+
+
 async def test_a_file_that_cannot_be_used_stops_the_start(brokers: Brokers, file: Path, tmp_path: Path) -> None:
     for path in (tmp_path / "missing", file):
         await asyncio.to_thread(file.write_text, "alice\n")
@@ -178,6 +221,8 @@ async def test_guessing_bans_an_address(brokers: Brokers, file: Path, told: list
         "bans/total": 1,
         "bans/current": 1,
         "bans/refused": 2,
+        "dismissed/sessions": 0,
+        "dismissed/wills": 0,
     }
     assert [line["banned"] for line in told if line["event"] == "banned for guessing"] == ["address 127.0.0.1"]
     refused = [line["detail"] for line in told if line["event"] == "client refused"]

@@ -20,6 +20,7 @@ from broker.core.queues.message import Message
 from broker.security.rules.rule import RECEIVE, Rule
 from broker.settings import Address, Settings, Shutdown, Sys
 from broker.store import MemoryStore
+from broker.store.damage import NAMED, Damages
 from broker.store.sqlite import SqliteStore
 from broker.store.sqlite.opening import open_store
 from broker.storing import StoreWatch
@@ -255,3 +256,74 @@ async def test_a_programs_own_store_comes_before_that_of_the_settings(tmp_path: 
     told = [line["detail"] for line in lines if line["event"] == "suspicious setting"]
     assert told == [f'store.path: "{tmp_path}/s" is not used, because the program has its own store']
     assert not (tmp_path / "s").exists()
+
+
+async def test_damaged_rows_are_named_and_counted() -> None:
+    with capture_logs() as lines:
+        async with running(Disk()) as (_, watch):
+            assert watch.damage == ""
+            for _ in range(3):
+                damages = Damages()
+                for number in range(1_000):
+                    damages.add("retained", None, f"t/{number}", "its checksum is another")
+                damages.add("session", "c", None, "its checksum is another")
+                watch.damaged(damages)
+            assert watch.damage == "lost rows: 3,000 of retained, 3 of session"
+            assert dict(watch.figures())["damaged"] == 3_003
+    named = [line for line in lines if line["event"] == "store row is damaged"]
+    assert len(named) == NAMED
+    assert (named[0]["row"], named[0]["topic"], named[0]["log_level"]) == ("retained", "t/0", "error")
+    assert [line["now"] for line in lines if line["event"] == "store has lost damaged rows"] == [
+        "1,000 of retained, 1 of session"
+    ]
+
+
+async def test_a_start_with_a_damaged_row(tmp_path: Path) -> None:
+    """The broker starts, without what was in that row, and says so; the next start has nothing to say."""
+    settings = Settings.model_validate({"store": {"path": str(tmp_path)}, "listener": [{"url": "mqtt://127.0.0.1:0"}]})
+    async with Broker(settings) as broker:
+        for topic in ("a", "b"):
+            await broker.publish(topic, topic.encode(), qos=1, retain=True)
+
+    def hurt() -> None:
+        db = sqlite3.connect(tmp_path / "canopy.db")
+        db.execute("UPDATE retained SET payload = x'00' WHERE topic = 'a'")
+        db.commit()
+        db.close()
+
+    await asyncio.to_thread(hurt)
+    with capture_logs() as lines:
+        async with Broker(settings) as broker:
+            assert broker.router.retained.get("a") is None
+            assert broker.router.retained.get("b") is not None
+            assert broker.store_watch is not None
+            assert broker.store_watch.damage == "lost rows: 1 of retained"
+    [line] = [line for line in lines if line["event"] == "store row is damaged"]
+    assert (line["row"], line["topic"], line["reason"]) == ("retained", "a", "its checksum is another")
+    async with Broker(settings) as broker:
+        assert broker.store_watch is not None
+        assert broker.store_watch.damage == ""
+
+
+async def test_a_start_with_a_damaged_file(tmp_path: Path) -> None:
+    settings = Settings.model_validate(
+        {
+            "store": {"path": str(tmp_path), "on_damage": "set-aside"},
+            "listener": [{"url": "mqtt://127.0.0.1:0"}],
+        }
+    )
+    async with Broker(settings) as broker:
+        await broker.publish("a", b"1", qos=1, retain=True)
+
+    def hurt() -> None:
+        with (tmp_path / "canopy.db").open("r+b") as file:
+            file.write(bytes(100))
+
+    await asyncio.to_thread(hurt)
+    with capture_logs() as lines:
+        async with Broker(settings) as broker:
+            assert broker.router.retained.get("a") is not None
+            assert broker.store_watch is not None
+            assert broker.store_watch.damage.startswith(f"the damaged file is {tmp_path}/canopy.db.damaged-")
+    [line] = [line for line in lines if line["event"] == "store was set aside"]
+    assert (line["lost"], line["kept"]["retained"]) == ({}, 1)

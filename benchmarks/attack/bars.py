@@ -13,13 +13,14 @@ from benchmarks.attack.runner import Result
 class Bars:
     """The bars beside an attack's own bounds on growth and on the wait of a PING.
 
-    `ratio`: of the pairs' 99th percentile to that without an attack. It passes whatever the ratio up to `floor`
-    seconds, since one call of 10 ms is allowed, and where the broker has done no more for others meanwhile: then it
-    was the machine that had no time.
+    `logged`: bytes that the broker may log. `ratio`: of the pairs' 99th percentile to that without an attack. It
+    passes whatever the ratio up to `floor` seconds, since one call of 10 ms is allowed, and where the broker has
+    done no more for others meanwhile: then it was the machine that had no time.
     """
 
     ratio: float = 3.0
     floor: float = 0.01
+    logged: int = 2_000_000
 
     def missed(self, result: Result, calm: float) -> list[str]:
         """What was missed, in words; `calm` is the 99th percentile of the pairs without an attack."""
@@ -35,6 +36,8 @@ class Bars:
         under = p99(result.under.latencies)
         if under > max(self.ratio * calm, self.floor) and p99(result.under.works) > self.floor:
             found.append(f"p99 {under * 1e3:.1f} ms, {under / calm:.1f} times" if calm else f"p99 {under * 1e3:.1f} ms")
+        if result.logged > self.logged:
+            found.append(f"logged {result.logged / 1e6:.1f} MB, {self.logged / 1e6:.1f} are allowed")
         if result.under.lost or result.under.cut:
             found.append(f"well-behaved clients lost {result.under.lost} messages, {result.under.cut} connections")
         return found

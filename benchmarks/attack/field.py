@@ -105,13 +105,14 @@ class Field:
         reads: bool = True,
         narrow: bool = False,
         port: int = 0,
+        source: str = "",
     ) -> Hostile:
-        """A client that was let in; `port`: by another listener.
+        """A client that was let in; `port`: by another listener; `source`: from this local address.
 
         Raises:
             Refused: it was not, or the attack is over.
         """
-        hostile = self.socket(reads=True, narrow=narrow, port=port)
+        hostile = self.socket(reads=True, narrow=narrow, port=port, source=source)
         properties = Properties()
         if version == V5:
             if expiry:
@@ -261,6 +262,11 @@ class Hostile:
                 self._over("closed by the broker")
                 return
             self._read(data)
+
+    def take(self, most: int) -> None:
+        """Read so many bytes of what has come, and forget them: what follows makes no packets any more."""
+        with contextlib.suppress(OSError):
+            self._sock.recv(most)
 
     def listen(self) -> None:
         """Read what comes until the attack's time is over."""

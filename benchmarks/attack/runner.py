@@ -64,13 +64,15 @@ class Result:
     log: Counter[str]
     drops: Counter[str]
     broken: str = ""
+    # Bytes that it has logged since its start.
+    logged: int = 0
 
 
 def run(attack: Attack, world: World, cores: Cores, seconds: float, calm: float, scale: float) -> Result:
     """Start a broker, let the pairs be calm for a while, and then attack."""
     port = free_port()
     listen = f"mqtt://{HOST}:{port}"
-    settings = [part for setting in SETTINGS for part in ("--set", setting)]
+    settings = [part for setting in (*SETTINGS, *attack.settings) for part in ("--set", setting)]
     listeners = Listeners.free()
     guarding = guards.options() if attack.guarded else []
     command = [*python_module("broker"), "serve", "--listen", listen, *listeners.options(), *guarding, *settings]
@@ -113,8 +115,9 @@ def _run(
             broken = f"{type(error).__name__}: {error}"[:300]
             under, cpu, drops = before, 0.0, Counter()
         broker.end()
-        log = _log(broker.output())
-    return Result(attack, told, max(0, peak - resident), before, under, cpu, log, drops, broken)
+        output = broker.output()
+    log, logged = _log(output), len(output)
+    return Result(attack, told, max(0, peak - resident), before, under, cpu, log, drops, broken, logged)
 
 
 def _attack(

@@ -97,7 +97,8 @@ class Row:
     beside: str = "without"
 
 
-def _pairs(bench: Bench, count: int, shape: Shape, qos: int = 0) -> Sample:
+def _pairs(bench: Bench, count: int, shape: Shape, qos: int = 0, visits: bool = False) -> Sample:
+    """Pairs; with `visits`, after others have subscribed to the same topics and have gone."""
     level = shape.level
     with (
         Loop() as loop,
@@ -105,6 +106,8 @@ def _pairs(bench: Bench, count: int, shape: Shape, qos: int = 0) -> Sample:
         bench.clients("pub", count, level) as publishers,
     ):
         links.subscribe_all(subscribers, lambda number: [(topic(number), qos)], level)
+        if visits:
+            _visit(bench, count, qos)
         links.prepare(subscribers + publishers)
         load: ClosedLoop
         if qos:
@@ -112,6 +115,21 @@ def _pairs(bench: Bench, count: int, shape: Shape, qos: int = 0) -> Sample:
         else:
             load = QuietPairs(loop, publishers, subscribers, shape)
         return measure(bench.meter, loop, load)
+
+
+def _visit(bench: Bench, count: int, qos: int) -> None:
+    """A subscriber of everything, and a second one of each pair's filter, come and go."""
+    each = [(topic(number), qos) for number in range(count)]
+    with bench.clients("visitor", 2) as visitors:
+        links.subscribe_all(visitors, lambda number: each if number else [("#", qos)])
+        bench.meter.process.settle()
+    bench.meter.process.settle()
+
+
+def _after_visits(bench: Bench, count: int, shape: Shape, qos: int = 0) -> Sample:
+    """Pairs, and then the same on topics that the broker knows, after a visit."""
+    without = _pairs(bench, count, shape, qos)
+    return replace(_pairs(bench, count, shape, qos, visits=True), without=without)
 
 
 def _fan_out(bench: Bench) -> Sample:
@@ -381,6 +399,18 @@ ROWS: Final[dict[str, Row]] = {
         Row("own-filters", "100 × 1,000 filters device/%c/+/%n/#", _own_filters, frozenset({FILTERS}), "filter"),
         Row("same-filters", "4,000 × the same 4 filters", _same_filters, frozenset({FILTERS}), "filter", 4100),
         Row("churn", "1 → 1 beside 1,000 SUBSCRIBE + UNSUBSCRIBE/s", _beside_churn, frozenset({FILTERS})),
+        Row(
+            "one-to-one-visited",
+            "1 → 1, QoS 0, after a visit",
+            lambda bench: _after_visits(bench, 1, Shape(window=1024, burst=256)),
+            frozenset({FILTERS}),
+        ),
+        Row(
+            "pairs-qos1-visited",
+            "100 pairs, QoS 1 both sides, after a visit",
+            lambda bench: _after_visits(bench, 100, _ACKED, 1),
+            frozenset({FILTERS, QOS}),
+        ),
         Row("zeek-0", "10 pairs at 20,000 msg/s", lambda bench: _zeek(bench, 0)),
         Row("zeek-20", "10 pairs at 20,000 msg/s + 20 others", lambda bench: _zeek(bench, 20)),
         Row("zeek-1000", "10 pairs at 20,000 msg/s + 1,000 others", lambda bench: _zeek(bench, 1000), files=1100),

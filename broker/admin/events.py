@@ -1,8 +1,9 @@
 """`/events`: the broker's state once a second, as server-sent events, for whoever has the page open.
 
-Owns the listeners and the samples of the last ten minutes. Promises: one snapshot a second is made for all listeners
-together, and none while there is nobody; a listener that does not take them has one snapshot waiting, the newest, and
-is cut off by `gate` when it takes nothing for `http.timeout`; there are at most `http.max_event_streams` listeners.
+Owns the listeners and the samples of the last ten minutes, which are taken whether a page is open or not: `KEPT` rows
+of eleven numbers, 300 kB. Promises: one sample and, while somebody listens, one snapshot are made a second, for all
+listeners together; a listener that does not take them has one snapshot waiting, the newest, and is cut off by `gate`
+when it takes nothing for `http.timeout`; there are at most `http.max_event_streams` listeners.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Final
 
 from aiohttp import hdrs, web
 
+from broker.admin.api.recent import recent, refusal
 from broker.admin.errors import ApiError
 from broker.admin.host import Host
 from broker.admin.routing import Call, Route, secured
@@ -23,16 +25,16 @@ from broker.upstream.links.status import status
 from broker.version import __version__
 
 EVERY: Final = 1.0
-"""Seconds between two snapshots."""
-
-LOOKS: Final = 10
-"""How often between two snapshots the event loop's lag is measured."""
+"""Seconds between two samples, and two snapshots."""
 
 KEPT: Final = 600
 """Samples that a new listener gets at once: ten minutes."""
 
 MOST_ALARMS: Final = 20
 """Alarms in a snapshot, and how many there are besides."""
+
+MOST_RECENT: Final = 10
+"""Clients in a snapshot that lost messages, or were refused something; `/losers` and `/refused` have more."""
 
 MOST_LINKS: Final = 100
 """Links to upstream brokers in a snapshot; those that are down come first."""
@@ -86,14 +88,11 @@ class Feed:
         self._most = most
         self._listeners: set[Listener] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._due = 0.0
-        self._worst = 0.0
-        self._looks = 0
-        # The last snapshot, and when it was made: whoever comes and goes all the time has none made.
+        # The last snapshot, and whether it is of the last sample: whoever comes and goes all the time has none made.
         self._last = b""
-        self._made_at = 0.0
+        self._current = False
         self.samples: deque[list[float]] = deque(maxlen=KEPT)
-        """One for each snapshot; there are none of times in which nobody listened."""
+        """One a second, the newest last. Where the broker stood still there are none."""
         self.made = 0
         """Snapshots since the start."""
         self.refused = 0
@@ -104,51 +103,45 @@ class Feed:
         """How many listen."""
         return len(self._listeners)
 
-    def ticking(self) -> bool:
-        """Whether snapshots are made: as long as anybody listens."""
-        return self._timer is not None
+    def start(self) -> None:
+        """Take samples from now on."""
+        self._tick()
+
+    def close(self) -> None:
+        """Take none any more; all streams end."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.end()
 
     def enter(self) -> Listener:
         """Begin to listen: the first snapshot is there at once. Raises ApiError where there is no room."""
         if len(self._listeners) >= self._most:
             self.refused += 1
             raise ApiError(503, "SERVICE_UNAVAILABLE", f"{self._most} pages are open: http.max_event_streams")
-        if not self._last or self._broker.loop.time() - self._made_at >= EVERY:
+        if not self._current:
             self._snapshot()
         listener = Listener()
         listener.put(self._last)
         self._listeners.add(listener)
-        if self._timer is None:
-            self._looks = 0
-            self._worst = 0.0
-            self._arm()
         return listener
 
     def leave(self, listener: Listener) -> None:
         """Listen no more."""
         self._listeners.discard(listener)
-        if not self._listeners and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def end(self) -> None:
         """End all streams: the broker stops, or who may look has to be asked again."""
         for listener in list(self._listeners):
             listener.end()
 
-    def _arm(self) -> None:
-        loop = self._broker.loop
-        self._due = loop.time() + EVERY / LOOKS
-        self._timer = loop.call_at(self._due, self._look)
-
-    def _look(self) -> None:
-        self._worst = max(self._worst, self._broker.loop.time() - self._due)
-        self._arm()
-        self._looks += 1
-        if self._looks < LOOKS:
-            return
-        self._looks = 0
+    def _tick(self) -> None:
+        self._timer = self._broker.loop.call_later(EVERY, self._tick)
         try:
+            self.samples.append(self._sample())
+            self._current = False
+            if not self._listeners:
+                return
             self._snapshot()
         except Exception as error:
             self._broker.faults.broke("http", error)
@@ -159,7 +152,6 @@ class Feed:
     def _sample(self) -> list[float]:
         router = self._broker.router
         counters = router.counters
-        worst, self._worst = self._worst, 0.0
         totals = (
             counters.messages_received,
             counters.messages_sent,
@@ -171,13 +163,12 @@ class Feed:
         )
         connected = self._broker.figures.read().connected
         # As `SAMPLE` has it.
+        worst = self._broker.lag_monitor.take_peak(self._broker.loop.time())
         return [int(time.time() * 1_000), *map(int, totals), round(worst, 4), connected, int(counters.connections)]
 
     def _snapshot(self) -> None:
-        sample = self._sample()
-        self._last = event("snapshot", snapshot(self._broker, sample))
-        self._made_at = self._broker.loop.time()
-        self.samples.append(sample)
+        self._last = event("snapshot", snapshot(self._broker, self.samples[-1]))
+        self._current = True
         self.made += 1
 
 
@@ -222,9 +213,12 @@ def snapshot(broker: Host, sample: list[float]) -> dict[str, Any]:
             "oversized": counters.oversized,
             "denied_publishes": counters.denied_publishes,
             "denied_subscriptions": counters.denied_subscriptions,
+            "denied_deliveries": counters.denied_deliveries,
             "protocol_errors": counters.protocol_errors,
         },
         "dropped": dict(zip(DROP_CAUSES, counters.dropped, strict=True)),
+        "losers": [recent(broker, each).model_dump() for each in broker.monitor.losers.newest()[:MOST_RECENT]],
+        "refused": [refusal(broker, each).model_dump() for each in broker.refusal_log.recent.newest()[:MOST_RECENT]],
         "slow": {"count": broker.monitor.slow_count, "clients": slow},
         "alarms": {"count": len(raised), "active": alarms},
         "upstream": _links(broker),
@@ -261,7 +255,7 @@ async def events(call: Call) -> web.StreamResponse:
     hello = {
         "role": call.role,
         "who": call.who.name,
-        "name": broker.router.broker_id,
+        "name": broker.settings.federation.broker_id,
         "version": __version__,
     }
     try:

@@ -10,7 +10,8 @@ from broker.draining import Draining
 from broker.net.connections.client import Client
 from broker.net.connections.connection_log import ConnectionLog
 from broker.net.log import Faults
-from broker.net.monitor import Monitor
+from broker.net.monitor import LagMonitor, Monitor
+from broker.net.refusal_log import RefusalLog
 from broker.observe.alarms.alarms import Alarms
 from broker.observe.explain.watches import Watches
 from broker.observe.figures.sources import Sources
@@ -43,6 +44,8 @@ class Host(Protocol):
     draining: Draining
     securing: Securing | None
     monitor: Monitor
+    refusal_log: RefusalLog
+    lag_monitor: LagMonitor
     store: Store | None
     store_watch: StoreWatch | None
     links: Links | None

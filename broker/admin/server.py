@@ -109,6 +109,7 @@ class AdminServer:
         except BaseException:
             await self.stop()
             raise
+        self.feed.start()
         self._broker.log.info("http listens", urls=self.urls, guarded=settings.guarded)
 
     def tell(self, figures: Sources) -> None:
@@ -230,7 +231,7 @@ class AdminServer:
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()
-        self.feed.end()
+        self.feed.close()
         runners, self._runners = self._runners, []
         for runner in runners:
             await runner.cleanup()

@@ -6,7 +6,6 @@ Owns how a verdict is shown: what is decided, by which rule, in which file and l
 from __future__ import annotations
 
 import ipaddress
-import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
@@ -26,9 +25,6 @@ MISUSED: Final = 2
 
 DENIED: Final = 3
 """What the command ends with when it is denied."""
-
-TABLE: Final = re.compile(r"^\s*\[\[\s*rule\s*\]\]")
-NUMBERED: Final = re.compile(r"rule\[(\d+)\]")
 
 app = typer.Typer(name="acl", help="Explain access rules.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -75,7 +71,7 @@ def explain(
         raise typer.Exit(MISUSED) from None
     granted = f", QoS {min(qos, verdict.max_qos)}" if verdict.allowed and action is Action.subscribe else ""
     typer.echo(f"{'allowed' if verdict.allowed else 'denied'}{granted}")
-    typer.echo(f"  {_place(verdict.place, config)}")
+    typer.echo(f"  {verdict.place}")
     if not verdict.allowed:
         raise typer.Exit(DENIED)
 
@@ -99,14 +95,3 @@ def _verdict(book: RuleBook, principal: Principal, action: Action, topic: str, q
         return book.about_filter(principal, inner)
     validate_topic(topic)
     return book.about(principal, PUBLISH if action is Action.publish else RECEIVE, topic, qos, retain)
-
-
-def _place(place: str, config: Path | None) -> str:
-    """The place of a rule, with the line of its table if it is a table of the settings."""
-    found = NUMBERED.fullmatch(place)
-    if config is None or found is None:
-        return place
-    lines = config.read_text(encoding="utf-8").splitlines()
-    tables = [number for number, line in enumerate(lines, start=1) if TABLE.match(line)]
-    at = int(found[1])
-    return f"{config}: line {tables[at]}: {place}" if at < len(tables) else f"{config}: {place}"

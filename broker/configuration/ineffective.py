@@ -26,7 +26,7 @@ MOST_CATCH_ALLS: Final = 10
 MOST_LINES: Final = 50
 """Lines at most; one more has the number of the others."""
 
-OF_ANY_STORE: Final = ("on_failure", "removed_link_expiry")
+OF_ANY_STORE: Final = ("on_failure", "removed_link_expiry", "will_grace")
 """What of `[store]` counts for a store of the program's own, too."""
 
 WORD: Final = re.compile(r"\{[a-z_]*\}")

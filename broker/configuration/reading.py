@@ -122,6 +122,8 @@ def load_settings(
         problems += _judgements(error, chosen)
     if problems or settings is None:
         raise SettingsError(problems)
+    for at, rule in enumerate(settings.rule):
+        rule.stands(f"{chosen['rule'].where('rule', at)}: rule[{at}]")
     return settings
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from broker.core.queues.queue_totals import QueueTotals
+from broker.core.refusals import Refusals
 
 if TYPE_CHECKING:
     # Compiled, these are machine words; interpreted, ordinary ints.
@@ -82,6 +83,10 @@ class Counters:
         # Publishes, wills among them, and subscriptions that access control has not allowed.
         self.denied_publishes: i64 = 0
         self.denied_subscriptions: i64 = 0
+        # Messages that were not sent to subscribers which access control does not let receive them.
+        self.denied_deliveries: i64 = 0
+        # Who was refused what, and by which rule or setting.
+        self.refusals: Final = Refusals()
         # Publishes with a payload larger than `limits.max_payload_size`: they went nowhere.
         self.oversized: i64 = 0
         # How often an outbox became half full between two batches of its writer: whoever routes looks whether it moved.

@@ -135,6 +135,16 @@ class GuardedAccessControl(AccessControl):
             self._timed("receive_qos", began)
         return answer
 
+    def said(self, principal: Principal, action: str, topic: str, qos: int, retain: bool) -> tuple[bool, str]:
+        began = self._began()
+        try:
+            answer = self._hook.said(principal, action, topic, qos, retain)
+        except Exception as error:
+            self._reporter.failed(ACCESS_CONTROL, error)
+            answer = (False, "access control has failed; the log has the error")
+        self._timed("said", began)
+        return answer
+
     def _sampled(self) -> float:
         self._calls += 1
         return self._began() if self._calls % SAMPLE == 0 else 0.0

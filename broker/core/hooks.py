@@ -158,6 +158,18 @@ class AccessControl:
         """
         return 2 if self.may_receive(principal, topic) else FORBIDDEN
 
+    def said(self, principal: Principal, action: str, topic: str, qos: int, retain: bool) -> tuple[bool, str]:
+        """Whether a client may do something, and which rule says so, for people: "" where that is not known.
+
+        `action`: "publish", "subscribe" (then `topic` is a filter) or "receive". Asked for the log, a trace or an
+        explanation, never for each message.
+        """
+        if action == "publish":
+            return self.may_publish(principal, topic, qos, retain), ""
+        if action == "subscribe":
+            return self.may_subscribe(principal, topic, qos) >= 0, ""
+        return self.receive_qos(principal, topic) >= 0, ""
+
     def source(self) -> AccessControl:
         """The object with `epoch` and `filters_deliveries`: itself, or the one that it wraps."""
         return self

@@ -327,6 +327,15 @@ class GuardedJournal(Journal):
                 self._failed(error)
         self._postpone("will_set", (client_id, will, due), 0)
 
+    def will_alone(self, name: str, principal: Principal, will: Will, due: float) -> None:
+        if not self._commits.incomplete:
+            try:
+                self._hook.will_alone(name, principal, will, due)
+                return
+            except Exception as error:
+                self._failed(error)
+        self._postpone("will_alone", (name, principal, will, due), len(will.payload))
+
     def will_cleared(self, client_id: str) -> None:
         if not self._commits.incomplete:
             try:

@@ -23,6 +23,8 @@ class Limits:
         self.max_subscriptions_per_client = 0
         self.max_shared_subscriptions_per_client = 100
         self.max_client_bytes = 0
+        # Bytes that all clients of one user, or of one address, may hold together.
+        self.max_user_bytes = 0
         self.max_filter_bytes_per_client = 33_554_432
         self.max_filter_bytes = 1_610_612_736
         self.max_alias_bytes_per_client = 262_144
@@ -66,6 +68,8 @@ class Limits:
         self.persistent = True
         # While a store cannot write: publishes of QoS 1 and 2 are refused, rather than left without an answer.
         self.store_refuses = False
+        # Seconds that a client whose broker died has to come back before its will is published, at least.
+        self.will_grace = 0.0
         self.queue_policy = DROP_NEWEST
         self.queue_max_age = 0.0
         self.total_messages = 0

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from broker.command.commands import Group
-from broker.ctl import alarms, bans, clients, explain, figures, messages, operating, top, trace
+from broker.ctl import alarms, bans, clients, explain, figures, messages, operating, recent, room, top, trace
 from broker.ctl.options import Options
 
 app = typer.Typer(name="ctl", help="Inspect and control a running broker.", no_args_is_help=True, rich_markup_mode=None)
@@ -17,9 +17,12 @@ app.add_typer(trace.app, name="trace", cls=Group)
 app.command("explain")(explain.explain)
 app.command("alarms")(alarms.alarms)
 app.command("figures")(figures.figures)
+app.command("room")(room.room)
 app.command("status")(operating.status)
 app.command("clients")(clients.clients)
 app.command("client")(clients.client)
+app.command("losers")(recent.losers)
+app.command("refused")(recent.refused)
 app.command("kick")(clients.kick)
 app.command("subs")(clients.subs)
 app.command("sessions")(clients.sessions)

@@ -11,7 +11,9 @@ from broker.ctl.lists import Columns, Limit, facts, show
 from broker.ctl.options import asking, options
 
 ClientId = Annotated[str, typer.Argument(metavar="CLIENT", help="A client identifier.", show_default=False)]
-Like = Annotated[str | None, typer.Option(metavar="TEXT", help="Only client identifiers that contain this text.")]
+Like = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="Only client identifiers that contain this text, in capitals or not.")
+]
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Only clients of this user.")]
 Lag = Annotated[
     float | None, typer.Option(min=0, metavar="SECONDS", help="Only clients whose oldest message has waited this long.")

@@ -132,6 +132,20 @@ class HookedAccess(AccessControl):
             granted = FORBIDDEN if answer < 0 or answer >= 0x80 else min(granted, int(answer))
         return granted
 
+    def said(self, principal: Principal, action: str, topic: str, qos: int, retain: bool) -> tuple[bool, str]:
+        """See `AccessControl.said`: a plug-in is asked again where what it stands before would allow."""
+        allowed, place = self._inner.said(principal, action, topic, qos, retain)
+        methods = self._subscribe if action == "subscribe" else self._deliver if action == "receive" else []
+        for method in methods if allowed else ():
+            name = f"plug-in {type(getattr(method, '__self__', method)).__name__}"
+            try:
+                answer = method(principal, topic, qos) if action == "subscribe" else method(principal, topic)
+            except Exception:
+                return False, f"{name} has failed; the log has the error"
+            if (action == "subscribe" and (answer < 0 or answer >= 0x80)) or (action == "receive" and not answer):
+                return False, name
+        return allowed, place
+
     def receive_qos(self, principal: Principal, topic: str) -> int:
         """See `AccessControl.receive_qos`."""
         inner = self._inner

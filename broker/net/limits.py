@@ -48,6 +48,7 @@ def limits(settings: Settings) -> Limits:
     made.max_session_expiry = settings.session.max_expiry or NEVER
     made.persistent = settings.session.persistent
     made.store_refuses = settings.store.on_failure == "refuse"
+    made.will_grace = settings.store.will_grace
     made.versions = tuple(VERSIONS[version] for version in settings.mqtt.versions)
     made.hop_limit = settings.federation.hop_limit
     made.link_users = tuple(settings.federation.link_users)
@@ -77,6 +78,7 @@ def limits(settings: Settings) -> Limits:
     made.max_retained_messages = settings.retained.max_messages
     made.max_retained_bytes = settings.retained.max_bytes
     made.max_client_bytes = settings.limits.max_client_bytes
+    made.max_user_bytes = settings.limits.max_user_bytes
     made.max_retained_bytes_per_client = settings.retained.max_bytes_per_client
     return made
 

@@ -14,6 +14,7 @@ import heapq
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from broker.core.accounts import REFUSED
 from broker.core.counters import DROP_CAUSES
 from broker.core.histogram import Histogram
 from broker.core.queues.drop_ledger import Ledger
@@ -22,6 +23,7 @@ from broker.core.queues.queue_totals import Losses, QueueTotals
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.net.connections.admission import Admission
+from broker.net.recent_clients import RecentClients
 from broker.settings import Settings
 
 TICK: Final = 0.25
@@ -95,6 +97,8 @@ class Monitor:
         self.slowest: list[SlowClient] = []
         # Connections that were turned away and that a line has told of.
         self.turned_away = 0
+        # Who lost messages last, also of those who are gone.
+        self.losers = RecentClients()
         # Ledgers that were reported, for whoever set this to a set and empties it; None: nobody asks.
         self.changed: set[Ledger] | None = None
 
@@ -118,7 +122,7 @@ class Monitor:
         self._watch(now)
         if len(self._load.unreported) > MOST_LOSERS:
             # Whatever the interval: they are remembered for nothing else.
-            self._fold(round(now - self._reported_at, 1))
+            self._fold(round(now - self._reported_at, 1), now)
         if now >= self._report_at:
             self._report(now, LINES if self._interval > 0.0 else len(self._load.unreported))
         return len(self._peers) > 0
@@ -136,6 +140,7 @@ class Monitor:
         seconds = round(now - self._reported_at, 1)
         for ledger in cast("list[Ledger]", told):
             lost = ledger.take_report()
+            self._remember(ledger, lost, now)
             if self.changed is not None and self.lives(ledger):
                 self.changed.add(ledger)
             if self._interval > 0.0:
@@ -143,28 +148,74 @@ class Monitor:
                 self._log.warning(
                     "messages dropped", client_id=ledger.client_id, total=sum(lost), interval=seconds, **causes
                 )
-        self._fold(seconds)
+        self._fold(seconds, now)
         if unreported:
             # At the next look.
             return
         self._report_at = now + self._interval
         self._reported_at = now
+        self._tell_room(seconds)
         admission = self._admission
         if admission is not None and admission.turned_away and self._interval > 0.0:
             self._log.warning("connections turned away", total=admission.turned_away, interval=seconds)
             self.turned_away += admission.turned_away
             admission.turned_away = 0
 
-    def _fold(self, seconds: float) -> None:
+    def _remember(self, ledger: Ledger, lost: list[int], now: float) -> None:
+        """Have a client be among those who lost messages last, for what it did not cause itself."""
+        counts = {DROP_CAUSES[cause]: count for cause, count in enumerate(lost) if count}
+        session = self._router.sessions.get(ledger.client_id)
+        principal = session.principal if session is not None and session.ledger is ledger else ledger.principal
+        self.losers.add(ledger.client_id, principal, counts, now)
+
+    def _tell_room(self, seconds: float) -> None:
+        """Tell who was refused room for all clients, and whose sessions or retained messages went for others."""
+        accounts = self._router.accounts
+        untold, more = accounts.untold, int(accounts.untold_more)
+        if not untold:
+            return
+        accounts.untold = {}
+        accounts.untold_more = 0
+        if self._interval <= 0.0:
+            return
+        for (name, setting, what), count in untold.items():
+            held = accounts.named(name).bytes
+            if what == REFUSED:
+                self._log.warning(
+                    "an account was refused room",
+                    account=name,
+                    setting=setting,
+                    total=count,
+                    held=held,
+                    interval=seconds,
+                )
+            else:
+                self._log.warning(
+                    "an account gave way to others",
+                    account=name,
+                    setting=setting,
+                    total=count,
+                    held=held,
+                    interval=seconds,
+                )
+        if more:
+            self._log.warning("more accounts were refused room, or gave way", total=more, interval=seconds)
+
+    def _fold(self, seconds: float, now: float) -> None:
         """Tell in one line of all clients that have no session any more, where there are too many for a line each."""
         unreported = self._load.unreported
         left: list[Losses] = []
         lost = [0] * len(DROP_CAUSES)
+        remembered = LINES
         for ledger in cast("list[Ledger]", unreported):
             if self.lives(ledger):
                 left.append(ledger)
             else:
-                lost = [one + other for one, other in zip(lost, ledger.take_report(), strict=True)]
+                its = ledger.take_report()
+                lost = [one + other for one, other in zip(lost, its, strict=True)]
+                if remembered > 0:
+                    remembered -= 1
+                    self._remember(ledger, its, now)
         gone = len(unreported) - len(left)
         if gone == 0:
             return
@@ -274,6 +325,7 @@ class LagMonitor:
         self._look = look
         self._look_at = 0.0
         self.lags = Histogram()
+        self._peak = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -294,6 +346,11 @@ class LagMonitor:
         """The worst lag in seconds since this was last called, the present one included."""
         return max(self.lags.take_worst(), self._load.lag_at(now))
 
+    def take_peak(self, now: float) -> float:
+        """The same, for somebody else who asks: the samples of the page."""
+        peak, self._peak = self._peak, 0.0
+        return max(peak, self._load.lag_at(now))
+
     def _arm(self, now: float) -> None:
         self._load.tick_due = now + TICK
         self._timer = self._loop.call_at(now + TICK, self._tick)
@@ -304,6 +361,7 @@ class LagMonitor:
         lag = max(0.0, now - self._load.tick_due)
         self._load.lag = lag
         self.lags.add(lag)
+        self._peak = max(self._peak, lag)
         self._arm(now)
         if now >= self._look_at:
             # First: a look that raises is not the last.

@@ -37,6 +37,7 @@ from broker.net.listening.handshakes import Handshakes
 from broker.net.listening.listeners import Listeners, StartupError
 from broker.net.log import Faults, Log
 from broker.net.monitor import LagMonitor, Monitor
+from broker.net.refusal_log import RefusalLog
 from broker.net.scheduling.hub import FlushScheduler
 from broker.net.scheduling.steps import in_turns, without_collector
 from broker.net.stream import LINGER
@@ -118,6 +119,7 @@ class Server:
         self.hub: FlushScheduler
         self.handshakes: Handshakes
         self.monitor: Monitor
+        self.refusal_log: RefusalLog
         self.lag_monitor: LagMonitor
         self._stopping = False
         self._stopped: asyncio.Task[None] | None = None
@@ -168,6 +170,7 @@ class Server:
         self.handshakes = Handshakes(self.settings.limits.max_handshakes, self.loop)
         now = self.loop.time()
         self.monitor = Monitor(self.router, self.settings, self.log, now, self.admission)
+        self.refusal_log = RefusalLog(self.router, self.settings, self.log, self.connection_log)
         self.lag_monitor = LagMonitor(self.loop, self.router.counters.load, self._look)
         self._stopping = False
         self._stopped = None
@@ -268,6 +271,7 @@ class Server:
             self.faults.broke("stop", error)
         self.lag_monitor.close()
         self.monitor.finish(self.loop.time())
+        self.refusal_log.finish()
         self.connection_log.finish()
         self.hub.close()
         if self.store is not None:
@@ -334,6 +338,7 @@ class Server:
             self.handshakes.evicted = 0
         try:
             again = self.monitor.look(now)
+            again = self.refusal_log.look(now) or again
         except Exception as error:
             self.faults.broke("monitor", error)
         self.connection_log.look(now)
@@ -368,6 +373,7 @@ class Server:
             )
         self.handshakes.limit = bounds.max_handshakes
         self.monitor.change(settings)
+        self.refusal_log.change(settings)
         _bound(self.hub, settings)
         for listener in self.listeners.open:
             listener.limit(settings)

@@ -31,6 +31,18 @@ PROBES: Final = 3
 LONGEST_USER_TIMEOUT: Final = 2_000_000_000
 """Milliseconds that fit the option."""
 
+LATER_THAN_OURS: Final = 1.5
+LATER_BY: Final = 5_000
+"""The system's patience with a peer that takes nothing (TCP_USER_TIMEOUT): so many times `queue.stall_timeout`, and so
+many milliseconds more. The broker finds a stalled client within 1.25 times (`stream.STALL_LOOKS`), and knows why it
+ends; the system only says that a connection was lost, and is for peers that vanish while little waits for them."""
+
+TCP_INFO_PROBES: Final = 3
+TCP_INFO_UNACKED: Final = 24
+TCP_INFO_LAST_ACK: Final = 56
+"""Where they stand in Linux's `tcp_info`: questions for room without an answer (a byte), segments on their way, and
+milliseconds since the peer acknowledged anything."""
+
 OWN_DESCRIPTORS: Final = 192
 """File descriptors kept for all that is not a client's connection: listeners, logs, the event loop, stores, links; and
 for connections beyond the limit that wait to be told so."""
@@ -85,7 +97,8 @@ def tune(sock: Any, settings: Settings) -> None:
     options = [("TCP_KEEPIDLE", PROBE_AFTER), ("TCP_KEEPINTVL", PROBE_EVERY), ("TCP_KEEPCNT", PROBES)]
     stall_timeout = settings.queue.stall_timeout
     # Without one (0) the system's own time-out holds, about a quarter of an hour.
-    milliseconds = max(1, min(int(stall_timeout * 1000), LONGEST_USER_TIMEOUT)) if stall_timeout > 0 else 0
+    later = int(stall_timeout * 1000 * LATER_THAN_OURS) + LATER_BY
+    milliseconds = min(later, LONGEST_USER_TIMEOUT) if stall_timeout > 0 else 0
     options.append(("TCP_USER_TIMEOUT", milliseconds))
     for name, value in options:
         option = getattr(socket, name, None)
@@ -111,15 +124,17 @@ def why_not_listening(where: str, host: str, error: OSError) -> str:
     return f"cannot listen on {where}: {os.strerror(error.errno)}"
 
 
-def keep_fresh(sock: Any) -> None:
+def keep_fresh(sock: Any, fresh: bool) -> None:
     """Have the system take no more from us than it can soon send: what it holds, nobody can replace or shed.
+
+    With `fresh` False it takes as much as it does by itself.
 
     Linux alone can (`TCP_NOTSENT_LOWAT`); it otherwise takes megabytes for a peer that reads slowly, which at 10 kB/s
     are minutes.
     """
     option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
     if sock is not None and option is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-        sock.setsockopt(socket.IPPROTO_TCP, option, FRESH_BYTES)
+        sock.setsockopt(socket.IPPROTO_TCP, option, FRESH_BYTES if fresh else 0)
 
 
 def is_gone(sock: Any) -> bool:
@@ -132,6 +147,26 @@ def is_gone(sock: Any) -> bool:
     except (OSError, ValueError):
         return True
     return state != ESTABLISHED
+
+
+def answers_nothing(sock: Any, seconds: float) -> bool:
+    """Whether the peer's system has acknowledged nothing for so long, though it was to. Linux can tell.
+
+    The system of a peer that does not read has acknowledged all that was sent, and answers when it is asked for room.
+    """
+    option = getattr(socket, "TCP_INFO", None)
+    if not INHERITED or sock is None or option is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return False
+    size = TCP_INFO_LAST_ACK + 4
+    try:
+        told: bytes = sock.getsockopt(socket.IPPROTO_TCP, option, size)
+    except (OSError, ValueError):
+        return False
+    if len(told) < size:
+        return False
+    (unacked,) = struct.unpack_from("I", told, TCP_INFO_UNACKED)
+    (silent,) = struct.unpack_from("I", told, TCP_INFO_LAST_ACK)
+    return (unacked > 0 or told[TCP_INFO_PROBES] > 1) and silent >= seconds * 1000
 
 
 def unsent(transport: asyncio.BaseTransport) -> int:

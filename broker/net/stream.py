@@ -90,10 +90,19 @@ class Stream:
             return 0.0
         return min(now + timeout / STALL_LOOKS, self._progress_at + timeout)
 
-    def keep_fresh(self) -> None:
-        """What is written from now on loses its worth while it waits: have little wait where nobody can shed it."""
-        self.transport.set_write_buffer_limits(high=sockets.FRESH_BYTES)
-        sockets.keep_fresh(self.transport.get_extra_info("socket"))
+    def why_stalled(self, timeout: float) -> str:
+        """What the other end has done in `timeout` seconds without progress, for the log."""
+        if sockets.answers_nothing(self.transport.get_extra_info("socket"), timeout):
+            return f"its machine has acknowledged nothing for {timeout:g} s: it, or the network to it, may be gone"
+        return f"it has read nothing for {timeout:g} s"
+
+    def keep_fresh(self, fresh: bool) -> None:
+        """Say whether what is written from now on loses its worth while it waits.
+
+        If it does, little of it may wait where nobody can shed it.
+        """
+        self.transport.set_write_buffer_limits(high=sockets.FRESH_BYTES if fresh else WRITE_HIGH)
+        sockets.keep_fresh(self.transport.get_extra_info("socket"), fresh)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 

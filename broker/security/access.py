@@ -23,6 +23,8 @@ from broker.security.building import Shared, build, unknown
 from broker.security.chain import INTERVAL, MOST_LINES, Chain, ListenerAuth
 from broker.security.errors import SecurityError
 from broker.security.rules.book import RuleBook
+from broker.security.rules.claims import PLACE as OWN_RULES
+from broker.security.rules.rule import PUBLISH, RECEIVE
 from broker.settings import AuthenticatorTable, HttpTable, JwtTable, Settings
 
 GUESSES: Final = frozenset({reasons.BAD_USER_NAME_OR_PASSWORD, reasons.NOT_AUTHORIZED})
@@ -55,6 +57,9 @@ class Access(AccessControl):
         self._lines = 0
         self._lines_until = 0.0
         self._shared = Shared(settings.security, self._unavailable)
+        # Of absent clients whose users are gone: sessions that ended for it, and wills that were not published.
+        self.dismissed_sessions = 0
+        self.dropped_wills = 0
         self.chain = Chain(settings.security, ListenerAuth(self._embedded), {}, reporter, log)
 
     # -- settings ------------------------------------------------------------------------------------------------------
@@ -156,6 +161,8 @@ class Access(AccessControl):
     def counts(self, now: float) -> Iterator[tuple[str, int]]:
         """What `$SYS/broker/security/` tells. `now` in seconds of `time.monotonic`."""
         chain, pool = self.chain, self._shared.pool
+        yield "dismissed/sessions", self.dismissed_sessions
+        yield "dismissed/wills", self.dropped_wills
         yield "admitted", chain.admitted
         yield "refused", chain.refused
         yield "failures", chain.guessing.failures
@@ -193,12 +200,18 @@ class Access(AccessControl):
     def receive_qos(self, principal: Principal, topic: str) -> int:
         return 2 if self._book is None else self._book.receive_qos(principal, topic)
 
-    def place(self, principal: Principal, action: int, topic: str, qos: int, retain: bool) -> str:
-        """Which rule says whether a client may publish so to a topic, or be sent its messages; nothing is remembered.
-
-        `action`: of `rules.rule`, PUBLISH or RECEIVE.
-        """
-        return "" if self._book is None else self._book.about(principal, action, topic, qos, retain).place
+    def said(self, principal: Principal, action: str, topic: str, qos: int, retain: bool) -> tuple[bool, str]:
+        book = self._book
+        if book is None:
+            return True, ""
+        if action == "subscribe":
+            verdict = book.about_filter(principal, topic)
+        else:
+            verdict = book.about(principal, PUBLISH if action == "publish" else RECEIVE, topic, qos, retain)
+        place = verdict.place
+        if place.startswith(OWN_RULES) and principal.authenticator:
+            place = f'{place}, from authenticator "{principal.authenticator}"'
+        return verdict.allowed, place
 
     def bars(self, connect: Connect, origin: Origin) -> int:
         return self.chain.bars(connect, origin)

@@ -45,6 +45,8 @@ class Alarms(Section):
     """Seconds by which the event loop is late, on average between two looks."""
     queue_memory: Share = 0.8
     """The share of `queue.total_bytes` that waits for clients."""
+    room: Share = 0.9
+    """The share that is used of a bound on all filters, sessions or retained messages."""
     disk_used: Share = 0.9
     """The share of the disk that is used where the store or the recorder writes."""
     certificate_days: Annotated[int, Field(ge=0, le=3_650)] = 14

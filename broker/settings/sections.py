@@ -111,6 +111,10 @@ class Limits(Section):
     """Bytes that the broker keeps for one client in all: subscriptions, retained messages, session, and messages that
     wait in it or are in flight. Beyond it these are refused or dropped, but for 1 MiB each of what waits and what is in
     flight. A part whose own bound is higher raises it. 0: no limit."""
+    max_user_bytes: SizeOrUnlimited = 0
+    """Bytes that all clients of one user, or of one address where they have no user, may hold together: subscriptions,
+    retained messages, sessions, and messages that wait in them. Beyond it the first three are refused. 0: no limit but
+    what is fair."""
     max_filter_bytes_per_client: SizeOrUnlimited = 33_554_432
     """Bytes that the subscriptions of one session may take, each counted as if no other client had its filter; one more
     is refused with 0x97. 0: no limit, so that one client can fill the memory."""
@@ -438,6 +442,11 @@ class Log(Section):
     """The least severe level that is logged."""
     format: Literal["auto", "console", "json"] = "auto"
     """`auto`: for people on a terminal, JSON elsewhere."""
+    client_bytes: CountOrUnlimited = 1_000_000
+    """Bytes of other lines about clients (connected, disconnected, taken over) that are written at once; a fifteenth of
+    them more each second. The rest is summed up in one line. 0: no limit."""
+    client_bytes_per_address: CountOrUnlimited = 680_000
+    """The same for one IP address, or one /64 of IPv6. 0: no limit of its own."""
     client_warnings: CountOrUnlimited = 100
     """Warnings about clients (refused, protocol broken, evicted) in 10 seconds; the rest is summed up in one line. 0:
     no limit."""

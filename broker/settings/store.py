@@ -94,6 +94,9 @@ class Store(Section):
     stall_timeout: SecondsOrOff = 10.0
     """Seconds that a write may take before the disk counts as one that cannot be written. 0: any, and nothing is
     told."""
+    will_grace: Annotated[float, Field(ge=0, le=LONGEST_TIME, allow_inf_nan=False)] = 30.0
+    """Seconds that a client has to come back after a start, if it was connected when the broker was killed, before its
+    will is published; a longer Will Delay Interval counts instead. 0: the will's own delay alone."""
     removed_link_expiry: Annotated[int, Field(ge=0, le=NEVER)] = 604_800
     """Seconds for which what waits for a link is kept when the link is in the settings no more. 0: not at all.
     4294967295: for ever."""

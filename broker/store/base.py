@@ -1,6 +1,6 @@
 """The interface of a store, whatever it writes to.
 
-Owns the interface `Store`, its one error, and `Times`, which converts the core's times into such as survive a restart.
+Owns the interface `Store`, and its one error.
 Promises: a store is told of changes through its `journal` (`core.persistence.journal`) on the event loop's thread, in
 order, and never waited for; `load` returns everything before the first client connects. A store that commits later says
 so through the journal's `commits` (`core.persistence.commits`), also on the event loop; only then are the
@@ -109,71 +109,3 @@ class Store(ABC):
         Raises:
             StoreError: what was told last cannot be kept.
         """
-
-
-BELIEVED: Final = 366 * 86_400.0
-"""Seconds that the system's clock may be found ahead or behind, from one broker to the next or while one runs. Beyond
-it the clock was wrong, such as one without a battery that begins at 1970, and no time has passed."""
-
-NOTED: Final = 3_600.0
-"""Seconds after which it is noted again how late it is: a year is to be told from less, and the disk spared."""
-
-
-class Times:
-    """Two clocks: the broker's monotonic one, and a lasting one that goes on while no broker runs.
-
-    Times are turned over when they are told, not when the store was opened, so that a wall clock that is set while the
-    broker runs moves what is told afterwards only. One that jumps by more than `BELIEVED` moves nothing: `ahead` makes
-    up for it until it jumps back.
-    """
-
-    def __init__(self, lasting: Callable[[], float]) -> None:
-        """`lasting`: the wall clock in seconds, `time.time` where processes come and go."""
-        self._wall = lasting
-        self._clock = lasting
-        # What both said when they were looked at last, and what is to be added to the wall clock.
-        self._seen: float | None = None
-        self._seen_clock = 0.0
-        self.ahead = 0.0
-        self.jumped = 0.0
-        """Seconds of the last jump that was not believed, until somebody takes it; 0: none."""
-        self._noted = (0.0, 0.0)
-
-    def start(self, clock: Callable[[], float], note: tuple[float, float] | None = None) -> None:
-        """From now on `clock` is the broker's. `note`: the last one of the brokers before; None: this object's own."""
-        self._clock = clock
-        self._seen_clock = clock()
-        if note is not None:
-            self._seen, self.ahead = self._noted = note
-        self.now()
-
-    def now(self) -> float:
-        """The lasting time."""
-        wall, clock = self._wall(), self._clock()
-        jump = 0.0 if self._seen is None else (wall - self._seen) - (clock - self._seen_clock)
-        self._seen, self._seen_clock = wall, clock
-        if not -BELIEVED <= jump <= BELIEVED:
-            self.ahead -= jump
-            self.jumped = jump
-        return wall + self.ahead
-
-    def note(self) -> tuple[float, float] | None:
-        """What the next broker is to `start` with, where that is to be written: the wall clock, and `ahead` of it."""
-        wall = self.now() - self.ahead
-        noted_wall, noted_ahead = self._noted
-        if abs(wall - noted_wall) < NOTED and abs(self.ahead - noted_ahead) < 1.0:
-            return None
-        self._noted = (wall, self.ahead)
-        return self._noted
-
-    def lasting(self, when: float) -> float:
-        """The lasting time of a point of the broker's clock."""
-        return self.now() + (when - self._clock())
-
-    def broker(self) -> float:
-        """The broker's clock."""
-        return self._clock()
-
-    def left(self, until: float) -> float:
-        """Seconds until a lasting time; negative when it has passed."""
-        return until - self.now()

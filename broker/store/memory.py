@@ -8,7 +8,6 @@ copied. It does not outlive the process.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from broker.core.codec.packets import Will
@@ -16,6 +15,7 @@ from broker.core.persistence.journal import (
     BroadcastRecord,
     DeliveryRecord,
     Journal,
+    LoneWillRecord,
     MessageRecord,
     Saved,
     SessionRecord,
@@ -26,14 +26,16 @@ from broker.core.persistence.journal import (
 from broker.core.principal import Principal
 from broker.core.queues.delivery import RELEASED, SENT, Delivery, queue_of
 from broker.core.queues.message import Message
+from broker.core.routing.retained.by_age import account_name
 from broker.core.topics.subscription import Subscription
-from broker.store.base import IN_USE, Store, StoreError, Times
+from broker.store.base import IN_USE, Store, StoreError
+from broker.store.times import Clocks, Times
 
 
 class _Message:
     """A message with its expiry as a lasting time; None: it does not expire."""
 
-    __slots__ = ("expires_at", "payload", "properties", "publisher", "qos", "retain", "topic")
+    __slots__ = ("account", "expires_at", "payload", "properties", "publisher", "qos", "retain", "topic")
 
     def __init__(self, message: Message, expires_at: float | None) -> None:
         self.topic = message.topic
@@ -43,6 +45,7 @@ class _Message:
         self.properties = message.properties
         self.expires_at = expires_at
         self.publisher = message.publisher
+        self.account = account_name(message)
 
 
 class _Delivery:
@@ -107,6 +110,8 @@ class _MemoryJournal(Journal):
     def __init__(self, times: Times) -> None:
         self.times = times
         self.sessions: dict[str, _Session] = {}
+        # Of clients without a session: whose, what, and its time; None while its client is connected.
+        self.wills: dict[str, tuple[Principal, Will, float | None]] = {}
         self.retained: dict[str, _Message] = {}
         self.broadcasts: dict[int, _Broadcast] = {}
         self._number = 0
@@ -221,8 +226,12 @@ class _MemoryJournal(Journal):
         session.will = will
         session.will_due = self.times.lasting(due) if due != 0.0 else None
 
+    def will_alone(self, name: str, principal: Principal, will: Will, due: float) -> None:
+        self.wills[name] = (principal, will, self.times.lasting(due) if due != 0.0 else None)
+
     def will_cleared(self, client_id: str) -> None:
-        self.sessions[client_id].will = None
+        if self.wills.pop(client_id, None) is None:
+            self.sessions[client_id].will = None
 
     def retained_set(self, message: Message) -> None:
         self.retained[message.topic.decode()] = self._record(message)
@@ -243,9 +252,9 @@ class _MemoryJournal(Journal):
 class MemoryStore(Store):
     """Keeps everything in dictionaries of this process."""
 
-    def __init__(self, lasting: Callable[[], float] = time.monotonic) -> None:
-        """`lasting`: the clock that goes on between two brokers, in seconds."""
-        self._times = Times(lasting)
+    def __init__(self, clocks: Clocks | None = None) -> None:
+        """`clocks`: those that go on between two brokers; None: the machine's."""
+        self._times = Times(clocks)
         self._journal = _MemoryJournal(self._times)
         self._open = False
         super().__init__(self._journal)
@@ -267,6 +276,9 @@ class MemoryStore(Store):
             saved.retained.append(self._message(message, messages))
         for client_id, session in journal.sessions.items():
             saved.sessions.append(self._session(client_id, session, messages))
+        for name, (principal, will, due) in journal.wills.items():
+            due_in = None if due is None else self._times.left(due)
+            saved.wills.append(LoneWillRecord(name, principal, will, due_in))
         for number, broadcast in journal.broadcasts.items():
             record = BroadcastRecord(number, self._message(broadcast.message, messages))
             record.passed.update(broadcast.passed)
@@ -312,5 +324,6 @@ class MemoryStore(Store):
             record = MessageRecord(
                 kept.topic, kept.payload, kept.qos, kept.retain, kept.properties, expires_in, kept.publisher
             )
+            record.account = kept.account
             messages[kept] = record
         return record

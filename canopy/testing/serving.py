@@ -17,6 +17,7 @@ from broker.core.queues.message import Message as CoreMessage
 from broker.core.session.session import Session
 from broker.net.connections.connection import Connection
 from broker.store import MemoryStore
+from broker.store.times import Clocks
 from canopy import Broker, Settings
 from canopy.testing.clock import ClockLoop
 from canopy.testing.faults import LinkFault, PacketFault
@@ -54,7 +55,7 @@ class Serving:
         if self._broker is not None:
             raise RuntimeError("the broker runs already")
         if self._store is None and not self._settings.store.path:
-            self._store = MemoryStore(self._loop.time)
+            self._store = MemoryStore(Clocks(self._loop.time, self._loop.time, ""))
         broker = Broker(self._settings, store=self._store, **self._hooks)
         await broker.start()
         self._broker = broker

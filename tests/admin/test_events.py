@@ -49,23 +49,56 @@ async def test_a_page_gets_who_it_is_what_was_and_then_what_is(serve: Serve, ask
         assert name == "snapshot"
         assert first["dropped"]["full-messages"] == 0
         assert (await read(answer))[1]["sample"][0] >= first["sample"][0]
-    await until(lambda: not feed(broker).ticking())
+    await until(lambda: not feed(broker).listening)
 
 
 @pytest.mark.usefixtures("quick")
 async def test_one_snapshot_is_for_all_and_none_is_made_for_nobody(serve: Serve) -> None:
     broker = await serve()
     made = feed(broker)
-    assert not made.ticking()
     one, other = made.enter(), made.enter()
     await one.take(), await other.take()
     before = made.made
     assert await one.take() is await other.take()
     assert made.made == before + 1
     made.leave(one)
-    assert made.ticking()
     made.leave(other)
-    assert not made.ticking()
+    before = made.made
+    samples = len(made.samples)
+    await until(lambda: len(made.samples) > samples + 3)
+    assert made.made == before
+
+
+@pytest.mark.usefixtures("quick")
+async def test_what_was_before_the_page_was_opened_is_there(serve: Serve, ask: aiohttp.ClientSession) -> None:
+    """After an incident is when it is opened."""
+    broker = await serve()
+    made = feed(broker)
+    broker.router.counters.messages_received += 1_000
+    await until(lambda: made.samples[-1][events.SAMPLE.index("received")] == 1_000)
+    samples = len(made.samples)
+    await until(lambda: len(made.samples) > samples + 5)
+    async with ask.get(f"{broker.http[0]}/events") as answer:
+        await read(answer)
+        _, history = await read(answer)
+        _, first = await read(answer)
+    at = events.SAMPLE.index("at")
+    assert len(history) >= samples + 5
+    assert [row[at] for row in history] == sorted(row[at] for row in history)
+    # The first snapshot adds no sample of its own, which would be a step in no time.
+    assert first["sample"] in history
+
+
+async def test_the_samples_are_bounded_and_end_with_the_broker(serve: Serve) -> None:
+    broker = await serve()
+    made = feed(broker)
+    for _ in range(2 * events.KEPT):
+        assert made._timer is not None
+        made._timer.cancel()
+        made._tick()
+    assert len(made.samples) == events.KEPT
+    await broker.stop()
+    assert made._timer is None
 
 
 async def test_who_comes_and_goes_has_no_snapshots_made(serve: Serve) -> None:
@@ -74,7 +107,8 @@ async def test_who_comes_and_goes_has_no_snapshots_made(serve: Serve) -> None:
         listener = made.enter()
         assert await listener.take()
         made.leave(listener)
-    assert made.made == len(made.samples) == 1
+    assert made.made <= 1 + len(made.samples)
+    assert made.made < 10
 
 
 async def test_who_takes_nothing_has_one_snapshot_waiting() -> None:
@@ -93,8 +127,8 @@ async def test_a_page_that_takes_nothing_is_cut_off(serve: Serve, monkeypatch: p
     port = int(broker.http[0].rpartition(":")[2])
     _reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1_024)
     writer.write(b"GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-    await until(feed(broker).ticking)
-    await until(lambda: not feed(broker).ticking())
+    await until(lambda: feed(broker).listening)
+    await until(lambda: not feed(broker).listening)
     assert broker.admin.doors.cut == 1
     writer.transport.abort()
 
@@ -110,7 +144,7 @@ async def test_there_is_room_for_so_many_pages(serve: Serve, ask: aiohttp.Client
         assert (found["http/event streams"], found["http/event streams/refused"]) == ("1", "1")
         with pytest.raises(ApiError):
             feed(broker).enter()
-    await until(lambda: not feed(broker).ticking())
+    await until(lambda: not feed(broker).listening)
     async with ask.get(f"{broker.http[0]}/events") as answer:
         assert answer.status == 200
 

@@ -152,6 +152,10 @@ class TestBars:
         assert self.missed(slow(1.0, 0.01)) == []
         assert len(self.missed(slow(0.011, 0.011))) == 1
 
+    def test_the_log(self) -> None:
+        assert self.missed(replace(self.GOOD, logged=2_000_000)) == []
+        assert len(self.missed(replace(self.GOOD, logged=2_000_001))) == 1
+
     @pytest.mark.parametrize("change", [{"received": 99}, {"cut": 1}])
     def test_losses(self, change: dict[str, int]) -> None:
         under = Measured(**{**self.CALM.__dict__, **change})

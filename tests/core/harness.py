@@ -93,6 +93,7 @@ class Link:
         self.outbox.owner = self
         origin = Origin(f"client:{len(network.links)}")
         origin.mount = client.mount
+        origin.host = client.host
         self.protocol = ServerProtocol(router, self.outbox, origin)
         self.protocol.answer_later = lambda reason_code: self.protocol.admitted(reason_code, network.now)
         self.up = bytearray()
@@ -290,6 +291,8 @@ class Client:
         self.answering = True
         # That of the listener by which it connects.
         self.mount = ""
+        # The address from which it connects.
+        self.host = ""
         self.link: Link | None = None
         self.closed = False
         # The ends of earlier connections that this client left open when it opened another.

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from broker.core.accounts import FILTERS, RETAINED, RETAINED_SIZE, ROOMS, SESSION_SIZE, SESSIONS
 from broker.core.codec import packets as p
 from broker.core.codec.packets import Packet, Publish, Suback, Subscribe
 from broker.core.codec.packets import SubscriptionRequest as Request
@@ -22,7 +23,11 @@ from broker.core.principal import Principal
 from broker.core.queues.delivery import DROPPED, QUEUED, RELEASED, SENT, Delivery, SubscriptionQueue, queue_of
 from broker.core.queues.drop_notice import property_of
 from broker.core.queues.policies.queue_policy import LATEST
+from broker.core.routing.retained.by_age import RetainedMessage
+from broker.core.routing.router import Router
 from broker.core.session.session import Session
+from broker.core.session.session_bytes import bytes_of, is_empty
+from broker.core.topics.filter_bytes import SUB_QUEUE_BYTES, subscription_bytes
 from tests.core.harness import Client, Network, bag
 from tests.core.judge import Judge
 from tests.support.losses import dropped_by_cause
@@ -134,9 +139,66 @@ def check(network: Network, known: Iterable[Session]) -> None:
         size += here.bytes
         inflight += here.inflight
         inflight_bytes += here.inflight_bytes
+    check_accounts(router)
     load = router.counters.load
     assert (load.messages, load.bytes) == (messages, size)
     assert (load.inflight, load.inflight_bytes) == (inflight, inflight_bytes)
+
+
+def check_accounts(router: Router) -> None:
+    """Hold what each principal's account holds against a walk over sessions, subscriptions and retained messages."""
+    accounts = router.accounts
+    found: dict[str, list[int]] = {}
+    queued: Counter[str] = Counter()
+    queues: Counter[str] = Counter()
+
+    def add(name: str, room: int, size: int) -> None:
+        found.setdefault(name, [0] * len(ROOMS))[room] += size
+
+    absent: dict[str, list[Session]] = {}
+    for session in router.sessions.values():
+        owner = session.account.owner
+        assert owner is (accounts.internal if session.own else accounts.of(session.principal)), session.client_id
+        add(owner.name, SESSIONS, 1)
+        add(owner.name, SESSION_SIZE, bytes_of(session))
+        queued[owner.name] += int(session.queue.bytes_in_memory)
+        queues[owner.name] += session.queue.messages > 0
+        if session.outbox is None and not session.own:
+            absent.setdefault(owner.name, []).append(session)
+    for session in (*router.sessions.values(), *router.table._leaving):
+        for subscription in session.subscriptions.values():
+            assert subscription.entry is not None
+            group = "" if subscription.group is None else subscription.group.name
+            size = subscription_bytes(subscription.topic_filter, group) + int(subscription.entry.cost)
+            size += SUB_QUEUE_BYTES if subscription.sub_queue is not None else 0
+            add(session.account.owner.name, FILTERS, size)
+    giving: Counter[str] = Counter()
+    for node in router.retained.matching("#"):
+        message = node.value
+        assert isinstance(message, RetainedMessage)
+        assert message.account is not None
+        add(message.account.name, RETAINED, 1)
+        add(message.account.name, RETAINED_SIZE, int(message.charge))
+        giving[message.account.name] += message.qos == 0 and not message.account.internal
+    kept = {name: account.held for name, account in accounts.by_name.items()}
+    inside = found.pop("internal", [0] * len(ROOMS))
+    assert accounts.internal.held == inside
+    assert kept == {name: held for name, held in found.items() if any(held)}
+    for account in (accounts.internal, *accounts.by_name.values()):
+        assert (int(account.queued), int(account.queues)) == (queued[account.name], queues[account.name])
+    assert router.counters.load.queue_holders == sum(bool(n) for name, n in queues.items() if name != "internal")
+    for room in accounts.rooms:
+        ranked = room.largest(1 << 30)
+        assert [each.held[room.number] for each in ranked] == sorted(
+            [held[room.number] for held in kept.values() if held[room.number]], reverse=True
+        )
+    table = router.session_table
+    assert {each.name: set(some) for each, some in table._absent.items()} == {
+        name: set(some) for name, some in absent.items()
+    }
+    assert table.empty_bytes == sum(bytes_of(each) for each in router.sessions.values() if is_empty(each))
+    shelves = router.retained_store.shares._giving
+    assert {each.name: len(some) for each, some in shelves.items()} == {name: n for name, n in giving.items() if n}
 
 
 def _one(session: Session, found: Found) -> None:

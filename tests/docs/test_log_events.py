@@ -29,10 +29,10 @@ def first_columns(after: str) -> set[str]:
 
 def logged() -> set[str]:
     found = set(code())
-    # What is told by other ways: warnings about clients, exceptions, and the log's own losses.
-    from broker.net.connections.connection_log import EVICTION, HANDSHAKE, PROXY, REFUSAL, VIOLATION
+    # What is told by other ways: lines about clients, exceptions, and the log's own losses.
+    from broker.net.connections.connection_log import CONNECTED, DISCONNECTED, FIELDS
 
-    found |= {EVICTION, HANDSHAKE, PROXY, REFUSAL, VIOLATION, "a hook keeps the event loop waiting", "log lines lost"}
+    found |= {CONNECTED, DISCONNECTED, *FIELDS, "a hook keeps the event loop waiting", "log lines lost"}
     return found | {f"{event}{again}" for event in ("a hook failed", "internal error") for again in ("", ", again")}
 
 

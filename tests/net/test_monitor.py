@@ -9,7 +9,9 @@ from typing import Any, cast
 
 import pytest
 
+from broker.core.accounts import MAX_TOLD, Accounts
 from broker.core.counters import AGE, DROP_CAUSES, FULL_MESSAGES, NO_QUOTA, Counters
+from broker.core.principal import Principal
 from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.routing.router import Router
@@ -62,6 +64,7 @@ class Client:
     def __init__(self, client_id: str, counters: Counters) -> None:
         self.client_id = client_id
         self.ledger = Ledger(client_id, counters)
+        self.principal = Principal("user", client_id=client_id, host="192.0.2.7")
         self.outbox: Queued | None = Queued()
         self.queue = Pending()
         self.delay = 0.0
@@ -86,6 +89,7 @@ class Broker:
         self.counters = Counters()
         self.peers = Peers()
         self.sessions: dict[str, Client] = {}
+        self.accounts = Accounts(self.counters.load.internal)
         self.swept: list[float] = []
         self.log = Log()
         self.admission = Admission(0, 1, 0.0)
@@ -203,6 +207,33 @@ class TestReports:
         broker.monitor.changed = None
         broker.look(5.0)
         assert broker.monitor.changed is None
+
+    def test_accounts_that_were_refused_room(self) -> None:
+        """One line for each account, setting and interval; very many accounts share one."""
+        broker = Broker(report_interval=10.0)
+        accounts = broker.accounts
+        filters = accounts.filters
+        alice = accounts.named("user alice")
+        filters.change(alice, 5_000)
+        for _ in range(3):
+            accounts.refuse(alice, filters, "limits.max_filter_bytes")
+        accounts.give_way(alice, filters)
+        assert broker.look(9.0) == []
+        told = {"account": "user alice", "setting": "limits.max_filter_bytes", "held": 5_000, "interval": 10.0}
+        assert broker.look() == [
+            ("warning", "an account was refused room", {**told, "total": 3}),
+            ("warning", "an account gave way to others", {**told, "total": 1}),
+        ]
+        assert broker.look(10.0) == []
+        for number in range(MAX_TOLD + 20):
+            for _ in range(2):
+                accounts.refuse(accounts.named(f"address 10.0.0.{number}"), filters, "limits.max_filter_bytes")
+        lines = broker.look(10.0)
+        assert len(lines) == MAX_TOLD + 1
+        more = ("warning", "more accounts were refused room, or gave way", {"total": 40, "interval": 10.0})
+        assert lines[-1] == more
+        assert (filters.refused, filters.gave_way) == (3 + 2 * (MAX_TOLD + 20), 1)
+        assert (accounts.untold, accounts.untold_more) == ({}, 0)
 
     def test_connections_without_a_word(self) -> None:
         """A flood of connections that are closed at once is told as a number."""

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from broker.net.sockets import keep_fresh, tune
+from broker.net.stream import STALL_LOOKS
 from broker.settings import Queue, Settings
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="TCP_USER_TIMEOUT is Linux's")
@@ -22,9 +23,10 @@ def user_timeout(stall_timeout: float) -> int:
         return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
 
 
-@pytest.mark.parametrize(("seconds", "milliseconds"), [(30.0, 30_000), (0.0001, 1), (86_400.0, 86_400_000)])
-def test_the_system_is_as_patient_as_the_stall_timeout(seconds: float, milliseconds: int) -> None:
-    assert user_timeout(seconds) == milliseconds
+@pytest.mark.parametrize("seconds", [0.0001, 0.4, 10.0, 30.0, 86_400.0])
+def test_the_system_is_more_patient_than_the_broker(seconds: float) -> None:
+    """The broker looks `STALL_LOOKS` times within its time-out, and its event loop may be late."""
+    assert user_timeout(seconds) >= 1000 * seconds * (1 + 1 / STALL_LOOKS) + 4_000
 
 
 def test_without_a_stall_timeout_the_system_decides() -> None:
@@ -35,7 +37,7 @@ def test_without_a_stall_timeout_the_system_decides() -> None:
 def test_the_system_holds_little_for_a_peer_whose_messages_lose_their_worth() -> None:
     """What a peer that does not read leaves with the system: some packets, and not megabytes."""
 
-    def held(fresh: bool) -> int:
+    def held(*fresh: bool) -> int:
         with (
             socket.create_server(("127.0.0.1", 0)) as listener,
             socket.create_connection(listener.getsockname()) as ours,
@@ -44,8 +46,8 @@ def test_the_system_holds_little_for_a_peer_whose_messages_lose_their_worth() ->
             with theirs:
                 theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 ours.setblocking(False)
-                if fresh:
-                    keep_fresh(ours)
+                for each in fresh:
+                    keep_fresh(ours, each)
                 sent = 0
                 try:
                     while True:
@@ -53,4 +55,5 @@ def test_the_system_holds_little_for_a_peer_whose_messages_lose_their_worth() ->
                 except BlockingIOError:
                     return sent
 
-    assert held(True) < held(False) / 4
+    assert held(True) < held() / 4
+    assert held(True) < held(True, False) / 4

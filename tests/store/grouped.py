@@ -13,8 +13,9 @@ from typing import Any
 from broker.core.persistence.commits import Commits
 from broker.core.persistence.journal import Journal
 from broker.store import MemoryStore
-from broker.store.base import Times
 from broker.store.memory import _Broadcast, _MemoryJournal, _Message, _Session
+from broker.store.times import Times
+from tests.store.places import rebooted
 
 NO_CHANGES = ("restored", "retry", "place", "placed")
 
@@ -54,6 +55,7 @@ class State:
     def __init__(self, journal: GroupJournal) -> None:
         self.told = journal.gate.told
         self.retained: dict[str, _Message] = dict(journal.retained)
+        self.wills = dict(journal.wills)
         self.broadcasts: dict[int, _Broadcast] = {}
         for number, broadcast in journal.broadcasts.items():
             self.broadcasts[number] = _Broadcast(broadcast.message)
@@ -73,13 +75,14 @@ class GroupStore(MemoryStore):
 
     def __init__(self, lasting: Callable[[], float], before: GroupStore | None = None) -> None:
         """`before`: the store of the broker that was killed."""
-        super().__init__(lasting)
+        super().__init__(rebooted(lasting))
         self.journal: GroupJournal = GroupJournal(self._times)
         self._journal = self.journal
         if before is not None:
             state: State = before.state
             self.journal.sessions = state.sessions
             self.journal.retained = state.retained
+            self.journal.wills = state.wills
             self.journal.broadcasts = state.broadcasts
             self.journal._number = before.journal._number
         self.state: State = State(self.journal)

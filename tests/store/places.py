@@ -9,36 +9,42 @@ from typing import Final
 from broker.core.persistence.journal import Journal, Saved
 from broker.store import MemoryStore, Store
 from broker.store.sqlite import SqliteStore
+from broker.store.times import Clocks
 from tests.support import postgresql
 
-MakeStore = Callable[[Path, Callable[[], float]], Store]
+MakeStore = Callable[[Path, Clocks], Store]
 
 
-def _memory(folder: Path, lasting: Callable[[], float]) -> Store:
+def _memory(folder: Path, clocks: Clocks) -> Store:
     del folder
-    return MemoryStore(lasting)
+    return MemoryStore(clocks)
 
 
-def _sqlite(folder: Path, lasting: Callable[[], float]) -> Store:
+def _sqlite(folder: Path, clocks: Clocks) -> Store:
     # Nobody cuts the power.
-    return SqliteStore(folder, synchronous="off", lasting=lasting)
+    return SqliteStore(folder, synchronous="off", clocks=clocks)
+
+
+def rebooted(wall: Callable[[], float]) -> Clocks:
+    """The clocks of a system that starts anew before each broker: its wall clock says how much time was between."""
+    return Clocks(wall, lambda: 0.0, "")
 
 
 NAMES: Final[dict[Path, str]] = {}
 """Folder → the schema that stands for it."""
 
 
-def _postgresql(folder: Path, lasting: Callable[[], float]) -> Store:
+def _postgresql(folder: Path, clocks: Clocks) -> Store:
     server = postgresql.shared()
     from broker.store.postgresql import PostgresStore
 
     # Nobody cuts the power.
     name = NAMES.setdefault(folder, postgresql.new_name())
-    return PostgresStore(server.url, name=name, synchronous="off", lease_timeout=1.0, lasting=lasting)
+    return PostgresStore(server.url, name=name, synchronous="off", lease_timeout=1.0, clocks=clocks)
 
 
 KINDS: Final[dict[str, MakeStore]] = {"memory": _memory, "postgresql": _postgresql, "sqlite": _sqlite}
-"""Kind of store → how one is made in a folder, with a lasting clock."""
+"""Kind of store → how one is made in a folder, with the clocks of a system."""
 
 OUTLIVES: Final = frozenset(KINDS) - {"memory"}
 """Kinds of which another object, or process, finds again what was kept."""
@@ -66,7 +72,7 @@ class Place:
 
     def make(self) -> Store:
         """Another store object on the same folder."""
-        return KINDS[self.kind](self.folder, self.wall)
+        return KINDS[self.kind](self.folder, rebooted(self.wall))
 
     @property
     def journal(self) -> Journal:

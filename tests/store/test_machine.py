@@ -21,6 +21,7 @@ from broker.core.codec.packets import Will
 from broker.store import MemoryStore
 from tests.core.harness import Client, Network, bag, limits, total_ledger
 from tests.store.observed import at_once, restored, see, see_kept
+from tests.store.places import rebooted
 from tests.support.runs import examples
 
 CLIENTS = ("a", "b", "c")
@@ -40,7 +41,7 @@ class Restarts(RuleBasedStateMachine):
         self.count = 0
         # Who has had a shared subscription, and with it perhaps two deliveries of one message.
         self.sharing: set[str] = set()
-        self.store = MemoryStore(self.lasting)
+        self.store = MemoryStore(rebooted(self.lasting))
         self.limits = limits(queue_qos0=True, session_messages=20)
         self.network = Network(self.limits)
         at_once(self.store.open(self.clock))

@@ -28,6 +28,7 @@ from broker.store.tools.exporting import lines
 from broker.store.tools.looking import look
 from tests.core.harness import Client, Network, bag, limits, total_ledger
 from tests.store.observed import restored
+from tests.store.places import rebooted
 from tests.store.sqlite.place import count
 from tests.support.losses import dropped_by_cause
 from tests.support.runs import examples
@@ -59,7 +60,7 @@ class Paged:
             commit_window=0.0,
             memory_messages=IN_MEMORY,
             disk_bytes=self.disk_bytes,
-            lasting=lambda: self.network.now,
+            clocks=rebooted(lambda: self.network.now),
         )
         store._pages.page, store._pages.fetched = PAGE, 2 * PAGE
         self.do(store.open(lambda: self.network.now))

@@ -25,7 +25,7 @@ from broker.store.sqlite import store as module
 from broker.store.sqlite.reading import read
 from tests.e2e import wire
 from tests.e2e.wire import SESSION_EXPIRY, WILL_DELAY, Peer, ack, connect, publish
-from tests.store.places import KINDS, OUTLIVES
+from tests.store.places import KINDS, OUTLIVES, rebooted
 
 HOUR = 3600
 
@@ -45,7 +45,7 @@ class House:
         self._stack = stack
 
     def _make(self) -> Store:
-        return KINDS[self.kind](self.folder, lambda: time.time() + self.skipped)
+        return KINDS[self.kind](self.folder, rebooted(lambda: time.time() + self.skipped))
 
     def _broker(self) -> Broker:
         return Broker(Settings(listen=("mqtt://127.0.0.1:0",)), store=self.store)

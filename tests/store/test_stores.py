@@ -53,6 +53,34 @@ async def test_an_empty_store_gives_back_nothing(place: Place) -> None:
         assert (saved.sessions, saved.retained) == ([], [])
 
 
+async def test_a_will_is_kept_without_a_session(place: Place) -> None:
+    """While its client is connected, with the time at which it is due, and in a turn of its own; nothing else stays."""
+    journal, will = place.journal, Will("w", b"gone", 1, True, 7, 60, b"\x01\x01")
+    journal.will_alone("c", Principal("u"), will, 0.0)
+    journal.will_alone("d", Principal(None), will, 80.0)
+    journal.will_alone("$will/1/c", Principal("u"), will, 50.0)
+    saved = await place.again(gap=10.0)
+    assert saved.sessions == []
+    found = {one.name: one for one in saved.wills}
+    assert {name: (one.principal.user_name, one.due_in) for name, one in found.items()} == {
+        "c": ("u", None),
+        "d": (None, pytest.approx(20.0)),
+        "$will/1/c": ("u", pytest.approx(-10.0)),
+    }
+    for one in found.values():
+        kept = one.will
+        assert (kept.topic, kept.payload, kept.qos, kept.retain) == ("w", b"gone", 1, True)
+        assert (kept.delay, kept.message_expiry, kept.properties) == (7, 60, b"\x01\x01")
+    # The next broker gives it a time, and then it is over; a session of that client is another matter.
+    place.journal.will_alone("c", Principal("u"), will, 17.0)
+    assert [one.due_in for one in (await place.again(clock=7.0)).wills if one.name == "c"] == [pytest.approx(10.0)]
+    for name in ("c", "d", "$will/1/c"):
+        place.journal.will_cleared(name)
+    place.journal.session_kept("c", Principal("u"), 300, 0.0)
+    saved = await place.again()
+    assert ([one.client_id for one in saved.sessions], saved.wills) == (["c"], [])
+
+
 async def test_times_are_those_of_the_moment_of_loading(place: Place) -> None:
     """Between two brokers only the lasting clock goes on; the next one's own clock may stand anywhere."""
     journal = place.journal

@@ -56,6 +56,28 @@ def trickled_packets(field: Field) -> None:
 
 
 @attack()
+def names_that_fill_the_log(field: Field) -> None:
+    """Clients with names that JSON writes at length, which come and go as fast as it can be done"""
+    name = "\U0001f600" * 60
+    while not field.over:
+        for number in range(50):
+            hostile = field.socket()
+            hostile.send(encode(Connect(f"{number}{name}", V5, user_name=name * 4), V5) + b"\xe0\0")
+            hostile.wait_for("CONNACK")
+            hostile.close()
+
+
+@attack()
+def takeovers_that_fill_the_log(field: Field) -> None:
+    """Two clients with one identifier that connect again and again"""
+    before = field.client("twin")
+    while not field.over:
+        after = field.client("twin")
+        before.close()
+        before = after
+
+
+@attack()
 def connect_flood(field: Field) -> None:
     """Clients that come, are let in and vanish, as fast as it can be done"""
     while not field.over:

@@ -26,7 +26,7 @@ CROWD_WAIT: Final = 0.3
 class Attack:
     """One kind of hostile client. `growth`: bytes by which the broker may grow; `wait`: what a PING may wait for.
 
-    `guarded`: the broker has authenticators; `stored`: it has a store on disk.
+    `guarded`: the broker has authenticators; `stored`: it has a store on disk; `settings`: what is set besides.
     """
 
     name: str
@@ -36,24 +36,25 @@ class Attack:
     wait: float = WAIT
     guarded: bool = False
     stored: bool = False
+    settings: tuple[str, ...] = ()
 
 
 REGISTRY: Final[dict[str, Attack]] = {}
 
 
 def attack(
-    growth: int = GROWTH, *, guarded: bool = False, stored: bool = False
+    growth: int = GROWTH, *, guarded: bool = False, stored: bool = False, settings: tuple[str, ...] = ()
 ) -> Callable[[Callable[[Field], None]], Callable[[Field], None]]:
     """Enter a function into the list, under its name with spaces; its docstring says what it does.
 
     `growth` above `GROWTH` is for attacks of many clients: these may wait as a crowd makes one wait. `guarded` is for
-    attacks on the authenticators, `stored` on what is kept on disk.
+    attacks on the authenticators, `stored` on what is kept on disk; `settings` give it bounds that it can reach.
     """
 
     def enter(run: Callable[[Field], None]) -> Callable[[Field], None]:
         name = run.__name__.replace("_", " ")
         wait = CROWD_WAIT if growth > GROWTH else WAIT
-        REGISTRY[name] = Attack(name, (run.__doc__ or "").strip(), run, growth, wait, guarded, stored)
+        REGISTRY[name] = Attack(name, (run.__doc__ or "").strip(), run, growth, wait, guarded, stored, settings)
         return run
 
     return enter

@@ -101,6 +101,20 @@ def filters_in_all_combinations(field: Field) -> None:
         pass
 
 
+@attack(growth=CROWD)
+def slow_readers_of_everything(field: Field) -> None:
+    """20 clients that subscribe to every topic and read a little all the time, and one that keeps their queues full"""
+    readers = [field.client(narrow=True, reads=False) for _ in field.rounds(20)]
+    for reader in readers:
+        reader.subscribe(["#"])
+    filler = field.client(reads=False)
+    while not field.over:
+        for _ in range(20):
+            filler.publish(b"filler", bytes(500))
+        for reader in readers:
+            reader.take(2_000)
+
+
 @attack()
 def overlapping_identifiers(field: Field) -> None:
     """8,192 filters with identifiers that match one topic: a small PUBLISH becomes one of 40 kB"""

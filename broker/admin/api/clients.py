@@ -24,6 +24,7 @@ from broker.core.codec import reasons
 from broker.core.codec.packets import NEVER, V5, V31
 from broker.core.counters import DROP_CAUSES
 from broker.core.queues.policies.queue_policy import POLICIES
+from broker.core.refusals import KINDS
 from broker.core.session.session import Session
 from broker.net.connections.client import Client as Connection
 
@@ -72,11 +73,27 @@ class Client(BaseModel):
     """Messages that the current connection has published."""
 
 
+class LastRefusal(BaseModel):
+    """The last thing that a client was refused."""
+
+    action: str
+    """`publish`, `subscribe`, `receive` (a message was not sent to it), `will`, `retain` (it was delivered only)."""
+    topic: str
+    """A topic name, or the filter of a subscription; cut to 1,024 characters."""
+    reason_code: int
+    reason: str
+    """What decided: a rule with its file and line, a setting, a plug-in."""
+    at: str
+
+
 class Details(Client):
     """One client, with everything that the broker knows about it."""
 
     dropped: dict[str, int]
     """Lost messages by cause."""
+    refused: dict[str, int]
+    """What the broker refused during the session, by action."""
+    last_refusal: LastRefusal | None
     authenticator: str
     certificate: str
     """The subject of its certificate."""
@@ -120,9 +137,10 @@ class ClientQuery(PageQuery):
 
     clientid: Annotated[str, Field(max_length=65_535)] | None = None
     like_clientid: Annotated[str, Field(max_length=65_535)] | None = None
-    """A part of the client identifier."""
+    """A part of the client identifier, in capitals or not."""
     username: Annotated[str, Field(max_length=65_535)] | None = None
     like_username: Annotated[str, Field(max_length=65_535)] | None = None
+    """A part of the user name, in capitals or not."""
     ip_address: Annotated[str, Field(max_length=64)] | None = None
     """An IP address or a network."""
     conn_state: Literal["connected", "disconnected"] | None = None
@@ -196,6 +214,8 @@ def details(broker: Host, session: Session) -> Details:
     largest = None if outbox is None else outbox.max_packet
     mine = {
         "dropped": {DROP_CAUSES[cause]: count for cause, count in enumerate(dropped) if count},
+        "refused": _refused(session),
+        "last_refusal": _last_refusal(broker, session),
         "authenticator": principal.authenticator,
         "certificate": principal.certificate,
         "groups": list(principal.groups),
@@ -212,6 +232,25 @@ def details(broker: Host, session: Session) -> Details:
         "bridge": session.bridge or bool(session.link_peer),
     }
     return Details.model_validate(_facts(broker, session) | mine)
+
+
+def _refused(session: Session) -> dict[str, int]:
+    refused = session.ledger.refused
+    return {} if refused is None else {KINDS[kind]: count for kind, count in enumerate(refused.counts) if count}
+
+
+def _last_refusal(broker: Host, session: Session) -> LastRefusal | None:
+    refused = session.ledger.refused
+    if refused is None or refused.last is None:
+        return None
+    last = refused.last
+    return LastRefusal(
+        action=KINDS[last.kind],
+        topic=last.topic,
+        reason_code=last.reason_code,
+        reason=last.settle(refused.principal, broker.router.access_control),
+        at=moment(broker, last.at),
+    )
 
 
 def subscription_of(session: Session, name: str) -> Subscription:
@@ -252,6 +291,8 @@ class _Wanted:
     def __init__(self, broker: Host, query: ClientQuery) -> None:
         self._broker = broker
         self._query = query
+        self._like_clientid = (query.like_clientid or "").casefold()
+        self._like_username = (query.like_username or "").casefold()
         self._network: ipaddress.IPv4Network | ipaddress.IPv6Network | None = None
         if query.ip_address is not None:
             try:
@@ -264,11 +305,11 @@ class _Wanted:
         user = session.user_name
         if query.clientid is not None and session.client_id != query.clientid:
             return False
-        if query.like_clientid is not None and query.like_clientid not in session.client_id:
+        if self._like_clientid and self._like_clientid not in session.client_id.casefold():
             return False
         if query.username is not None and user != query.username:
             return False
-        if query.like_username is not None and (user is None or query.like_username not in user):
+        if query.like_username is not None and (user is None or self._like_username not in user.casefold()):
             return False
         if query.conn_state is not None and (query.conn_state == "connected") != (session.outbox is not None):
             return False

@@ -13,7 +13,7 @@ from broker.core.codec.errors import ProtocolError
 from broker.core.codec.publish_layout import LONGEST_REMAINING
 from broker.core.codec.topic_names import validate_filter, validate_topic
 from broker.observe.explain.answer import Answer
-from broker.observe.explain.asked import Question, no_rule
+from broker.observe.explain.asked import Question
 from broker.observe.explain.explaining import MOST_RECEIVERS, Explainer
 from broker.observe.explain.watches import Watch
 from broker.observe.trace.kept import State
@@ -182,8 +182,7 @@ async def explain(call: Call) -> Answer:
         raise ApiError(400, "BAD_REQUEST", f"topic: {error}") from None
     broker = call.broker
     question = Question(asked.topic, asked.publisher, asked.qos, asked.retain, asked.size, asked.client)
-    securing = broker.securing
-    explainer = Explainer(broker.router, no_rule if securing is None else securing.place)
+    explainer = Explainer(broker.router)
     after = name_of(asked.cursor)
     async with broker.watches.one_by_one:
         answer = await explainer.answer(question, broker.loop.time(), after, min(asked.limit, MOST_RECEIVERS))

@@ -59,7 +59,8 @@ class ReceiveMaximumExceeded(ProtocolError):
 
 
 class TopicAliasInvalid(ProtocolError):
-    """A Topic Alias of 0, above the announced maximum, or never set (section 3.3.2.3.4)."""
+    """A Topic Alias of 0 or above the announced maximum; one that was never set is a `ProtocolViolation`
+    (section 3.3.2.3.4)."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, reasons.TOPIC_ALIAS_INVALID)

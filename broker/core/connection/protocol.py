@@ -87,6 +87,8 @@ class ServerProtocol(Peer):
         self.held_until = 0.0  # not before this time, when the client publishes too fast; 0.0: it does not
         self._hold: Hold | None = None  # once it was too fast for a subscriber
         self.messages_received: i64 = 0
+        # What all clients had sent when the present turn began.
+        self._received_before: i64 = 0
         self.work_done: i64 = 0  # in the last turn
         self.unfinished = False  # a turn ended before the read was through: the shell calls `go_on`
         self.hurried = False  # because a subscriber has fallen behind: a little later, then
@@ -151,7 +153,7 @@ class ServerProtocol(Peer):
         router = self.router
         router.peers.drain(router, now)
         counters = router.counters
-        before = counters.messages_received
+        self._received_before = counters.messages_received
         self.work_done = 0
         fanout = router.fanout
         work = fanout.work
@@ -162,7 +164,7 @@ class ServerProtocol(Peer):
             self._run(now, most)
         except ProtocolError as error:
             self._fail(error)
-        self.messages_received += counters.messages_received - before
+        self.messages_received += counters.messages_received - self._received_before
         self.work_done += fanout.work - work
         router.peers.drain(router, now)
 
@@ -263,14 +265,15 @@ class ServerProtocol(Peer):
 
     def _meet(self, load: QueueTotals, now: float) -> bool:
         """It has published to somebody who is behind: whether nothing more is taken of it for now."""
+        sent: i64 = self.messages_received + self.router.counters.messages_received - self._received_before
         hold = self._hold
         if hold is None:
             most = self.router.limits.hold_publishers
             if most <= 0.0:
                 return False
-            self._hold = hold = Hold(most, now)
-        more = self.decoder.end < len(self.decoder.buffer)
-        return hold.meet(load, self.session, more, now)
+            self._hold = hold = Hold(most, sent, now)
+        more: i64 = len(self.decoder.buffer) - self.decoder.end
+        return hold.meet(load, self.session, more, sent, now)
 
     @property
     def throttled(self) -> bool:
@@ -288,9 +291,9 @@ class ServerProtocol(Peer):
             self._answered = True
             self._turn(reason_code, now, work)
 
-    def lost(self, cause: str, now: float) -> None:
-        """The connection is lost, or given up: nothing more can be written [MQTT-3.1.2-8]."""
-        self._end(cause, "")
+    def lost(self, cause: str, now: float, text: str = "") -> None:
+        """The connection is lost, or given up: nothing more can be written [MQTT-3.1.2-8]. `text`: for the log."""
+        self._end(cause, text)
         self.router.peers.drain(self.router, now)
 
     def close(self, cause: str, reason_code: int, text: str, now: float) -> None:

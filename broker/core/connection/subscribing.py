@@ -28,6 +28,8 @@ from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.policies import queue_options
 from broker.core.queues.policies.queue_options import BadQueueOptions
 from broker.core.queues.policies.queue_policy import QueueOptions, SubscriptionQueueTerms
+from broker.core.refusals import MOUNT, STORE, SUBSCRIBE
+from broker.core.routing.giving_way import filter_room
 from broker.core.routing.receivers.fanout import SLOW
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
@@ -193,6 +195,8 @@ class FilterWork:
         self._told_count = 0
         self._alike = True
         self._bad_options = ""
+        # What refused the last filter that was refused; empty: access control did.
+        self._why = ""
         # The reason code for all filters, while what they change cannot be kept; 0: it can.
         self._refusal = 0
         commits = router.commits
@@ -240,6 +244,9 @@ class FilterWork:
                 filters.rewind()
                 self._checked = True
         if self._bad_options or self._refusal > 0:
+            if filters.subscribes and filters.next():
+                code = self._refusal or reasons.IMPLEMENTATION_SPECIFIC_ERROR
+                self._refused(filters.topic_filter(), code, self._bad_options or STORE, self._count)
             return True
         # Meanwhile nobody else subscribes.
         table = router.table
@@ -288,6 +295,7 @@ class FilterWork:
         name = self._named(request.topic_filter)
         if name is None:
             router.counters.denied_subscriptions += 1
+            self._refused(request.topic_filter, reasons.NOT_AUTHORIZED, MOUNT)
             self._codes.append(reasons.NOT_AUTHORIZED if session.v5 else reasons.V3_SUBACK_FAILURE)
             return
         request.topic_filter = name
@@ -295,8 +303,9 @@ class FilterWork:
         topic_filter = name
         if not self._filters.plain and name.startswith(SHARE_PREFIX):
             group, topic_filter = parse_shared(name)
-        room = self._roomy or self._has_room(name, group, topic_filter)
-        code = _judge(session, router, request, group, topic_filter, room)
+        code = self._judge(request, group, topic_filter)
+        if code == 0 and not self._roomy and not self._has_room(name, group, topic_filter):
+            code = reasons.QUOTA_EXCEEDED
         if code == 0:
             if session.bridge:
                 # It cannot ask for them in SUBSCRIBE. In a share group there is no No Local [MQTT-3.8.3-4].
@@ -311,22 +320,79 @@ class FilterWork:
             router.subscribe(session, group, topic_filter, request, self._identifier, sub_queue, options)
             # A QoS that the server does not have may be asked for; less is granted [MQTT-3.2.2-10].
             code = min(request.qos, router.limits.max_qos)
-        elif not session.v5:
-            code = reasons.V3_SUBACK_FAILURE
+        else:
+            self._refused(name, code, self._why)
+            if not session.v5:
+                code = reasons.V3_SUBACK_FAILURE
         self._codes.append(code)
+
+    def _refused(self, topic_filter: str, reason_code: int, why: str, count: int = 1) -> None:
+        """Remember that a filter was refused: 3.1.1 tells its client no reason, and many clients show none."""
+        session = self._session
+        router = self._router
+        router.counters.refusals.note(
+            session.ledger,
+            session.principal,
+            SUBSCRIBE,
+            topic_filter,
+            reason_code,
+            router.counters.load.now,
+            why,
+            count=count,
+        )
+
+    def _judge(self, request: SubscriptionRequest, group: str, topic_filter: str) -> int:
+        """0, or the reason code with which a well-formed filter is refused; `_why` says what refused it.
+
+        Access control may lower the QoS asked for.
+        """
+        session = self._session
+        router = self._router
+        name = request.topic_filter
+        limits = router.limits
+        if group and not limits.shared_subscriptions:
+            self._why = "mqtt.shared_subscriptions"
+            return reasons.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        if not limits.wildcard_subscriptions and has_wildcard(topic_filter):  # [MQTT3-3.8.3-2]
+            self._why = "mqtt.wildcard_subscriptions"
+            return reasons.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
+        if 0 < limits.max_topic_levels <= len(topic_filter) and limits.max_topic_levels < level_count(topic_filter):
+            self._why = "limits.max_topic_levels"
+            return reasons.TOPIC_FILTER_INVALID
+        known = name in session.subscriptions
+        if 0 < limits.max_subscriptions_per_client <= len(session.subscriptions) and not known:
+            self._why = "limits.max_subscriptions_per_client"
+            return reasons.QUOTA_EXCEEDED
+        if group and 0 < limits.max_shared_subscriptions_per_client <= session.shared and not known:
+            # Each of its groups is a delivery of its own: with 10,000 groups at "#", every PUBLISH of anybody is
+            # 10,000.
+            self._why = "limits.max_shared_subscriptions_per_client"
+            return reasons.QUOTA_EXCEEDED
+        access_control = router.access_control
+        if access_control is not None:
+            router.work += access_control.source().ask_work
+            granted = access_control.may_subscribe(session.principal, topic_filter, request.qos)
+            if granted < 0:
+                router.counters.denied_subscriptions += 1
+                self._why = ""
+                return reasons.NOT_AUTHORIZED
+            request.qos = min(granted, request.qos)
+        return 0
 
     def _named(self, name: str) -> str | None:
         """What the broker calls a client's filter; None: a mounted client has no such topics."""
         return outer_filter(self._mount, name) if self._mount else name
 
     def _has_room(self, name: str, group: str, topic_filter: str) -> bool:
-        """`SubscriptionTable.has_room`; what exactly a filter takes is asked only when the bounds are near."""
+        """`filter_room`, in `_why` too; what exactly a filter takes is asked only when the bounds are near."""
         table = self._router.table
         most: i64 = table.most_cost(len(name))
         if most <= self._room:
             self._room -= most
             return True
-        return table.has_room(self._router.limits, self._session, name, group, topic_filter)
+        now = self._router.counters.load.now
+        self._why = filter_room(self._router, self._session, name, group, topic_filter, now)
+        return not self._why
 
     def _tell(self, granted: list[tuple[str, str]]) -> None:
         """Remember what was granted to one filter, as long as it may be told one by one."""
@@ -362,39 +428,6 @@ class FilterWork:
             for each in told[:1] if self._alike else told:
                 suback.properties.user.extend(each)
         return suback
-
-
-def _judge(
-    session: Session, router: Router, request: SubscriptionRequest, group: str, topic_filter: str, room: bool
-) -> int:
-    """0, or the reason code with which a well-formed filter is refused. Access control may lower the QoS asked for.
-
-    `room`: whether there is any for what it takes.
-    """
-    name = request.topic_filter
-    limits = router.limits
-    if group and not limits.shared_subscriptions:
-        return reasons.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-    if not limits.wildcard_subscriptions and has_wildcard(topic_filter):  # [MQTT3-3.8.3-2]
-        return reasons.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
-    if 0 < limits.max_topic_levels <= len(topic_filter) and limits.max_topic_levels < level_count(topic_filter):
-        return reasons.TOPIC_FILTER_INVALID
-    if 0 < limits.max_subscriptions_per_client <= len(session.subscriptions) and name not in session.subscriptions:
-        return reasons.QUOTA_EXCEEDED
-    if group and 0 < limits.max_shared_subscriptions_per_client <= session.shared and name not in session.subscriptions:
-        # Each of its groups is a delivery of its own: with 10,000 groups at "#", every PUBLISH of anybody is 10,000.
-        return reasons.QUOTA_EXCEEDED
-    if not room:
-        return reasons.QUOTA_EXCEEDED
-    access_control = router.access_control
-    if access_control is not None:
-        router.work += access_control.source().ask_work
-        granted = access_control.may_subscribe(session.principal, topic_filter, request.qos)
-        if granted < 0:
-            router.counters.denied_subscriptions += 1
-            return reasons.NOT_AUTHORIZED
-        request.qos = min(granted, request.qos)
-    return 0
 
 
 def _lower(session: Session, subscription: Subscription, qos: int, router: Router) -> None:
@@ -450,6 +483,14 @@ class SubscriptionReview:
         if granted < 0:
             router.work += FILTER_WORK + TOLD_WORK
             self.ended += 1
+            router.counters.refusals.note(
+                session.ledger,
+                session.principal,
+                SUBSCRIBE,
+                name,
+                reasons.NOT_AUTHORIZED,
+                router.counters.load.now,
+            )
             router.unsubscribe(session, name)
         elif granted < i64(subscription.qos):
             router.work += FILTER_WORK + TOLD_WORK

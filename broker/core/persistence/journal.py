@@ -7,6 +7,8 @@ to a connected client does not even do that.
 
 from __future__ import annotations
 
+from typing import Final
+
 from mypy_extensions import i64, mypyc_attr
 
 from broker.core.codec.packets import SubscriptionRequest, Will
@@ -26,7 +28,7 @@ class Journal:
     Promises to an implementation:
     - It is told only of sessions with a Session Expiry Interval above 0: first `session_kept` for a client
       identifier, and after `session_gone` nothing until the next `session_kept`. `session_gone` ends everything that
-      belongs to the session.
+      belongs to the session. Of other clients it is told of their wills (`will_alone`), while they have no session.
     - All changes of one call of the core (a read of a connection, a tick) are told without interruption: a store that
       commits only between two such calls never keeps half of them, such as the identifier of a QoS 2 publish without
       the message.
@@ -164,8 +166,15 @@ class Journal:
         3.1.2.5).
         """
 
+    def will_alone(self, name: str, principal: Principal, will: Will, due: float) -> None:
+        """The will of a client without a session to keep is set, or has another time; `due` as in `will_set`.
+
+        `name`: the client identifier, or `WAITING` with a number, "/" and it, if the will is due and waits for its
+        turn while the client may have another. `principal` decides what may be published when it is due.
+        """
+
     def will_cleared(self, client_id: str) -> None:
-        """The will was published, or will not be."""
+        """The will was published, or will not be. Also of one that is alone, by its name."""
 
     # -- retained messages ---------------------------------------------------------------------------------------------
 
@@ -174,6 +183,10 @@ class Journal:
 
     def retained_cleared(self, topic: str) -> None:
         """The topic's retained message was cleared, or has expired."""
+
+
+WAITING: Final = "$will/"
+"""What the names of wills that wait for their turn begin with. No client has such an identifier."""
 
 
 def share_name(delivery: Delivery) -> str:
@@ -207,6 +220,8 @@ class MessageRecord:
         self.publisher = publisher
         # What it is called on all nodes (`message.MovedMessage`), if anything; no store keeps it.
         self.identity = ""
+        # Of a retained message: the name of the account that holds it (`core.accounts`).
+        self.account = ""
 
 
 class SubscriptionRecord:
@@ -273,6 +288,17 @@ class Fetch(Waiter):
         self.over = False
 
 
+class LoneWillRecord:
+    """A will without a session (`Journal.will_alone`). `due_in`: seconds until it is published; None: the client was
+    connected when the broker died."""
+
+    def __init__(self, name: str, principal: Principal, will: Will, due_in: float | None) -> None:
+        self.name = name
+        self.principal = principal
+        self.will = will
+        self.due_in = due_in
+
+
 class WillRecord:
     """A will. `due_in`: seconds until it is published; None: the client was connected when the broker died."""
 
@@ -319,5 +345,6 @@ class Saved:
 
     def __init__(self) -> None:
         self.sessions: list[SessionRecord] = []
+        self.wills: list[LoneWillRecord] = []
         self.retained: list[MessageRecord] = []
         self.broadcasts: list[BroadcastRecord] = []

@@ -1,4 +1,4 @@
-"""Decides which sessions are stored, and tells a journal of an opened session and its subscriptions."""
+"""Decides which sessions and wills are stored, and tells a journal of an opened session and its subscriptions."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ def keep(session: Session, journal: Journal) -> None:
         if session.journal is not None:
             session.keep_in(None)
             journal.session_gone(session.client_id)
+        if session.will is not None:
+            session.will_alone = True
+            journal.will_alone(session.client_id, session.principal, session.will, 0.0)
         return
     session.keep_in(journal)
     # What waits on disk alone is kept until the end of the connection, or, if the broker dies, for a second.

@@ -2,10 +2,10 @@
 
 Subscriptions, queues in their order, deliveries in flight, packet identifiers of the client's QoS 2 publishes, session
 expiry and delayed wills are as before, minus the time that has passed: exactly-once delivery continues (section 4.3.3).
-A session whose client was connected counts as disconnected now, and its will delay begins. The present limits apply:
-what no longer fits into a queue is dropped and counted. What has become due meanwhile is left to `Router.tick`, which
-runs when the receivers of the wills exist, and broadcasts that were in progress continue there. The sessions of links
-are made by the links.
+A session whose client was connected counts as disconnected now; its will waits for its delay, and `will_grace` at
+least. The present limits apply: what no longer fits into a queue is dropped and counted. What has become due meanwhile
+is left to `Router.tick`, which runs when the receivers of the wills exist, and broadcasts that were in progress
+continue there. The sessions of links are made by the links.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from broker.core.codec.packets import NEVER
 from broker.core.codec.topic_names import parse_shared
 from broker.core.connection.connect.identity import is_link, is_reserved
 from broker.core.persistence.journal import (
+    WAITING,
     DeliveryRecord,
     Journal,
+    LoneWillRecord,
     MessageRecord,
     Saved,
     SessionRecord,
@@ -76,17 +78,23 @@ def restore(router: Router, saved: Saved, now: float, links: list[SessionRecord]
     # freed once it is put back, so that a million of them do not stand in memory twice.
     saved.retained.reverse()
     while saved.retained:
-        message = _new_message(saved.retained.pop(), now)
-        router.retained_store.put(message.topic.decode(), message)
+        kept = saved.retained.pop()
+        message = _new_message(kept, now)
+        router.retained_store.put(message.topic.decode(), message, router.accounts.named(kept.account))
         if steps.over():
             yield
-    saved.sessions.reverse()
+    # The client that has been away for longest comes first, as where room is made (`routing.giving_way`).
+    saved.sessions.sort(key=_gone_for)
     while saved.sessions:
         record = saved.sessions.pop()
         if record.client_id.startswith(UPLINKS) or record.client_id.startswith(TO_NODE):
             links.append(record)
             continue
         yield from _session(router, record, messages, now, steps)
+        if steps.over():
+            yield
+    for alone in saved.wills:
+        _lone_will(router, alone, now)
         if steps.over():
             yield
     for broadcast in saved.broadcasts:
@@ -202,6 +210,11 @@ def _message(record: MessageRecord, messages: dict[MessageRecord, Message], now:
     return message
 
 
+def _gone_for(record: SessionRecord) -> float:
+    """Seconds for which the client has been away; 0.0: it was connected."""
+    return 0.0 if record.disconnected_for is None else record.disconnected_for
+
+
 def _new_message(record: MessageRecord, now: float) -> Message:
     expires_at = 0.0 if record.expires_in is None else _time(record.expires_in, now)
     message = Message(
@@ -307,15 +320,32 @@ def _will(router: Router, session: Session, record: WillRecord, now: float) -> N
             session.journal.will_cleared(session.client_id)
         return
     session.will = will
-    if record.due_in is not None:
-        # Never later than if its connection had ended just now, should the clock have been set back.
-        session.will_due = _time(min(record.due_in, min(will.delay, session.expiry_interval)), now)
-    else:
-        # The connection ended with the broker: a will is due after its delay, or with its session [MQTT-3.1.3-9].
-        session.will_due = now + min(will.delay, session.expiry_interval)
-        if session.journal is not None:
-            session.journal.will_set(session.client_id, will, session.will_due)
+    delay = min(will.delay, session.expiry_interval)
+    grace = router.limits.will_grace
+    # Never later than if its connection had ended just now, should the clock have been set back.
+    wait = float(max(delay, grace)) if record.due_in is None else min(record.due_in, max(delay, grace))
+    session.will_due = _time(wait, now)
+    if wait > delay:
+        # The connection ended with the broker: its client has time to come back. The delay of its own ends before.
+        session.grace_from = max(session.will_due - (grace - delay), now)
+    if record.due_in is None and session.journal is not None:
+        session.journal.will_set(session.client_id, will, session.will_due)
     router.wills.tell(session)
+
+
+def _lone_will(router: Router, record: LoneWillRecord, now: float) -> None:
+    """A will whose client has no session: it waits for its turn, or for its client."""
+    will, name, principal = record.will, record.name, record.principal
+    client_id = name.partition("/")[2].partition("/")[2] if name.startswith(WAITING) else name
+    if is_reserved(will.topic.encode(), is_link(client_id, principal.user_name, router.limits), router):
+        if router.journal is not None:
+            router.journal.will_cleared(name)
+    elif name.startswith(WAITING):
+        router.wills.wait_again(name, principal, will, now)
+    else:
+        grace = router.limits.will_grace
+        wait = grace if record.due_in is None else min(record.due_in, grace)
+        router.wills.hold(client_id, principal, will, _time(wait, now), record.due_in is None)
 
 
 def _subscribe_one(router: Router, session: Session, kept: SubscriptionRecord) -> None:

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.core.codec import reasons
 from broker.core.counters import DISCONNECTED, DROP_CAUSES, EXPIRED, Counters, add_loss
+from broker.core.principal import Principal
 from broker.core.queues.queue_totals import Losses
+from broker.core.refusals import RECEIVE
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -22,7 +25,9 @@ class Ledger(Losses):
     """The losses of one client. `dropped`: all of them, by cause; None if there are none."""
 
     def __init__(self, client_id: str, counters: Counters) -> None:
-        self.client_id = client_id
+        super().__init__(client_id)
+        # Whose its session was, once that has ended; until then the session tells.
+        self.principal: Principal | None = None
         self._counters = counters
         self._load = counters.load
         self.dropped: list[int] | None = None
@@ -47,6 +52,13 @@ class Ledger(Losses):
     def away(self) -> None:
         """A QoS 0 message came while the client was away: counted, and no news to a client that knows it was."""
         self._count(DISCONNECTED, 1)
+
+    def barred(self, principal: Principal, topic: bytes) -> None:
+        """A retained message was not sent, since access control does not let the client receive it."""
+        self._counters.denied_deliveries += 1
+        self._counters.refusals.note(
+            self, principal, RECEIVE, topic.decode(), reasons.NOT_AUTHORIZED, self._load.now, "", 0, True
+        )
 
     def _count(self, cause: int, count: int) -> None:
         self.dropped = add_loss(self.dropped, cause, count)

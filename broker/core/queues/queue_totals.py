@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
+from broker.core.accounts import Account
 from broker.core.permissions import Permissions
 from broker.core.queues.live.peer import Peer
+from broker.core.refusals import Record
 from broker.core.topics.subscription import OwnQueue
 
 if TYPE_CHECKING:
@@ -51,8 +53,12 @@ class Crowded:
         """Whether publishers should wait: more than half of what may wait does, and the client takes it."""
         raise NotImplementedError
 
+    def part(self) -> i64:
+        """Messages that one publisher may add in a second, or at once, without being the one that fills it."""
+        raise NotImplementedError
 
-class Losses:
+
+class Losses(Record):
     """Base of a client's ledger of losses (`drop_ledger.Ledger`), here so that this module imports no other."""
 
 
@@ -84,6 +90,9 @@ class QueueTotals:
         self.inflight_bytes: i64 = 0
         self.max_messages: i64 = UNLIMITED
         self.max_bytes: i64 = UNLIMITED
+        # The account of the broker's own sessions, and how many of the others have messages waiting in sessions.
+        self.internal: Final = Account("internal", False, True)
+        self.queue_holders: i64 = 0
         self.reliever: Reliever | None = None
         # How often a message came to a queue that is more than half full and whose client reads, and the last of those
         # queues: of connections, and of sessions.
@@ -117,6 +126,18 @@ class QueueTotals:
     def in_flight_room(self, size: i64) -> bool:
         """Whether one more may be in flight: no more than half of the bounds, so that the rest can be shed."""
         return self.inflight < self.max_messages // 2 and self.inflight_bytes + size <= self.max_bytes // 2
+
+    def queue_begins(self, account: Account) -> None:
+        """Something waits in another session of an account."""
+        account.queues += 1
+        if account.queues == 1 and not account.internal:
+            self.queue_holders += 1
+
+    def queue_ends(self, account: Account) -> None:
+        """Nothing waits any more in a session of an account."""
+        account.queues -= 1
+        if account.queues == 0 and not account.internal:
+            self.queue_holders -= 1
 
     def relieve(self, messages: i64, size: i64) -> bool:
         """Have others shed until there is room for so much more. False when it cannot be had."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from broker.core.accounts import Account
 from broker.core.counters import (
     EXPIRED,
     FULL_BYTES,
@@ -77,6 +78,8 @@ class SessionQueue(PagedQueue):
         self._ledger = ledger
         self._counters = counters
         self.load = counters.load
+        # Whose account has the bytes that wait here in memory; see `belong_to`.
+        self.owner: Account = counters.load.internal
 
     def limit(self, policy: int, max_messages: int, max_bytes: int) -> None:
         """Give the queue other terms; what waits already stays. Bounds of 0: unlimited."""
@@ -88,6 +91,18 @@ class SessionQueue(PagedQueue):
     def fit(self, left: i64) -> None:
         """Keep to `left` bytes, where that is less than the queue's own bound; what waits already stays."""
         self.max_bytes = left if left < self._own_max_bytes else self._own_max_bytes
+
+    # -- whose it is ---------------------------------------------------------------------------------------------------
+
+    def belong_to(self, account: Account) -> None:
+        """Have another account answer for what waits here, now and later."""
+        if self.messages > 0:
+            self.load.queue_ends(self.owner)
+        self.owner.queued -= self.bytes_in_memory
+        self.owner = account
+        account.queued += self.bytes_in_memory
+        if self.messages > 0:
+            self.load.queue_begins(self.owner)
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
@@ -128,8 +143,10 @@ class SessionQueue(PagedQueue):
         if self.messages == 0:
             # Until now it has kept up.
             self._taken_at = self.load.now
+            self.load.queue_begins(self.owner)
         self.messages += 1
         self.bytes += size
+        self.owner.queued += size
         self.load.messages += 1
         self.load.bytes += size
         if delivery.qos == 0:
@@ -178,6 +195,10 @@ class SessionQueue(PagedQueue):
             and now < self._taken_at + self.load.standstill
         )
 
+    def part(self) -> i64:
+        """See `Crowded`: a sixteenth of what may wait."""
+        return self.max_messages >> 4
+
     # -- on disk alone -------------------------------------------------------------------------------------------------
 
     @property
@@ -219,8 +240,13 @@ class SessionQueue(PagedQueue):
             disk.ask(self.journal, outbox)
 
     def count(self, messages: i64, size: i64) -> None:
+        before: i64 = self.messages
         self.messages += messages
         self.bytes += size
+        if before == 0 and messages > 0:
+            self.load.queue_begins(self.owner)
+        elif before > 0 and self.messages == 0:
+            self.load.queue_ends(self.owner)
 
     def put_back(self, deliveries: list[Delivery]) -> None:
         pending = self.pending
@@ -230,6 +256,7 @@ class SessionQueue(PagedQueue):
             behind.append(pending.pop())
         for delivery in deliveries:
             pending.append(delivery)
+            self.owner.queued += delivery.message.size()
             if delivery.qos == 0:
                 self.qos0 += 1
         self._ahead = len(pending)
@@ -281,11 +308,14 @@ class SessionQueue(PagedQueue):
 
     def _unqueue(self, delivery: Delivery) -> None:
         """Take one that waits here out of the accounts; its place in the broker's sum is still held."""
+        size: i64 = delivery.message.size()
         self.messages -= 1
-        self.bytes -= delivery.message.size()
+        self.bytes -= size
+        self.owner.queued -= size
         if delivery.qos == 0:
             self.qos0 -= 1
         if self.messages == 0:
+            self.load.queue_ends(self.owner)
             self.pending = None
             self._gaps = 0
             if self.review is not None:
@@ -305,16 +335,6 @@ class SessionQueue(PagedQueue):
     def waiting(self) -> list[Delivery]:
         """What waits in memory, in its order: a copy."""
         return [] if self.pending is None else [each for each in self.pending if each.state != DROPPED]
-
-    def take_all(self) -> list[Delivery]:
-        """Take out all that waits in memory, in its order. The journal is told that it waits no more."""
-        taken = self.waiting()
-        for delivery in taken:
-            self._unqueue(delivery)
-            self._forget(delivery)
-        self._ahead = self._gaps = 0
-        self.pending = None if self.disk is None else deque()
-        return taken
 
     def take_shared(self, groups: set[SharedGroup]) -> list[Delivery]:
         """Take out all that was chosen for this member of some shared subscriptions."""
@@ -388,6 +408,9 @@ class SessionQueue(PagedQueue):
         load = self.load
         load.messages -= self.in_memory
         load.bytes -= self.bytes_in_memory
+        self.owner.queued -= self.bytes_in_memory
+        if self.messages > 0:
+            self.load.queue_ends(self.owner)
         if self.disk is not None:
             self.disk.end()
             self.disk = None

@@ -121,6 +121,7 @@ def _renew(
         outbox.queue.replace(grown)
     else:
         queue.bytes += grown
+        queue.owner.queued += grown
         load.bytes += grown
         queue.drop(REPLACED)
     waiting.settle(True)

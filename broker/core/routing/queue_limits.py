@@ -121,9 +121,16 @@ class QueueLimits:
             return
         self._table.give_queue(subscription, sub_queue)
         if before is not None and before.fresh:
-            session.fresh_sub_queues -= 1
+            self.count_fresh(session, -1)
         if sub_queue is not None and sub_queue.fresh:
-            session.fresh_sub_queues += 1
+            self.count_fresh(session, 1)
+
+    def count_fresh(self, session: Session, change: int) -> None:
+        """A session has one more (1) or one fewer (-1) subscription whose messages are worth less the longer they wait.
+
+        Its connection writes less ahead as long as there is one.
+        """
+        session.fresh_sub_queues += change
         if session.outbox is not None:
             session.outbox.keep_fresh(session.sub_queue is not None or session.fresh_sub_queues > 0)
 

@@ -13,9 +13,10 @@ import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from broker.core.accounts import Accounts
 from broker.core.bans import Bans
 from broker.core.causes import publishes_will
-from broker.core.codec.packets import NEVER, SubscriptionRequest, Will
+from broker.core.codec.packets import NEVER, SubscriptionRequest
 from broker.core.counters import Counters
 from broker.core.hooks import AccessControl, AuthMethod, EventListener, MessageHook, Owner
 from broker.core.limits import Limits
@@ -41,7 +42,7 @@ from broker.core.routing.remote.nodes import NodeState
 from broker.core.routing.retained.store import RetainedStore
 from broker.core.routing.session_table import SessionTable
 from broker.core.routing.subscription_table import DROP_WORK, NODE_WORK, SubscriptionTable
-from broker.core.routing.wills import DueWill, WillQueue
+from broker.core.routing.wills import DueWill, HeldWill, WillQueue
 from broker.core.sampling.sampler import Sampler
 from broker.core.session.global_limit import GlobalLimiter
 from broker.core.session.session import Session
@@ -51,9 +52,6 @@ from broker.core.topics.trie import create
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
-
-MOST_ENDED: Final = 256
-"""Empty sessions that may end for one that comes: a will of 400 KB takes the room of so many."""
 
 TICK_WORK: Final = 16_384
 """What one `tick` may do, counted as deliveries: some milliseconds."""
@@ -72,7 +70,8 @@ class Router(PeerListener):
         self.limits = limits
         self.counters = Counters()
         self._load = self.counters.load
-        self.table = SubscriptionTable(trie, match_cache, self._load)
+        self.accounts = Accounts(self._load.internal)
+        self.table = SubscriptionTable(trie, match_cache, self._load, self.accounts)
         self.trie = self.table.trie
         self.cache = self.table.cache
         self.deadlines = Deadlines()
@@ -84,9 +83,11 @@ class Router(PeerListener):
         self.runs = RunFinder(self.cache, limits.live_messages, limits.live_bytes)
         load = self._load
         self.peers = ConnectedPeers(load)
-        self.session_table = SessionTable()
+        self.session_table = SessionTable(self.accounts)
         self.sessions = self.session_table.sessions
-        self.retained_store = RetainedStore(limits, self.counters, self.deadlines, self.sessions, self.fanout)
+        self.retained_store = RetainedStore(
+            limits, self.counters, self.deadlines, self.sessions, self.fanout, self.accounts
+        )
         self.retained = self.retained_store.tree
         self.nodes = NodeState()  # the others of a mesh
         self.publisher = Publisher(limits, self.fanout, self.retained_store, self.nodes)
@@ -146,7 +147,7 @@ class Router(PeerListener):
         self._journal = journal
         self.commits = None if journal is None else journal.commits
         self.fanout.journal = journal
-        self.retained_store.journal = journal
+        self.retained_store.journal = self.wills.journal = journal
 
     @property
     def work(self) -> i64:
@@ -253,7 +254,7 @@ class Router(PeerListener):
         self.work += self.table.drop(subscription) >> NODE_WORK
         sub_queue = queue_of(subscription)
         if sub_queue is not None and sub_queue.fresh:
-            session.fresh_sub_queues -= 1
+            self.queue_limits.count_fresh(session, -1)
         if session.journal is not None:
             session.journal.unsubscribed(session.client_id, name)
         if self.event_listener is not None:
@@ -298,6 +299,9 @@ class Router(PeerListener):
             if session.outbox is not None:
                 raise RuntimeError("the session is still connected")
             if clean_start:
+                if 0.0 < session.grace_from <= now:
+                    # Its own delay is over, and the client is back before the broker has given it up.
+                    self.wills.forget(session)
                 self.end_session(session, now)
                 session = None
             else:
@@ -305,6 +309,8 @@ class Router(PeerListener):
                 self.wills.forget(session)
                 session.expires_at = 0.0
                 self.deadlines.cancel(session)
+        if self.wills.held:
+            self.wills.back(client_id, None if principal is None else principal.user_name, now)
         if session is None:
             session = self.session_table.make(client_id, self.limits, self.counters, principal)
             session.account.retained = self.retained_store.shares.of(client_id)
@@ -321,18 +327,6 @@ class Router(PeerListener):
         self.session_table.add(session)
         if self._journal is not None:
             keep(session, self._journal)
-
-    def has_session_room(self, client_id: str, principal: Principal, will: Will | None, now: float) -> bool:
-        """Whether the limits allow a client's session; empty sessions end for it if necessary."""
-        table = self.session_table
-        for _ in range(MOST_ENDED):
-            if table.has_room(self.limits, client_id, principal, will):
-                return True
-            empty = table.oldest_empty()
-            if empty is None or empty.client_id == client_id:
-                return False
-            self.end_session(empty, now)
-        return False
 
     def overfull(self, now: float) -> None:
         """End the connections whose queues overflowed, if that is their policy: the events for it follow."""
@@ -406,6 +400,7 @@ class Router(PeerListener):
 
     def _forget(self, session: Session, now: float) -> None:
         session.ended = True
+        session.ledger.principal = session.principal
         if session.journal is not None:
             session.journal.session_gone(session.client_id)
             session.keep_in(None)
@@ -461,6 +456,8 @@ class Router(PeerListener):
                     self.retained_store.expire(thing, now)
                 elif isinstance(thing, DueWill):
                     self.wills.due(thing, now)
+                elif isinstance(thing, HeldWill):
+                    self.wills.fall_due(thing, now)
                 elif isinstance(thing, WaitingRequests):
                     self.work += DUE_WORK * thing.give_up(now)
                     if thing.due > 0.0:
@@ -491,6 +488,9 @@ class Router(PeerListener):
         # Never while it is connected [MQTT-4.1.0-1], but as soon as its time is over after that [MQTT-4.1.0-2].
         if session.outbox is None and 0.0 < session.expires_at <= now:
             self.counters.sessions_expired += 1
+            held = self.wills.outlive(session, now)
             self.end_session(session, now)
+            if held is not None:
+                self.wills.hold(held.client_id, held.principal, held.will, held.due)
         else:
             self.schedule(session)

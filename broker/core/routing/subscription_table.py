@@ -13,6 +13,7 @@ from typing import Final, cast
 
 from mypy_extensions import i64
 
+from broker.core.accounts import Accounts, Room
 from broker.core.hooks import NodeListener, SubscriptionListener
 from broker.core.limits import Limits
 from broker.core.queues.delivery import queue_of
@@ -36,6 +37,10 @@ NODE_WORK: Final = 5
 """What becomes of the trie counts for one more by so many bits of its bytes (32 bytes): a filter of 128 levels that
 shares none of them makes 128 nodes, 80 microseconds."""
 
+OUTDATED_WORK: Final = 4
+"""What a cached topic that is to be compared with a new wide filter counts for: whoever publishes there next waits for
+it, and whoever subscribes has caused it."""
+
 DROPS: Final = 512
 """Subscriptions that are taken away in one call: half a millisecond, or one."""
 
@@ -52,7 +57,7 @@ DROPS_PAID: Final = 2
 class SubscriptionTable:
     """The filters of one broker and their subscribers."""
 
-    def __init__(self, layout: str, match_cache: int, totals: QueueTotals) -> None:
+    def __init__(self, layout: str, match_cache: int, totals: QueueTotals, accounts: Accounts) -> None:
         self.trie = create(layout)
         self.cache = MatchCache(self.trie, match_cache)
         self.count = 0
@@ -68,6 +73,7 @@ class SubscriptionTable:
         # How many go in one call.
         self.drops: i64 = DROPS
         self._totals = totals
+        self._room: Room = accounts.filters
         self._leaving: deque[Session] = deque()
 
     @property
@@ -82,26 +88,35 @@ class SubscriptionTable:
         """
         return subscription_bytes(name, group_name) + self.trie.cost(topic_filter)
 
-    def has_room(self, limits: Limits, session: Session, name: str, group_name: str, topic_filter: str) -> bool:
-        """Whether a client may have another subscription, by what it takes; one that it has already it may replace.
-
-        `name` as the client wrote it, `topic_filter` without `$share/name/`.
-        """
-        return self.cost(name, group_name, topic_filter) <= self.room(limits, session) or name in session.subscriptions
-
-    def room(self, limits: Limits, session: Session) -> i64:
-        """Bytes that the client's next subscriptions may take, by its own bounds and by that of all."""
+    def own_room(self, limits: Limits, session: Session) -> i64:
+        """Bytes that the client's next subscriptions may take, by its own bounds and that of its user."""
         account = session.account
         left: i64 = account.room
         if limits.max_filter_bytes_per_client > 0:
             own: i64 = limits.max_filter_bytes_per_client - account.filters
             if own < left:
                 left = own
-        if limits.max_filter_bytes > 0:
-            whole: i64 = limits.max_filter_bytes - self.bytes
-            if whole < left:
-                left = whole
+        if limits.max_user_bytes > 0 and not account.owner.internal:
+            own = limits.max_user_bytes - account.owner.bytes
+            if own < left:
+                left = own
         return left
+
+    def room(self, limits: Limits, session: Session) -> i64:
+        """Bytes that the client's next subscriptions may surely take, also by what is fair."""
+        left: i64 = self.own_room(limits, session)
+        if limits.max_filter_bytes > 0:
+            fair: i64 = self._room.left_in_pieces(session.account.owner, limits.max_filter_bytes, int(self.bytes))
+            if fair < left:
+                left = fair
+        return left
+
+    def is_fair(self, limits: Limits, session: Session, cost: i64) -> bool:
+        """Whether the client's account may take so much of what is left for all."""
+        if limits.max_filter_bytes == 0:
+            return True
+        fair: i64 = self._room.left(session.account.owner, limits.max_filter_bytes, int(self.bytes))
+        return cost <= fair
 
     def most_cost(self, length: i64) -> i64:
         """No subscription to a name of so many characters takes more: who has so much room need not count.
@@ -119,9 +134,11 @@ class SubscriptionTable:
             work = DROP_WORK * self.work_off(DROPS_PAID)
         cache = self.cache
         before = cache.walked + cache.extended
+        outdated: i64 = cache.outdated
         held: i64 = self.trie.bytes
         entry = cache.insert(topic_filter)
         work += cache.walked + cache.extended - before + (self.trie.bytes - held >> NODE_WORK)
+        work += OUTDATED_WORK * (cache.outdated - outdated)
         cache.add(entry, subscription, group_name)
         session.subscriptions[subscription.topic_filter] = subscription
         self._account(subscription, group_name, entry, 1)
@@ -138,7 +155,7 @@ class SubscriptionTable:
         if before is None or sub_queue is None:
             change = SUB_QUEUE_BYTES if before is None else -SUB_QUEUE_BYTES
             self.own_bytes += change
-            _charge(subscription, change)
+            self._charge(subscription, change)
         self.touch(subscription)
 
     def touch(self, subscription: Subscription) -> None:
@@ -249,10 +266,10 @@ class SubscriptionTable:
         if group_name:
             self.shared_count += change
         self.own_bytes += change * size
-        _charge(subscription, change * (size + entry.cost))
+        self._charge(subscription, change * (size + entry.cost))
 
-
-def _charge(subscription: Subscription, change: i64) -> None:
-    account = cast(Session, subscription.session).account
-    account.filters += change
-    account.fit()
+    def _charge(self, subscription: Subscription, change: i64) -> None:
+        account = cast(Session, subscription.session).account
+        account.filters += change
+        account.fit()
+        self._room.change(account.owner, int(change))

@@ -1,8 +1,9 @@
 """Publishes wills (section 3.1.2.5), in turns if many are due together.
 
-Owns a session's will at the end of its connection, and the wills that wait for a turn. Promises: a will is published
-exactly once, and none is lost because too many are due at once: as soon as one has half filled a queue, the others wait
-until its writer has had a turn.
+Owns a session's will at the end of its connection, the wills that wait for a turn, and those of clients that were
+connected when the broker died and have no session (`will_grace`). Promises: a will is published exactly once, and none
+is lost because too many are due at once, also if the broker dies meanwhile: as soon as one has half filled a queue, the
+others wait until its writer has had a turn. A store forgets it in the call of the core in which it is published.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
+from broker.core.codec import reasons
 from broker.core.codec.packets import Will
 from broker.core.counters import Counters
 from broker.core.hooks import MessageHook
 from broker.core.permissions import Permissions
+from broker.core.persistence.journal import WAITING, Journal
 from broker.core.principal import Principal
 from broker.core.queues.message import Message
+from broker.core.refusals import WILL
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.publisher import Publisher
 from broker.core.routing.receivers.fanout import Fanout
@@ -36,12 +40,26 @@ class WillListener:
 
 
 class DueWill:
-    """A will that waits for its turn; its session may have ended, or be another's. None: it was on another node."""
+    """A will that waits for its turn; its session may have ended, or be another's. None: it has none here.
 
-    def __init__(self, message: Message, session: Session | None, principal: Principal) -> None:
+    `name`: that of the will in a store; empty: it is in none.
+    """
+
+    def __init__(self, message: Message, session: Session | None, principal: Principal, name: str) -> None:
         self.message = message
         self.session = session
         self.principal = principal
+        self.name = name
+
+
+class HeldWill:
+    """The will of a client that has no session, until `due`, or until the client is back."""
+
+    def __init__(self, client_id: str, principal: Principal, will: Will, due: float) -> None:
+        self.client_id = client_id
+        self.principal = principal
+        self.will = will
+        self.due = due
 
 
 class WillQueue:
@@ -59,12 +77,22 @@ class WillQueue:
         self.permissions: Permissions | None = None
         # Who is asked about messages, if anybody is. See `Router.message_hook`.
         self.hook: MessageHook | None = None
+        # What keeps wills, if anything does.
+        self.journal: Journal | None = None
+        # The wills of clients without a session, by client identifier; the last number of one that waits for its turn.
+        self.held: dict[str, HeldWill] = {}
+        self._number = 0
         # Who is told of wills, if anybody is.
         self.listener: WillListener | None = None
         # Whether the last will has half filled a queue, or is on its way to very many: the next ones wait.
         self._pressed = False
-        # How many wait.
-        self.waiting = 0
+        # Those that wait, in their order.
+        self.line: dict[DueWill, None] = {}
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+        return len(self.line)
 
     def begin_turn(self) -> None:
         """The writers have had theirs."""
@@ -91,9 +119,12 @@ class WillQueue:
 
     def forget(self, session: Session) -> None:
         """A session's will is not to be published any more."""
-        session.will_due = 0.0
+        session.will_due = session.grace_from = 0.0
         if session.will is not None:
-            if session.journal is not None:
+            if session.will_alone:
+                session.will_alone = False
+                self._forget(session.client_id)
+            elif session.journal is not None:
                 session.journal.will_cleared(session.client_id)
             session.will = None
             self._table.count(session)
@@ -105,25 +136,106 @@ class WillQueue:
         self.forget(session)
         if will is None:
             return
-        self._publish(will_message(will, session.client_id, now), session, session.principal, now)
+        self._publish(will, session.client_id, session, session.principal, now)
 
     def publish_for(self, will: Will, client_id: str, principal: Principal, now: float) -> None:
         """Publish the will of a client whose broker is gone."""
-        self._publish(will_message(will, client_id, now), None, principal, now)
+        self._publish(will, client_id, None, principal, now)
 
-    def _publish(self, message: Message, session: Session | None, principal: Principal, now: float) -> None:
-        if self._pressed or self._fanout.broadcasting:
-            self.waiting += 1
-            self._deadlines.set(DueWill(message, session, principal), now)
-        else:
+    def _publish(self, will: Will, client_id: str, session: Session | None, principal: Principal, now: float) -> None:
+        message = will_message(will, client_id, now)
+        if not self._pressed and not self._fanout.broadcasting:
             self._send(message, session, principal)
+            return
+        name = ""
+        if self.journal is not None:
+            # The client may have another by the time that this one has its turn.
+            self._number += 1
+            name = f"{WAITING}{self._number}/{client_id}"
+            self.journal.will_alone(name, principal, will, now)
+        self._wait(DueWill(message, session, principal, name), now)
+
+    def _wait(self, waiting: DueWill, now: float) -> None:
+        self.line[waiting] = None
+        self._deadlines.set(waiting, now)
+
+    def _forget(self, name: str) -> None:
+        """A will that is alone is over."""
+        if self.journal is not None:
+            self.journal.will_cleared(name)
+
+    # -- without a session ---------------------------------------------------------------------------------------------
+
+    def hold(self, client_id: str, principal: Principal, will: Will, due: float, new: bool = True) -> None:
+        """Keep the will of a client without a session until it is due. `new`: a store does not know that time yet."""
+        held = HeldWill(client_id, principal, will, due)
+        self.held[client_id] = held
+        self._table.hold_will(client_id, principal, will)
+        self._deadlines.set(held, due)
+        if new and self.journal is not None:
+            self.journal.will_alone(client_id, principal, will, due)
+
+    def outlive(self, session: Session, now: float) -> HeldWill | None:
+        """Take the will of a session that is about to expire out of it, if it waits for longer because the broker
+        died: it is to be held when the session has gone. None: it is published with the session's end."""
+        will = session.will
+        if will is None or session.grace_from == 0.0 or session.will_due <= now:
+            return None
+        taken = HeldWill(session.client_id, session.principal, will, session.will_due)
+        self.forget(session)
+        return taken
+
+    def back(self, client_id: str, user_name: str | None, now: float) -> None:
+        """A client connects: the will of this identifier that is held is not published; another user's is, now."""
+        held = self._let_go(client_id)
+        if held is not None and held.principal.user_name != user_name:
+            self._publish(held.will, client_id, None, held.principal, now)
+
+    def fall_due(self, held: HeldWill, now: float) -> None:
+        """The client has not come back."""
+        self._let_go(held.client_id)
+        self._publish(held.will, held.client_id, None, held.principal, now)
+
+    def drop(self, will: HeldWill | DueWill) -> bool:
+        """One that is held or waits is not to be published. False: it was, or its client is back."""
+        if isinstance(will, HeldWill):
+            if self.held.get(will.client_id) is not will:
+                return False
+            self._let_go(will.client_id)
+            return True
+        if will not in self.line:
+            return False
+        self._deadlines.cancel(will)
+        del self.line[will]
+        if will.name:
+            self._forget(will.name)
+        return True
+
+    def _let_go(self, client_id: str) -> HeldWill | None:
+        held = self.held.pop(client_id, None)
+        if held is not None:
+            self._deadlines.cancel(held)
+            self._table.let_go_of_will(client_id)
+            self._forget(client_id)
+        return held
+
+    def wait_again(self, name: str, principal: Principal, will: Will, now: float) -> None:
+        """A will waited for its turn when the broker died."""
+        number, _, client_id = name.removeprefix(WAITING).partition("/")
+        if number.isdigit():
+            self._number = max(self._number, int(number))
+        self._wait(DueWill(will_message(will, client_id, now), None, principal, name), now)
+
+    # -- in turns ------------------------------------------------------------------------------------------------------
 
     def due(self, waiting: DueWill, now: float) -> None:
         """It is the turn of one that waited."""
         if self._fanout.broadcasting:
             self._deadlines.set(waiting, now + BROADCAST_PAUSE)
             return
-        self.waiting -= 1
+        del self.line[waiting]
+        if waiting.name:
+            self._forget(waiting.name)
         self._send(waiting.message, waiting.session, waiting.principal)
 
     def _send(self, message: Message, session: Session | None, principal: Principal) -> None:
@@ -133,11 +245,13 @@ class WillQueue:
             principal, message.topic.decode(), message.qos, message.retain
         ):
             self._counters.denied_publishes += 1
+            self._refused(message, session, principal, reasons.NOT_AUTHORIZED, "")
             return
         hook = self.hook
         if hook is not None:
             changed = hook.publish(principal, message, True)
             if changed is None:
+                self._refused(message, session, principal, hook.reason_code, "a plug-in")
                 return
             message = changed
         counters = self._counters
@@ -146,6 +260,25 @@ class WillQueue:
         self._publisher.publish(message, session)
         if counters.half_full != half_full or counters.backed_up != backed_up or self._fanout.broadcasting:
             self._pressed = True
+
+    def _refused(
+        self, message: Message, session: Session | None, principal: Principal, reason_code: int, why: str
+    ) -> None:
+        """Remember that a will was refused: its client is not there to be told."""
+        if session is not None:
+            topic = message.topic.decode()
+            counters = self._counters
+            counters.refusals.note(
+                session.ledger,
+                principal,
+                WILL,
+                topic,
+                reason_code,
+                counters.load.now,
+                why,
+                message.qos,
+                message.retain,
+            )
 
 
 def will_message(will: Will, client_id: str, now: float) -> Message:

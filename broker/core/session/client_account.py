@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from broker.core.accounts import Account
 from broker.core.queues.queue_totals import UNLIMITED, bound
 from broker.core.queues.session_queue import SessionQueue
 from broker.core.queues.windows.send_window import SendWindow
@@ -35,6 +36,11 @@ class ClientAccount:
         self._max_inflight_bytes: i64 = window.max_bytes
         self._queue = queue
         self._window = window
+
+    @property
+    def owner(self) -> Account:
+        """The account of the client's principal, which holds all of this but what is retained."""
+        return self._queue.owner
 
     @property
     def bytes(self) -> i64:

@@ -2,9 +2,11 @@
 
 `GlobalLimiter` makes the fullest queues, live and offline alike, drop what has waited longest (cause `global`). A queue
 gives nothing while a fuller one has more to give; a live queue of a single piece gives nothing, and in-flight messages
-are not touched. A pass over all queues finds the level to which they are reduced, with room for some more than is
-needed; then they drop. Both are done in pieces, `ROUND` units in a round of the event loop, and charged to the
-publisher. If less can be dropped, there is at most one pass in `RETRY` seconds.
+are not touched. What waits in the sessions of an account below its fair share gives nothing: the share is what all
+queues hold, divided by the number of accounts with messages in sessions; all live queues count as one more. A pass over
+all queues finds the level to which they are reduced, with room for some more than is needed; then they drop. Both are
+done in pieces, `ROUND` units in a round of the event loop, and charged to the publisher. If less can be dropped, there
+is at most one pass in `RETRY` seconds.
 """
 
 from __future__ import annotations
@@ -83,6 +85,8 @@ class GlobalLimiter(Reliever):
         self._sums: list[i64] = []
         self._fullest: Session | None = None
         self._fullest_size: i64 = 0
+        # What an account is to have waiting in its sessions that gives (bytes).
+        self._share: i64 = 0
         # Once all have been looked at: they give what they hold above this (-1 before), until so much has gone.
         self._level: i64 = -1
         self._left: i64 = 0
@@ -127,7 +131,9 @@ class GlobalLimiter(Reliever):
 
     def _begin(self, by_messages: bool) -> None:
         """Begin a look at all queues that there are now."""
-        self._begun = self._load.now
+        load = self._load
+        self._begun = load.now
+        self._share = load.bytes // (load.queue_holders + 1)
         self._names = list(self._sessions)
         self._at = 0
         self._by_messages = by_messages
@@ -294,6 +300,9 @@ class GlobalLimiter(Reliever):
 
     def _waiting(self, session: Session) -> i64:
         """What its own queue can give."""
+        owner = session.queue.owner
+        if owner.queued < self._share and not owner.internal:
+            return 0
         return session.queue.in_memory if self._by_messages else session.queue.bytes_in_memory
 
 

@@ -17,6 +17,7 @@ from mypy_extensions import i64
 from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
 from broker.core.queues.delivery import Delivery
+from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.live.outbox import ACCEPTED, Outbox
 from broker.core.queues.message import HEADROOM, Message
 from broker.core.queues.queue_totals import QueueTotals
@@ -92,8 +93,9 @@ class RetainedStream:
 class RetainedStreams:
     """The streams of one session, in the order of their subscriptions."""
 
-    def __init__(self, client_id: str, totals: QueueTotals) -> None:
-        self._client_id = client_id
+    def __init__(self, ledger: Ledger, totals: QueueTotals) -> None:
+        self._ledger = ledger
+        self._client_id = ledger.client_id
         self._totals = totals
         # Linked, unlike a plain dict: the first of it is found at once however many were taken from the front.
         self._streams: OrderedDict[str, RetainedStream] = OrderedDict()
@@ -200,6 +202,7 @@ class RetainedStreams:
                 self._left -= permissions.source.ask_work // ASK_PART
                 most = permissions.receive_qos(principal, message.topic.decode())
                 if most < 0:
+                    self._ledger.barred(principal, message.topic)
                     continue
             qos = min(message.qos, subscription.qos, most)
             if (

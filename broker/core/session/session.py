@@ -80,6 +80,11 @@ class Session(Subscriber):
         self.expiry_interval, self.ended = 0, False
         self.expires_at = self.will_due = self.attached_at = 0.0
         self.will: Will | None = None
+        # Whether a store keeps the will without the session (`Journal.will_alone`).
+        self.will_alone = False
+        # The end of the will's own delay, where the will waits longer because the broker died (`will_grace`); 0.0: it
+        # does not.
+        self.grace_from = 0.0
         # Nodes, as publishers, whose messages of QoS 1 and 2 come another way for now, but for those for share groups.
         self.shut: set[str] | None = None
         # Of the present connection: the id of the broker that its client is; whether it says it is a 3.1.1 bridge, and
@@ -400,7 +405,7 @@ class Session(Subscriber):
     def start_stream(self, subscription: Subscription, tree: RetainedTree) -> None:
         """Begin to stream the matching retained messages of a tree, instead of a stream in progress."""
         if self.streams is None:
-            self.streams = RetainedStreams(self.client_id, self.totals)
+            self.streams = RetainedStreams(self.ledger, self.totals)
         self.streams.start(subscription, tree)
 
     def stop_stream(self, topic_filter: str) -> None:

@@ -1,17 +1,17 @@
 """The match cache: the trie's results for recently published topics.
 
-`MatchCache` is in front of a trie, and filters are added to and removed from the trie through it. A `Route` is a
-result: the filter entries that match a topic, with room for what the router computes from them. A route says which
-filters match, and nothing about who is connected or allowed.
+`MatchCache` is in front of a trie, and filters are added to and removed from the trie through it. Its results are
+`Route` objects.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.core.codec.topic_names import has_control, is_within
+from broker.core.codec.topic_names import has_control, is_within, matches
+from broker.core.topics.route import Changes, Route
 from broker.core.topics.subscription import FilterEntry, Subscription
-from broker.core.topics.topic_tree import Retainable, RetainedTree
+from broker.core.topics.topic_tree import RetainedTree
 from broker.core.topics.trie_base import Trie
 
 if TYPE_CHECKING:
@@ -32,20 +32,19 @@ RANDOM_ADMISSION: Final = 32
 STEP: Final = 16
 
 # A new filter is added to no more than about so many routes, found in about so many steps (levels looked at): less than
-# half a millisecond compiled. A client can send 10,000 such filters in one read. Beyond, all is forgotten, and each
-# topic that is published again costs one look-up in the trie: more in the end, where such filters come all the time, so
-# that the bounds should not be small either.
+# half a millisecond compiled. A client can send 10,000 such filters in one read. A filter beyond these bounds is wide:
+# each route compares its topic with it when it is next looked up (0.3 us).
 EXTEND_MOST: Final = 1024
 WALK_MOST: Final = 4096
+
+# Wide filters that the cache remembers for routes that were not looked up since. A route that lacks an earlier one is
+# matched by the trie again.
+MAX_WIDE: Final = 16
 
 # Routes that are forgotten all at once are let go of at once when they are so few (0.2 ms), and else some of them with
 # each topic that is remembered: 100,000 are 20 ms in one call.
 FORGET_AT_ONCE: Final = 1_024
 LET_GO: Final = 4
-
-# Routes of at most so many entries are swept of retired ones whenever they grow.
-SWEEP_ALWAYS: Final = 8
-
 
 # References (to filters, and to subscribers in plans) that all routes together may hold. Without this bound, 10,000
 # topics that 4,000 subscribers of "#" see would hold 40 million.
@@ -54,92 +53,6 @@ MAX_WEIGHT: Final = 2_000_000
 # What a level of the tree of cached topics weighs, in references of 8 bytes. Measured: 100 to 200 bytes compiled, 180
 # to 280 interpreted. Without it, 16,384 topics of 128 levels would take 350 MB.
 NODE_WEIGHT: Final = 20
-
-# Bytes of a topic name, beyond the first ones, that weigh as much as a reference: the name is kept as a key and, level
-# by level, in the tree. Without it, 16,384 topics of 1,000 bytes would take 58 MB.
-# What is counted is what one client can make of it, which is also what it may grow the process by: 16 MB.
-NAME_BYTES: Final = 2
-SHORT_NAME: Final = 64  # bytes that the weight of a level has room for
-
-
-class Changes:
-    """The number of changes of any entry's version behind a cache."""
-
-    def __init__(self) -> None:
-        self.count: int = 0
-
-
-class Route(Retainable):
-    """The filters that match one topic."""
-
-    def __init__(self, topic: bytes, entries: list[FilterEntry], all_changes: Changes) -> None:
-        self.topic = topic
-        self._changes = all_changes
-        self.entries = entries  # to be read only; retired ones may be among them
-        self.tapped: bool = False  # whether messages of the topic are recorded
-        # The router's: what it made of the entries, and the `version()` it made it from.
-        self.plan: object | None = None
-        self.plan_version: int = -1
-        # Who of them may have a message of the topic (`Reach`); and the stamp and the `version()` of when it was found
-        # that all may.
-        self.reach: object | None = None
-        self.open_stamp: int = -1
-        self.open_version: int = -1
-        # Who may publish here, by the last answer: a principal, and the key of what was asked.
-        self.publisher: object | None = None
-        self.publish_key: int = -1
-        # The cache's.
-        self.used: bool = False  # since the clock's hand last came by
-        self.place: int = -1  # on the clock; -1 when it is not cached (any more)
-        # What its topic weighs, here and in the tree that finds it, and the references held; see `MatchCache.charge`.
-        self.name_weight: int = 1 + max(len(topic) - SHORT_NAME, 0) // NAME_BYTES
-        self.weight: int = self.name_weight + len(entries)
-        self._past: int = 0  # the versions of entries that are no longer held
-        self._version: int = 0  # as of `_as_of`
-        self._as_of: int = -1  # the count of changes when the versions were last summed up
-        self._swept: int = len(entries)  # how many were left when retired ones were last taken out
-
-    def version(self) -> int:
-        """The sum of the entries' versions. Each only grows, so an equal sum means that nothing changed.
-
-        A new filter's entry comes in with version 0 and nobody listening, and so changes nothing by itself. Nothing is
-        summed up again before some entry, of whatever topic, has changed.
-        """
-        changes = self._changes.count
-        if changes == self._as_of:
-            return self._version
-        total = self._past
-        for entry in self.entries:
-            total += entry.version
-        self._version = total
-        self._as_of = changes
-        return total
-
-    def extend(self, entry: FilterEntry) -> int:
-        """Add the entry of a new filter; by how much the number of entries grew.
-
-        Retired entries go when there may be many: a filter that comes and goes all the time must not pile them up.
-        """
-        before = len(self.entries)
-        if before <= SWEEP_ALWAYS or before > 2 * self._swept:
-            self._sweep()
-        self.entries.append(entry)
-        return len(self.entries) - before
-
-    def _sweep(self) -> None:
-        retired = 0
-        for entry in self.entries:
-            if entry.retired:
-                retired += 1
-        if retired > 0:
-            alive: list[FilterEntry] = []
-            for entry in self.entries:
-                if entry.retired:
-                    self._past += entry.version
-                else:
-                    alive.append(entry)
-            self.entries = alive
-        self._swept = len(self.entries)
 
 
 class Remains:
@@ -169,11 +82,14 @@ class MatchCache:
     - An answer is always what the trie would say now. A route holds live entries: subscribers that come and go at a
       filter change the entry's version and never touch the cache. A filter that is new to the trie is added to the
       routes of the topics it matches, and no others are looked at: a tree of the cached topics leads to them, so that
-      the cost follows what matches and not the size of the cache. One that matches more than `EXTEND_MOST` of them, or
-      makes the search longer than `WALK_MOST`, has all routes forgotten instead: a new filter costs no more than that,
-      whatever is remembered. A filter that leaves stays in the routes that hold it, retired and empty for ever, until
-      they are next added to; the same filter coming back is a new filter with a new entry. What is forgotten all at
-      once leaves the memory as others come, `LET_GO` for each: there is never more in it than there was.
+      the cost follows what matches and not the size of the cache. A wide one, which matches more than `EXTEND_MOST` of
+      them or makes the search longer than `WALK_MOST`, is added to the others when they are next looked up: a new
+      filter costs no more than that, whatever is remembered, and no route is forgotten for it.
+    - A look-up leaves no trace of a filter that has left: its entry leaves the route, and what was computed with it
+      goes too. This costs one comparison while nobody subscribes or unsubscribes. The same filter coming back is a new
+      filter with a new entry.
+    - What is forgotten all at once (`clear`) leaves the memory as others come, `LET_GO` for each: there is never more
+      in it than there was.
     - Bounded: at most `max_topics` routes, and at most `max_weight` references held by them all, the router's plans
       included, and the names and the levels of the tree of topics as what they weigh; none for a topic name longer than
       `LONGEST_TOPIC` bytes.
@@ -198,12 +114,12 @@ class MatchCache:
         # As long as the count stands still, no version of an entry needs to be looked at.
         self.changes = Changes()
         # Counters since the start.
-        self.hits: int = 0
+        self.hits: i64 = 0
         self.misses: int = 0
         self.evicted: int = 0  # to make room
         self.extended: i64 = 0  # because of a new filter
         self.walked: i64 = 0  # levels looked at to find them
-        self.cleared: int = 0  # because a new filter matched too many
+        self.outdated: i64 = 0  # to be compared with a wide filter at the next look-up
         self.turned_away: int = 0  # by the doorkeeper of the full cache, those admitted at random counted with them
         self._routes: dict[bytes, Route] = {}
         self._index = RetainedTree()
@@ -211,6 +127,9 @@ class MatchCache:
         self._free: list[int] = []  # places on the clock that dropped routes left
         self._hand: int = 0
         self._remains: list[Remains] = []
+        # Wide filters by their number, and the number of the last one that was left out for a newer one.
+        self._wide: dict[i64, FilterEntry] = {}
+        self._wide_lost: i64 = 0
         self._doorkeeper = bytearray(min(max(max_topics, 1) * DOORKEEPER_PLACES, DOORKEEPER_MOST))
 
     def __len__(self) -> int:
@@ -223,7 +142,13 @@ class MatchCache:
         if route is not None:
             route.used = True
             self.hits += 1
+            if route.as_of != self.changes.count:
+                self._refresh(route)
         return route
+
+    def held(self, topic: bytes) -> Route | None:
+        """The remembered route of a topic as it stands: no use, no hit, and perhaps out of date."""
+        return self._routes.get(topic)
 
     def knows(self, topic: bytes) -> bool:
         """Whether the route of a topic is cached. It counts as no use and no hit."""
@@ -232,7 +157,9 @@ class MatchCache:
     def peek(self, topic: bytes) -> Route:
         """The route of a topic, cached or not, for inspection: no use, no hit, nothing is cached."""
         route = self._routes.get(topic)
-        if route is None:
+        if route is not None:
+            self._refresh(route)
+        else:
             probes = self.trie.probes
             name = str(topic, "utf-8")
             route = Route(topic, self.trie.match(name), self.changes)
@@ -271,7 +198,10 @@ class MatchCache:
         """
         if self._routes.get(route.topic) is not route:
             return
-        weight = route.name_weight + len(route.entries) + references
+        self._weigh(route, route.name_weight + len(route.entries) + references)
+
+    def _weigh(self, route: Route, weight: int) -> None:
+        """Have a remembered route weigh so much; see `charge`."""
         self.weight += weight - route.weight
         route.weight = weight
         if self._alone(route) > self.max_weight:
@@ -312,7 +242,12 @@ class MatchCache:
         Raises:
             ValueError: somebody still listens at it.
         """
-        return self.trie.remove(topic_filter)
+        removed = self.trie.remove(topic_filter)
+        self.changes.count += 1
+        for number, entry in list(self._wide.items()):
+            if entry.retired:
+                del self._wide[number]
+        return removed
 
     @property
     def left(self) -> int:
@@ -328,6 +263,7 @@ class MatchCache:
         self._clock = []
         self._free = []
         self._hand = 0
+        self._wide = {}
         self.weight = 0
 
     def _admits(self, topic: bytes) -> bool:
@@ -410,8 +346,7 @@ class MatchCache:
             found = 0
             while not cursor.done:
                 if found >= EXTEND_MOST or cursor.steps >= WALK_MOST:
-                    self.clear()
-                    self.cleared += 1
+                    self._put_off(entry)
                     break
                 for node in cursor.take(STEP):
                     cached = node.value
@@ -427,3 +362,46 @@ class MatchCache:
         route.weight += grown
         self.weight += grown
         self.extended += 1
+
+    def _put_off(self, entry: FilterEntry) -> None:
+        """Have each route be compared with the entry of a wide filter when it is next looked up."""
+        wide = self._wide
+        if len(wide) >= MAX_WIDE:
+            oldest = next(iter(wide))
+            del wide[oldest]
+            self._wide_lost = oldest
+        self.changes.count += 1
+        self.changes.wide += 1
+        self.outdated += len(self._routes)
+        wide[self.changes.wide] = entry
+
+    def _refresh(self, route: Route) -> None:
+        """Have a remembered route hold the filters that match now, and nothing that was computed with other ones."""
+        before = len(route.entries)
+        if route.wide_seen != self.changes.wide:
+            self._compare(route)
+        route.version()
+        if route.as_of != self.changes.count:
+            route.sweep()
+            route.version()
+        count = len(route.entries)
+        weight = route.weight + count - before
+        if count < before and count < 2:
+            # A plan is for several filters.
+            route.plan = None
+            weight = route.name_weight + count
+        if weight != route.weight:
+            self._weigh(route, weight)
+
+    def _compare(self, route: Route) -> None:
+        """Add the wide filters that a route lacks and that match its topic."""
+        name = str(route.topic, "utf-8")
+        if route.wide_seen < self._wide_lost:
+            route.sweep()
+            # What is left is among these, so that the version does not go back.
+            route.entries = self.trie.match(name)
+        else:
+            for number, entry in self._wide.items():
+                if number > route.wide_seen and matches(entry.topic_filter, name) and entry not in route.entries:
+                    route.entries.append(entry)
+        route.wide_seen = self.changes.wide

@@ -293,6 +293,8 @@ class Changed:
     """The latest changes of an entry's subscriptions: one subscriber for each version, None for a share group's."""
 
     def __init__(self, version: int) -> None:
+        # Plans that read it. It goes with the last one.
+        self.watchers: int = 0
         # The version before the first of these changes.
         self._from = version
         self._subscribers: list[Subscriber | None] = []
@@ -345,7 +347,8 @@ class FilterEntry:
       entry holds as long as the version does. An entry with many subscriptions that somebody watches writes down whose
       changed (`Changed`), so that what was computed can be mended.
     - Memory: two million filters, most with one subscriber, are the case to build for. An entry with a single ordinary
-      subscription points at it; lists and dicts appear with the second, or with the first share group.
+      subscription points at it; lists and dicts appear with the second, or with the first share group, and go with it:
+      what an entry holds and what `sole` says depend on who subscribes now, and not on who did.
     """
 
     def __init__(self, topic_filter: str, text: i64 = 0, cost: i64 = 0) -> None:
@@ -392,7 +395,10 @@ class FilterEntry:
     def slow(self) -> int:
         """How many of its subscribers took the last run of publishes one by one, and not as the bytes that came in."""
         held = self._held
-        return held.slow if isinstance(held, SubscriberSet) else 0
+        if not isinstance(held, SubscriberSet):
+            return 0
+        count = len(held.subscriptions)
+        return held.slow if held.slow < count else count
 
     def took_one_by_one(self, count: int) -> None:
         """Say that so many of its subscribers did."""
@@ -479,9 +485,12 @@ class FilterEntry:
             _take_out(held.subscriptions, subscription)
         else:
             self._held = None
-        if isinstance(held, SubscriberSet) and not held.subscriptions and not held.groups:
-            self._held = None
         self.touch(subscription)
+        if isinstance(held, SubscriberSet) and not held.groups:
+            left = held.subscriptions
+            if len(left) < 2:
+                # Its slot is 0, as that of one that never had company.
+                self._held = left[0] if left else None
         subscription.entry = None
         subscription.group = None
         return True
@@ -494,13 +503,23 @@ class FilterEntry:
             held.changed.note(subscription.session if subscription.group is None else None)
 
     def watch(self) -> Changed | None:
-        """Have it written down from now on whose subscriptions change; None for an entry with one at most."""
+        """Have it written down whose subscriptions change, until `unwatch`; None for an entry with one at most."""
         held = self._held
         if not isinstance(held, SubscriberSet) or held is _GONE:
             return None
-        if held.changed is None:
-            held.changed = Changed(self.version)
-        return held.changed
+        changed = held.changed
+        if changed is None:
+            changed = Changed(self.version)
+            held.changed = changed
+        changed.watchers += 1
+        return changed
+
+    def unwatch(self, changed: Changed) -> None:
+        """End one `watch`, with what it returned. With the last one nothing is written down any more."""
+        changed.watchers -= 1
+        held = self._held
+        if changed.watchers == 0 and isinstance(held, SubscriberSet) and held.changed is changed:
+            held.changed = None
 
     @property
     def retired(self) -> bool:

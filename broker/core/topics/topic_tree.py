@@ -91,13 +91,15 @@ class TopicNode:
         below = self.below
         if isinstance(below, Children):
             below.remove(child)
-            if below.children:
-                return
-        self.below = None
+            if len(below.children) == 1:
+                # It stands here itself, as one that never had another beside it. A cursor knows its place by number.
+                self.below = next(iter(below.children.values()))
+        else:
+            self.below = None
 
 
 class Children:
-    """The children of a node that has had two: by level, and, once a cursor visits it, in the order of creation."""
+    """The children of a node that has several: by level, and, once a cursor visits it, in the order of creation."""
 
     def __init__(self) -> None:
         self.children: dict[str, TopicNode] = {}

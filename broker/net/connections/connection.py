@@ -227,10 +227,10 @@ class Connection(Client):
                 pass  # meanwhile it was taken over, say
             elif self._lost_by:
                 self._let_go(self._lost_by)
-            elif limits.text:
+            elif limits.code:
                 self.close(limits.cause, limits.code, limits.text)
             else:
-                self.abort(limits.cause)
+                self.abort(limits.cause, limits.text)
         except Exception as error:
             self.broke(error)
         try:
@@ -344,11 +344,12 @@ class Connection(Client):
         if turns.full and turns.put_off(self, things, outbox.bytes):
             return False
         most = hub.write_batch_bytes
-        if outbox.fresh:
-            if not self._fresh:
-                self._fresh = True
-                stream.keep_fresh()
-            most = min(most, sockets.FRESH_BYTES)
+        if outbox.fresh or self._fresh:
+            if outbox.fresh != self._fresh:
+                self._fresh = outbox.fresh
+                stream.keep_fresh(outbox.fresh)
+            if outbox.fresh:
+                most = min(most, sockets.FRESH_BYTES)
         data = outbox.take(most, now)
         if len(data) > 0:
             stream.write(data)
@@ -378,9 +379,9 @@ class Connection(Client):
         self.hub.after_batch()
         self._finish()
 
-    def abort(self, cause: str) -> None:
-        """Give up a peer that takes nothing any more."""
-        self._let_go(cause)
+    def abort(self, cause: str, text: str = "") -> None:
+        """Give up a peer that takes nothing any more. `text`: for the log."""
+        self._let_go(cause, text)
         self.stream.abort()
 
     def gone(self, cause: str) -> None:
@@ -389,8 +390,8 @@ class Connection(Client):
         self._lost_by = cause
         self._end_in_turn()
 
-    def _let_go(self, cause: str) -> None:
-        self.protocol.lost(cause, self.hub.time())
+    def _let_go(self, cause: str, text: str = "") -> None:
+        self.protocol.lost(cause, self.hub.time(), text)
         self.hub.after_batch()
         self._closed()
 

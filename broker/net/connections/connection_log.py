@@ -1,9 +1,9 @@
 """The log lines about clients: who connected, on which terms, and how and why each connection ended.
 
 Owns the events and their levels. "client evicted" is a decision of the broker, "client disconnected" one of the client
-or the network. A hostile client cannot fill the disk: warnings about clients are counted by address and in all, and
-those above `log.client_warnings…` are summed up in one line every `INTERVAL` seconds. At most `MOST_ADDRESSES`
-addresses are remembered, until the interval ends.
+or the network. A hostile client cannot fill the disk: warnings about clients are counted by address and in all, other
+lines are weighed (`log_room`), and what is above `log.client_…` is summed up in a line every `INTERVAL` seconds. At
+most `MOST_ADDRESSES` addresses are remembered, until the interval ends.
 """
 
 from __future__ import annotations
@@ -27,13 +27,11 @@ from broker.core.causes import (
 )
 from broker.core.codec.packets import NEVER, V5, V31, V311
 from broker.net.connections.client import Client
+from broker.net.connections.log_room import MOST_ADDRESSES, LogRoom
 from broker.settings import Log
 
 INTERVAL: Final = 10.0
-"""Seconds for which warnings about clients are counted together."""
-
-MOST_ADDRESSES: Final = 10_000
-"""Addresses that are remembered in one interval, about 2 MB: an attacker may own a whole IPv6 network."""
+"""Seconds for which lines about clients are counted together."""
 
 TOKEN: Final = "eyJ"
 """What every token in JSON begins with: `{"` in base64."""
@@ -41,6 +39,8 @@ TOKEN: Final = "eyJ"
 VERSIONS: Final = {V31: "3.1", V311: "3.1.1", V5: "5.0"}
 """Protocol level of CONNECT → the version as people know it."""
 
+CONNECTED: Final = "client connected"
+DISCONNECTED: Final = "client disconnected"
 NOT_ACCEPTED: Final = "connection ended before CONNECT was accepted"
 REFUSAL: Final = "client refused"
 VIOLATION: Final = "client broke the protocol"
@@ -49,6 +49,8 @@ EVICTION: Final = "client evicted"
 HANDSHAKE: Final = "handshake failed"
 PROXY: Final = "PROXY header refused"
 HTTP: Final = "http credentials refused"
+REQUEST: Final = "request refused"
+DELIVERY: Final = "delivery refused"
 
 FIELDS: Final = {
     REFUSAL: "refused",
@@ -57,9 +59,18 @@ FIELDS: Final = {
     HANDSHAKE: "handshakes_failed",
     PROXY: "proxy_headers",
     HTTP: "http_refused",
+    REQUEST: "requests_refused",
 }
-"""Event → what the line that sums up calls it."""
+"""Event → what the line that sums up warnings calls it."""
 
+NAMES: Final = {
+    CONNECTED: "connected",
+    DISCONNECTED: "disconnected",
+    EVICTION: "evicted",
+    NOT_ACCEPTED: "not_accepted",
+    DELIVERY: "deliveries_refused",
+}
+"""Event → what the line that sums up other lines calls it."""
 
 OF_THE_CLIENT: Final = (CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, CONNECTION_LOST, WRITE_FAILED, SHUTDOWN)
 """Causes of "client disconnected"."""
@@ -71,19 +82,50 @@ LOOPBACK: Final = frozenset({"127.0.0.1", "::1", ""})
 """From where its refusals are no news; who comes by a Unix socket has no address. From elsewhere, whoever calls itself
 so is a client like any other."""
 
-LONGEST_NAME: Final = 256
-"""Characters of a client identifier and of a user name in a line: both may have 65,535 bytes in a refused CONNECT."""
+LONGEST_NAME: Final = 512
+"""Bytes that a client identifier and a user name each take in a line, as JSON escapes them: both may have 65,535 bytes
+in a refused CONNECT, and a character outside of ASCII takes up to 12."""
+
+LINE: Final = 282
+"""Bytes that a line takes beside its texts."""
+
+TEXTS: Final = ("client_id", "user_name", "address", "listener", "detail", "topic", "reason")
 
 
-def _cut(name: str | None) -> str | None:
-    return name if name is None else name[:LONGEST_NAME]
+def _size(character: str) -> int:
+    """Bytes of a character in JSON."""
+    if " " <= character <= "~":
+        return 1
+    return 6 if character <= "\uffff" else 12
 
 
-def _named(user_name: str | None) -> str | None:
+def cut(name: str) -> str:
+    """A name as a line shows it."""
+    if name.isascii() and name.isprintable():
+        return name[:LONGEST_NAME]
+    left = LONGEST_NAME
+    for at, character in enumerate(name):
+        left -= _size(character)
+        if left < 0:
+            return name[:at]
+    return name
+
+
+def _weight(known: dict[str, Any]) -> int:
+    """About how many bytes a line takes."""
+    size = LINE
+    for name in TEXTS:
+        value = known.get(name)
+        if value:
+            size += len(value) if value.isascii() and value.isprintable() else sum(map(_size, value))
+    return size
+
+
+def named(user_name: str | None) -> str | None:
     """A user name for the log. A token (RFC 7519) that stands in its place is a credential, and may still be good."""
     if user_name is not None and user_name.startswith(TOKEN) and user_name.count(".") > 1:
         return "(a token)"
-    return _cut(user_name)
+    return None if user_name is None else cut(user_name)
 
 
 class ConnectionLog:
@@ -92,6 +134,7 @@ class ConnectionLog:
     def __init__(self, log: Callable[[], Any], settings: Log) -> None:
         """`log` answers with the log that is written to at the time."""
         self._log = log
+        self._room = LogRoom()
         self.bound(settings)
         self._interval_ends = 0.0
         # Of the present interval: lines written, warnings by address, and warnings that were not written, by event.
@@ -100,7 +143,8 @@ class ConnectionLog:
         self._unwritten: dict[str, int] = {}
 
     def bound(self, settings: Log) -> None:
-        """Write no more warnings than these settings allow. 0: no limit."""
+        """Write no more than these settings allow. 0: no limit."""
+        self._room.bound(settings.client_bytes, settings.client_bytes_per_address)
         self._most = settings.client_warnings
         self._most_of_address = settings.client_warnings_per_address
         # Whether anybody sees lines of the level info, as of the last look: nobody is asked for each connection.
@@ -119,18 +163,17 @@ class ConnectionLog:
                 # A Canopy whose requests would else wait for answers from here, and nobody knows why they do not.
                 kept["link"] = "federation.link_users and link_client_ids do not name it"
             kept |= {"session_expiry": "never" if expiry == NEVER else expiry, "will": session.will is not None}
-        self._log().info(
-            "client connected",
-            client_id=_cut(protocol.client_id),
-            user_name=_named(protocol.user_name),
-            address=connection.address,
-            listener=connection.terms.name,
-            version=VERSIONS.get(protocol.version, str(protocol.version)),
-            keep_alive=protocol.keep_alive,
-            clean_start=protocol.clean_start,
-            session_present=protocol.session_present,
-            **kept,
-        )
+        known: dict[str, Any] = {
+            "client_id": cut(protocol.client_id),
+            "user_name": named(protocol.user_name),
+            "address": connection.address,
+            "listener": connection.terms.name,
+            "version": VERSIONS.get(protocol.version, str(protocol.version)),
+            "keep_alive": protocol.keep_alive,
+            "clean_start": protocol.clean_start,
+            "session_present": protocol.session_present,
+        }
+        self._inform(connection.host, CONNECTED, known | kept)
 
     def ended(self, connection: Client, now: float) -> None:
         """A connection's protocol is over, for the cause that its protocol names."""
@@ -139,14 +182,14 @@ class ConnectionLog:
         if not self.informs and protocol.accepted and cause in OF_THE_CLIENT:
             return
         known: dict[str, Any] = {
-            "client_id": _cut(protocol.client_id),
-            "user_name": _named(protocol.user_name),
+            "client_id": cut(protocol.client_id),
+            "user_name": named(protocol.user_name),
             "address": connection.address,
             "listener": connection.terms.name,
             "cause": cause,
         }
         if protocol.close_text:
-            known["detail"] = protocol.close_text
+            known["detail"] = cut(protocol.close_text)
         if protocol.accepted:
             known["seconds"] = round(now - connection.opened_at, 3)
             known["messages_received"] = int(protocol.messages_received)
@@ -156,12 +199,12 @@ class ConnectionLog:
             self._log().debug(NOT_ACCEPTED, **known)
             return
         if cause == CONNECT_TIMEOUT:
-            self._log().info(NOT_ACCEPTED, **known)
+            self._inform(connection.host, NOT_ACCEPTED, known)
         elif cause in OF_THE_CLIENT:
-            self._log().info("client disconnected", **known)
+            self._inform(connection.host, DISCONNECTED, known)
         elif cause in (KEEP_ALIVE, TAKEN_OVER):
             # Every day's traffic of clients on thin links.
-            self._log().info(EVICTION, **known)
+            self._inform(connection.host, EVICTION, known)
         elif cause == REFUSED and connection.host in LOOPBACK and protocol.client_id.startswith(HEALTH_CHECK):
             # `canopy health` without a user name, every few seconds, where there are no anonymous clients.
             self._log().debug(REFUSAL, **known)
@@ -182,10 +225,11 @@ class ConnectionLog:
 
     def http_refused(self, host: str, address: str, user_name: str) -> None:
         """A request by HTTP had a wrong user, password or token. `user_name`: empty for a token."""
-        self._warn(host, HTTP, {"address": address, "user_name": _named(user_name)})
+        self._warn(host, HTTP, {"address": address, "user_name": named(user_name)})
 
     def look(self, now: float) -> None:
-        """Called once a second: when an interval is over, sum up the warnings that were not written in it."""
+        """Called once a second: when an interval is over, sum up the lines that were not written in it."""
+        self._room.look(now)
         self.informs = self._log().is_enabled_for(logging.INFO)
         if now >= self._interval_ends:
             self.finish()
@@ -194,21 +238,50 @@ class ConnectionLog:
     def finish(self) -> None:
         """Sum up what was not written, and begin to count anew."""
         if self._unwritten:
-            address = max(self._by_address, key=self._by_address.__getitem__)
+            address = max(self._by_address, key=self._by_address.__getitem__, default="")
             self._log().warning(
                 "warnings about clients left out",
                 total=sum(self._unwritten.values()),
                 **{FIELDS[event]: count for event, count in self._unwritten.items()},
                 most_from=address,
-                warnings_from_it=self._by_address[address],
+                warnings_from_it=self._by_address.get(address, 0),
                 interval=INTERVAL,
             )
         self._written = 0
         self._by_address.clear()
         self._unwritten.clear()
+        left_out = self._room.left_out
+        address, count = self._room.summed_up()
+        if left_out:
+            self._log().info(
+                "lines about clients left out",
+                total=sum(left_out.values()),
+                **{NAMES[event]: lines for event, lines in left_out.items()},
+                most_from=address,
+                lines_from_it=count,
+                interval=INTERVAL,
+            )
+
+    def _inform(self, host: str, event: str, known: dict[str, Any]) -> None:
+        """Write a line about a client that is no warning, or count it where there is no room for it."""
+        if self.may_inform(host, event, known):
+            self._log().info(event, **known)
+
+    def may_inform(self, host: str, event: str, known: dict[str, Any]) -> bool:
+        """Whether such a line may be written now; else it is counted."""
+        return self.informs and self._room.take(network(host), event, _weight(known))
 
     def _warn(self, host: str, event: str, known: dict[str, Any]) -> None:
         """Write a warning about a client, or count it where its address, or all together, have had theirs."""
+        if self.has_room(host, event):
+            self._log().warning(event, **known)
+
+    def left_out(self, event: str, count: int) -> None:
+        """So many lines about clients are not written at all: they are in the sum."""
+        self._unwritten[event] = self._unwritten.get(event, 0) + count
+
+    def has_room(self, host: str, event: str) -> bool:
+        """Whether a line about a client of this address may be written now; else it is counted."""
         host = network(host)
         before = self._by_address.get(host, 0)
         if before or len(self._by_address) < MOST_ADDRESSES:
@@ -216,6 +289,6 @@ class ConnectionLog:
         full = 0 < self._most <= self._written
         if full or 0 < self._most_of_address <= before or (before == 0 and host not in self._by_address):
             self._unwritten[event] = self._unwritten.get(event, 0) + 1
-            return
+            return False
         self._written += 1
-        self._log().warning(event, **known)
+        return True

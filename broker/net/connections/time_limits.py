@@ -36,7 +36,7 @@ class TimeLimits:
         self.held = 0
         self._held_from = 0
         self.sign_at = 0.0
-        # What `look` found: why the connection is to end; with which words, "": without any.
+        # What `look` found: why the connection is to end; with which reason code, 0: the client is told nothing.
         self.cause = ""
         self.code = 0
         self.text = ""
@@ -135,7 +135,7 @@ class TimeLimits:
         if stream.full and hub.stall_timeout > 0.0:
             due = stream.stall_due(now, hub.stall_timeout)
             if due == 0.0:
-                return self._over(causes.STALLED, 0, "")
+                return self._over(causes.STALLED, 0, stream.why_stalled(hub.stall_timeout))
             if again == 0.0 or due < again:
                 again = due
         return again

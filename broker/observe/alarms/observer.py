@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from broker.core.counters import AGE, EXPIRED, REPLACED, Counters
 from broker.core.queues.queue_totals import UNLIMITED
 from broker.observe.alarms.hysteresis import Bounds
+from broker.observe.room import rooms
 from broker.settings import Alarms
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 KINDS: Final = {
     "loop-lag": "the event loop is late: all clients wait",
     "queue-memory": "queued messages use most of their memory limit",
+    "room": "room for all clients is short, and those that hold most get no more",
     "disk-space": "a disk is nearly full",
     "certificate": "a certificate has expired or will expire soon",
     "upstream-down": "an upstream broker is unreachable",
@@ -37,6 +39,9 @@ INTENDED: Final = (EXPIRED, AGE, REPLACED)
 """Causes of drops that somebody asked for: a message had grown too old, or a newer one took its place."""
 
 DAY: Final = 86_400.0
+
+LONGEST_NAME: Final = 256
+"""Characters of an account's name in an alarm."""
 
 SHORTEST: Final = 0.001
 """Seconds that the time between two looks counts for at least."""
@@ -92,8 +97,8 @@ class Observer:
 
     def look(self, disks: dict[str, float], now: float) -> list[Observation]:
         """How everything is. Rates are those since the last look; there are none at the first."""
-        found = [*self._queues(), *self._disks(disks), *self._certificates(time.time()), *self._links(now)]
-        found += [*self._store(), *self._recorder()]
+        found = [*self._queues(), *self._rooms(), *self._disks(disks), *self._certificates(time.time())]
+        found += [*self._links(now), *self._store(), *self._recorder()]
         # However soon: one that is missing would count as gone.
         found += self._rates(0.0 if self._at is None else max(now - self._at, SHORTEST))
         self._at = now
@@ -136,6 +141,17 @@ class Observer:
         if self.settings.queue_memory and load.max_bytes < UNLIMITED:
             share = int(load.bytes) / int(load.max_bytes)
             yield Observation("queue-memory", "", share, "", self._bounds(self.settings.queue_memory))
+
+    def _rooms(self) -> Iterator[Observation]:
+        if not self.settings.room:
+            return
+        for room in rooms(self._sources.server.router):
+            if room.bound:
+                detail = f"{room.used:.0%} of {room.setting}"
+                if room.largest:
+                    name, held = room.largest[0]
+                    detail += f"; {name[:LONGEST_NAME]} holds most of it, {held / room.bound:.0%}"
+                yield Observation("room", room.name, room.used, "", self._bounds(self.settings.room), detail)
 
     def _disks(self, disks: dict[str, float]) -> Iterator[Observation]:
         limit = self.settings.disk_used

@@ -5,19 +5,13 @@ Owns `Question` and `Case`. Promises: making a case changes nothing in the route
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
-from broker.core.principal import Principal
 from broker.core.queues.message import Message
 from broker.core.routing.in_turns.broadcasts import listeners
 from broker.core.routing.receivers.reach import Reach
 from broker.core.routing.router import Router
 from broker.core.topics.subscription import FilterEntry
-
-PUBLISH: Final = "publish"
-RECEIVE: Final = "receive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +27,6 @@ class Question:
     retain: bool = False
     size: int = 1
     client: str = ""
-
-
-Rule = Callable[[Principal, str, str, int, bool], str]
-"""Where it is said whether a client may `publish` to a topic or `receive` from it, with this QoS and RETAIN."""
-
-
-def no_rule(principal: Principal, action: str, topic: str, qos: int, retain: bool) -> str:
-    """For a broker whose access control does not tell."""
-    del principal, action, topic, qos, retain
-    return ""
 
 
 class Case:

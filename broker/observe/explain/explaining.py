@@ -19,6 +19,7 @@ from broker.core.codec.topic_names import has_control
 from broker.core.connection.connect.identity import is_reserved
 from broker.core.queues.delivery import queue_of
 from broker.core.queues.message import Message
+from broker.core.refusals import ACCESS_CONTROL
 from broker.core.routing.in_turns.broadcasts import BROADCAST, PLAIN_BROADCAST
 from broker.core.routing.receivers.plans import Recipient
 from broker.core.routing.receivers.reach import share_qos
@@ -36,7 +37,7 @@ from broker.observe.explain.answer import (
     Receiver,
     Retained,
 )
-from broker.observe.explain.asked import PUBLISH, RECEIVE, Case, Question, Rule, no_rule
+from broker.observe.explain.asked import Case, Question
 from broker.observe.explain.forecast import Forecast
 from broker.observe.explain.present import inner_name, nothing, queues, subscribed
 
@@ -54,9 +55,8 @@ MOST_RECEIVERS: Final = 1_000
 class Explainer:
     """Answers about one router."""
 
-    def __init__(self, router: Router, rule: Rule = no_rule, turn: int = TURN) -> None:
+    def __init__(self, router: Router, turn: int = TURN) -> None:
         self._router = router
-        self._rule = rule
         self._turn = turn
         self._steps = 0
 
@@ -174,9 +174,10 @@ class Explainer:
         elif is_reserved(message.topic, origin.link, router):
             reason, why = reasons.NOT_AUTHORIZED, "the topic is the broker's own"
         elif router.access_control is not None:
-            made.rule = self._rule(principal, PUBLISH, question.topic, question.qos, question.retain)
-            if not router.access_control.may_publish(principal, question.topic, question.qos, question.retain):
-                reason, why = reasons.NOT_AUTHORIZED, made.rule or "access control"
+            asked = router.access_control
+            made.rule = asked.said(principal, "publish", question.topic, question.qos, question.retain)[1]
+            if not asked.may_publish(principal, question.topic, question.qos, question.retain):
+                reason, why = reasons.NOT_AUTHORIZED, f"refused by {made.rule or ACCESS_CONTROL}"
         if not ends and 0 < limits.max_payload_size < question.size:
             reason, why = reasons.QUOTA_EXCEEDED, "limits.max_payload_size"
         if (
@@ -299,7 +300,9 @@ class Explainer:
             return 2
         most = case.reach.qos(session, 2)
         topic = case.message.topic.decode()
-        made.rule = "" if session.own else self._rule(session.principal, RECEIVE, topic, 0, False)
+        asked = self._router.access_control
+        if asked is not None and not session.own:
+            made.rule = asked.said(session.principal, "receive", topic, 0, False)[1]
         return most
 
     def _forecast(

@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Final
 
 from broker.core.queues.message import Message
+from broker.core.refusals import ACCESS_CONTROL
 from broker.core.session.session import Session
 from broker.observe.explain.answer import Group, Publisher, Receiver, Retained, Subscription
 
@@ -79,7 +80,7 @@ def receiver(made: Receiver, message: Message) -> str:
     name = made.client_id
     through = _through(made.subscriptions, made.more_subscriptions)
     if made.outcome == "denied":
-        return f"{name} does not ({through}): {made.rule or 'access control'} does not allow it to receive this topic"
+        return f"{name} does not ({through}): it may not receive this topic, refused by {made.rule or ACCESS_CONTROL}"
     if made.outcome == "own":
         return f"{name} does not: it published it, and {through.removeprefix('through ')} has No Local"
     if made.outcome == "link":

@@ -198,6 +198,13 @@ CLIENTS: Final = (
         topics=(Topic("subscriptions/not authorized"),),
     ),
     Figure(
+        "deliveries_not_authorized",
+        COUNTER,
+        "Messages not sent to a subscriber that access control does not let receive them",
+        one(lambda reading: int(reading.counters.denied_deliveries)),
+        topics=(Topic("deliveries/not authorized"),),
+    ),
+    Figure(
         "cached_topics",
         GAUGE,
         "Topics in the match cache",
@@ -246,4 +253,6 @@ CLIENTS: Final = (
     _security("bans", COUNTER, "bans/total", "Bans for guessing"),
     _security("bans_current", GAUGE, "bans/current", "Bans for guessing that hold now"),
     _security("bans_refused", COUNTER, "bans/refused", "CONNECTs of the banned"),
+    _security("dismissed_sessions", COUNTER, "dismissed/sessions", "Sessions of users who are gone that ended"),
+    _security("dismissed_wills", COUNTER, "dismissed/wills", "Wills of users who are gone that were not published"),
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from broker.observe.figures.process import Process
 from broker.observe.figures.rates import LoadAverages
+from broker.observe.room import RoomUse, rooms
 from broker.upstream.links.status import status
 
 if TYPE_CHECKING:
@@ -83,6 +84,11 @@ class Reading:
         self.load = self.counters.load
         self.recorder = sources.recorder
         self.process = sources.process
+
+    @cached_property
+    def rooms(self) -> list[RoomUse]:
+        """How much of each room is used."""
+        return rooms(self.router)
 
     @cached_property
     def connected(self) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from broker.core.counters import DROP_CAUSES
 from broker.observe.figures.figure import Figure, Kind, Sample, Topic, Value, one
 from broker.observe.figures.sources import Reading
+from broker.observe.room import RoomUse
 
 COUNTER, GAUGE = Kind.COUNTER, Kind.GAUGE
 
@@ -31,6 +32,16 @@ def _sent(reading: Reading) -> Iterator[Sample]:
 def _dropped(reading: Reading) -> Iterator[Sample]:
     for cause, name in enumerate(DROP_CAUSES):
         yield (name,), reading.counters.dropped[cause]
+
+
+def _room(name: str, kind: Kind, text: str, read: Callable[[RoomUse], int]) -> Figure:
+    """A figure about the rooms that all clients share (`core.accounts`)."""
+
+    def samples(reading: Reading) -> Iterator[Sample]:
+        for room in reading.rooms:
+            yield (room.name,), read(room)
+
+    return Figure(f"room_{name}", kind, text, samples, labels=("room",), topics=(Topic(f"room/{{room}}/{name}"),))
 
 
 def totals(reading: Reading) -> dict[str, int]:
@@ -223,6 +234,22 @@ TRAFFIC: Final = (
         one(lambda reading: int(reading.router.retained_bytes)),
         unit="bytes",
         topics=(Topic("retained messages/bytes"),),
+    ),
+    _room("held", GAUGE, "What is used of the room: bytes, or a number", lambda room: room.held),
+    _room("bound", GAUGE, "The bound of the room; 0: none", lambda room: room.bound),
+    _room(
+        "largest",
+        GAUGE,
+        "What the user or address that holds most holds of the room",
+        lambda room: room.largest[0][1] if room.largest else 0,
+    ),
+    _room("accounts", GAUGE, "Users and addresses that hold something of the room", lambda room: room.accounts),
+    _room("refusals", COUNTER, "How often a user or address was refused some of the room", lambda room: room.refused),
+    _room(
+        "evictions",
+        COUNTER,
+        "Absent sessions and retained messages of one user or address that went for another's",
+        lambda room: room.gave_way,
     ),
     Figure(
         "retained_refused",

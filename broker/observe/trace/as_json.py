@@ -35,6 +35,10 @@ def row(entry: Entry) -> dict[str, Any]:
         if entry.note:
             known["cause"] = entry.note
         return known
+    if entry.denied is not None:
+        denied = entry.denied
+        known |= {"event": "refused", "action": denied.action, "topic": denied.topic}
+        return known | {"reason_code": denied.reason_code, "reason": entry.note, "count": denied.count}
     known |= {"direction": "in" if entry.inward else "out", "packet": name(entry), "size": entry.size}
     if len(entry.data) < entry.size:
         known["kept"] = len(entry.data)

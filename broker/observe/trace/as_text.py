@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from broker.observe.trace.as_json import iso
 from broker.observe.trace.fields import fields, name
-from broker.observe.trace.kept import CLOSED, OPENED, Entry
+from broker.observe.trace.kept import CLOSED, OPENED, Denied, Entry
 
 LONGEST: Final = 400
 """Characters of one value, such as a payload, that are shown."""
@@ -46,6 +46,13 @@ def value(item: Any) -> str:
     return str(item)
 
 
+def refusal(denied: Denied, reason: str) -> str:
+    """What was refused, and by what."""
+    times = f" ({denied.count} times)" if denied.count > 1 else ""
+    what = f"refused: {denied.action} {quoted(denied.topic)}, 0x{denied.reason_code:02X}"
+    return f"{what}, by {quoted(reason)[1:-1]}{times}"
+
+
 def line(entry: Entry) -> str:
     """One entry, without the end of the line."""
     party = entry.party
@@ -54,6 +61,8 @@ def line(entry: Entry) -> str:
         return f"{start} connected to {party.listener}"
     if entry.what == CLOSED:
         return f"{start} closed: {quoted(entry.note)[1:-1]}" if entry.note else f"{start} closed"
+    if entry.denied is not None:
+        return f"{start} {refusal(entry.denied, entry.note)}"
     parts = [start, "<-" if entry.inward else "->", name(entry)]
     parts += [f"{key}={value(item)}" for key, item in fields(entry).items()]
     kept = f", {len(entry.data)} kept" if len(entry.data) < entry.size else ""

@@ -30,7 +30,7 @@ def save(folder: Path, trace: Trace, max_files: int) -> Path:
     file = folder / f"canopy-{began}-{trace.name}.pcapng"
     draft = file.with_suffix(".part")
     try:
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as opened:
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as opened:
             opened.writelines(blocks(trace.entries))
         draft.replace(file)
     except OSError:

@@ -17,6 +17,7 @@ State: TypeAlias = Literal["running", "stopped", "time over", "full", "broker st
 OPENED: Final = 0
 PACKET: Final = 1
 CLOSED: Final = 2
+REFUSED: Final = 3
 
 ENTRY_BYTES: Final = 240
 """What an entry counts for beside its bytes."""
@@ -44,6 +45,16 @@ class Party:
 
 
 @dataclass(slots=True, frozen=True, eq=False)
+class Denied:
+    """Something that a client was refused, `count` times: `action` as `core.refusals` names it."""
+
+    action: str
+    topic: str
+    reason_code: int
+    count: int
+
+
+@dataclass(slots=True, frozen=True, eq=False)
 class Entry:
     """Something that happened, at `time` (ns, Unix). A packet of `size` bytes, of which `data` is the beginning."""
 
@@ -56,7 +67,9 @@ class Entry:
     version: int = 0
     """The protocol level in force when a packet came."""
     note: str = ""
-    """Why a connection ended."""
+    """Why a connection ended; what decided that something is refused."""
+    denied: Denied | None = None
+    """What was refused."""
 
 
 @dataclass(slots=True, eq=False)
@@ -87,6 +100,8 @@ class Trace:
     def add(self, entry: Entry) -> bool:
         """Keep an entry. False: there is no room for it."""
         cost = ENTRY_BYTES + len(entry.data)
+        if entry.denied is not None:
+            cost += ENTRY_BYTES + len(entry.denied.topic) + len(entry.note)
         if entry.party not in self._met:
             cost += PARTY_BYTES
         if self.bytes + cost > self.max_bytes:

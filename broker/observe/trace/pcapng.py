@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 from broker.core.codec import encoder
 from broker.core.codec.packets import CONNECT, V311, Connect
+from broker.observe.trace.as_text import refusal
 from broker.observe.trace.fields import shortened
 from broker.observe.trace.kept import CLOSED, PACKET, Entry, Party
 
@@ -87,6 +88,9 @@ class Flow:
             data = shortened(entry.data, entry.size)
             comment = f"{entry.size} bytes, {len(entry.data)} kept" if len(entry.data) < entry.size else ""
             yield from self._data(entry.time, entry.inward, data, comment)
+        elif entry.denied is not None:
+            # An empty segment of the broker's, for its comment.
+            yield self._segment(entry.time, False, ACK, b"", refusal(entry.denied, entry.note))
         elif entry.what == CLOSED:
             yield self._segment(entry.time, True, FIN_ACK, b"", entry.note)
             yield self._segment(entry.time, False, FIN_ACK, b"")

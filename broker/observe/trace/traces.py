@@ -28,8 +28,9 @@ from broker.net.connections.connection import Connection
 from broker.net.connections.connection_table import Onlooker
 from broker.net.connections.packet_watch import MARKED, PacketSink, PacketWatch
 from broker.observe.trace.folder import save
-from broker.observe.trace.kept import CLOSED, OPENED, PACKET, Entry, Kind, Party, State, Trace
+from broker.observe.trace.kept import CLOSED, OPENED, PACKET, REFUSED, Denied, Entry, Kind, Party, State, Trace
 from broker.observe.trace.masking import masked
+from broker.observe.trace.refused import RefusalSink
 
 if TYPE_CHECKING:
     from broker.net.server import Server
@@ -84,6 +85,7 @@ class Traces(Onlooker):
         self._tasks: set[asyncio.Task[None]] = set()
         # Who makes spans of the messages that carry a trace context; from the broker's start on, if anybody does.
         self.spans: Spans | None = None
+        self._sink = RefusalSink(broker.router, self._lookings, self.failed)
 
     def change(self, settings: Tracing) -> None:
         """Go by these bounds from now on; a trace that runs keeps to its own."""
@@ -128,6 +130,7 @@ class Traces(Onlooker):
             self._networks[bit] = network
         self._known.clear()
         self._broker.connection_table.onlooker = self
+        self._broker.router.counters.refusals.listener = self._sink
         self._timers[name] = self._broker.loop.call_later(seconds, self._end, trace, "time over")
         self._broker.log.info(
             "trace started", trace=name, type=kind, value=value[:256], seconds=seconds, max_bytes=max_bytes
@@ -215,6 +218,8 @@ class Traces(Onlooker):
             if number % TURN == 0:
                 await asyncio.sleep(0)
         self._fading &= ~fading
+        if not self._running:
+            self._broker.router.counters.refusals.listener = None
         if not self._running and not self._lookings and self.spans is None:
             self._broker.connection_table.onlooker = None
 
@@ -402,6 +407,18 @@ class Looking(PacketSink):
                 trace.add(Entry(OPENED, self._opened, self._party))
             if not trace.add(entry):
                 self._traces.full(trace)
+
+    def mask(self, topic: str, filters: bool) -> int:
+        """The traces that want to know that something about a topic, or a filter, was refused."""
+        mask = self.watch.every
+        if self.watch.topical:
+            mask |= self._traces.about_filters([topic]) if filters else self._traces.about(topic)
+        return mask
+
+    def refused(self, denied: Denied, reason: str, mask: int) -> None:
+        """The client was refused something."""
+        entry = Entry(REFUSED, time.time_ns(), self._party, note=reason, denied=denied)
+        self._keep(entry, self._traces.of(mask))
 
     def closed(self) -> None:
         """The connection is gone."""

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from broker.record.files.private import opener
 from broker.record.files.segment import MANIFESTS, UNFINISHED
 
 SUFFIX: Final = ".jsonl"
@@ -23,5 +24,6 @@ def bundle(root: Path, folder: str) -> None:
     draft = place.with_name(f".{path.name}{UNFINISHED}")
     with suppress(OSError, ValueError):
         lines = [json.dumps(json.loads(each.read_bytes())) for each in sorted(place.glob("[!.]*.json"))]
-        draft.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        with open(draft, "w", encoding="utf-8", opener=opener) as file:
+            file.writelines(f"{line}\n" for line in lines)
         draft.rename(path)

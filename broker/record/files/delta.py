@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from broker.record.files.folder import read_manifest, removed
 from broker.record.files.in_force import in_force, replaced
+from broker.record.files.private import opener
 from broker.record.files.segment import MANIFESTS, manifest_path
 from broker.record.schema import SCHEMA
 from canopy_delta import Table
@@ -65,7 +66,7 @@ class Follower:
 @contextmanager
 def _alone(root: Path) -> Iterator[bool]:
     """Whether no job is at work in the folder; none begins as long as that."""
-    number = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    number = opener(str(root / LOCK), os.O_RDWR | os.O_CREAT)
     try:
         try:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -18,6 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from broker.record.files.private import opener
 from broker.record.files.segment import Segment
 from broker.record.schema import SCHEMA
 
@@ -34,7 +35,7 @@ class Draft:
         self._seconds = seconds
         self._waiting: list[Any] = []
         self._since = 0.0
-        self._file = open(self.path, "wb", buffering=0)  # noqa: SIM115  it outlives this function
+        self._file = open(self.path, "wb", buffering=0, opener=opener)  # noqa: SIM115  it outlives this function
         self._stream: Any = pa.ipc.new_stream(self._file, SCHEMA, options=_OPTIONS)
 
     def add(self, batch: Any) -> None:

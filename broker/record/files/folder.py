@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 
 from broker.record.files.bundles import bundle
 from broker.record.files.drafts import Recovered, recover
+from broker.record.files.private import make_folder, opener
 from broker.record.files.segment import MANIFESTS, UNFINISHED, manifest, manifest_path, write_manifest
 from broker.record.schema import SCHEMA
 
@@ -111,9 +112,8 @@ class Folder:
             RecorderError: it cannot be written to, or another broker records there.
         """
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            (self.root / MANIFESTS).mkdir(exist_ok=True)
-            self._number = os.open(self.root / STATE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            make_folder(self.root / MANIFESTS)
+            self._number = opener(str(self.root / STATE), os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise RecorderError(f"{self.root}: cannot be written to ({reason(error)})") from error
         try:
@@ -173,7 +173,7 @@ def noted(root: Path) -> tuple[int, int] | None:
 def at_work(root: Path) -> bool:
     """Whether a recorder holds a folder's lock; asked with a shared one, which is given back at once."""
     try:
-        number = os.open(root / STATE, os.O_RDONLY | os.O_CLOEXEC)
+        number = opener(str(root / STATE), os.O_RDONLY)
     except OSError:
         return False
     try:

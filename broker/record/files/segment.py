@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from broker.record.files.private import make_folder, opener
 from broker.record.schema import FORMAT, SCHEMA, dictionary_columns
 
 MANIFESTS: Final = "_manifests"
@@ -47,8 +48,8 @@ class Segment:
         self._root = root
         self._run_id = run_id
         self._draft = self.path.with_name(f".{self.path.stem}{UNFINISHED}")
-        self._draft.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(self._draft, "wb")  # noqa: SIM115  it outlives this function
+        make_folder(self._draft.parent)
+        self._file = open(self._draft, "wb", opener=opener)  # noqa: SIM115  it outlives this function
         try:
             self._writer: Any = pq.ParquetWriter(
                 self._file,
@@ -189,9 +190,9 @@ def manifest_path(root: Path, place: str) -> Path:
 def write_manifest(root: Path, place: str, about: Mapping[str, Any]) -> None:
     """Put a manifest under its name, whole. Raises OSError."""
     path = manifest_path(root, place)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     draft = path.with_name(f".{path.name}{UNFINISHED}")
-    with open(draft, "w", encoding="utf-8") as file:
+    with open(draft, "w", encoding="utf-8", opener=opener) as file:
         json.dump(about, file)
         file.flush()
         os.fsync(file.fileno())

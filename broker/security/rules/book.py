@@ -65,7 +65,7 @@ class RuleBook:
         self._for_more: list[int] = []
         for at, table in enumerate(settings.rule):
             who = Who(table.user, table.anonymous, table.group, table.client_id, table.listener, table.address)
-            self._tables.append(_Group(who, of_table(table, f"rule[{at}]")))
+            self._tables.append(_Group(who, of_table(table, table.place or f"rule[{at}]")))
             # Rules that name their users are looked at for those alone, so that a rule for each user costs nobody else.
             if table.user and not any(WILDCARDS.intersection(user) for user in table.user):
                 for user in table.user:

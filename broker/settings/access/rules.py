@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
 from broker.settings.values import Pattern, Section, filter_fault, networks, wrong
 
@@ -80,6 +80,16 @@ class Rule(Section):
     says nothing."""
     retain: bool | Literal["any"] = "any"
     """True: the rule is about publishes that are to be retained alone; False: about those that are not."""
+    _place: str = PrivateAttr("")
+
+    @property
+    def place(self) -> str:
+        """Where the rule stands, for people (`canopy.toml: line 9: rule[2]`); empty: nobody has said so."""
+        return self._place
+
+    def stands(self, place: str) -> None:
+        """The rule was read there."""
+        self._place = place
 
     @model_validator(mode="after")
     def _agrees(self) -> Rule:

@@ -108,8 +108,9 @@ def of_message(row: Sequence[Any]) -> tuple[int]:
 
 def of_retained(row: Sequence[Any]) -> tuple[int]:
     """That of a retained message."""
-    topic, payload, qos, properties, publisher, expires_at = row
-    return (_message(b"R", 0, topic, payload, qos, 1, properties, publisher, expires_at),)
+    topic, payload, qos, properties, publisher, expires_at, account = row
+    crc = _message(b"R", 0, topic, payload, qos, 1, properties, publisher, expires_at)
+    return (crc if account is None else crc32(account.encode(), crc),)
 
 
 def of_broadcast(row: Sequence[Any]) -> tuple[int]:

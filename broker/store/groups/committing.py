@@ -16,13 +16,14 @@ from typing import Final
 from broker.core.histogram import Histogram
 from broker.core.persistence.journal import Fetch
 from broker.core.persistence.pages import Pages
-from broker.store.base import StoreError, StoreListener, Times
+from broker.store.base import StoreError, StoreListener
 from broker.store.damage import Damages
 from broker.store.groups.fetching import Fetches
 from broker.store.groups.group import Batch
 from broker.store.groups.journal import GroupJournal
 from broker.store.groups.medium import Medium
 from broker.store.groups.shell import Shell
+from broker.store.times import Times
 
 WINDOW: Final = 0.002
 """Seconds from a group's first note to its end: what an acknowledgement may wait beyond the disk's time."""
@@ -36,6 +37,9 @@ FULL: Final = 16
 FIRST_RETRY: Final = 0.1
 LAST_RETRY: Final = 5.0
 """Seconds until a group that could not be written is tried again; twice as many each time."""
+
+CLOCK_LOOKS: Final = 1.0
+"""Seconds between two looks at whether the system's clock was set."""
 
 STALL_TIMEOUT: Final = 10.0
 """Seconds without an outcome of the group that is being written, after which writing counts as failed."""
@@ -79,6 +83,9 @@ class Groups:
         self._given = 0.0
         self._watch: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
+        # What is there was read: from then on clocks are watched, and how they stand is noted without other changes.
+        self._clocks_watched = False
+        self._clock_look: asyncio.TimerHandle | None = None
         self._pause = FIRST_RETRY
         # Up to which note everything is written.
         self._filed = 0
@@ -96,20 +103,21 @@ class Groups:
         self._loop = loop
         self.journal.begin_at(*highest)
         self.fetches.last = highest[1]
-        self.notice_jump()
         # What could not be written when the store was closed, and what was told since.
         if self._air is not None:
             self._write()
         if self.journal.noted:
             self.begun()
         self.fetches.start(loop)
+        if self._clocks_watched:
+            self._see_clocks()
 
     def rest(self) -> None:
         """The medium will be closed: nothing is begun by time any more."""
-        for handle in (self._timer, self._soon, self._ease, self._retry, self._watch):
+        for handle in (self._timer, self._soon, self._ease, self._retry, self._watch, self._clock_look):
             if handle is not None:
                 handle.cancel()
-        self._timer = self._soon = self._ease = self._retry = self._watch = None
+        self._timer = self._soon = self._ease = self._retry = self._watch = self._clock_look = None
         self.fetches.rest()
 
     def stop(self) -> None:
@@ -137,6 +145,24 @@ class Groups:
                 self._end_group()
             reason = await outcome
             if reason:
+                raise StoreError(reason)
+
+    async def finish(self) -> None:
+        """Flush, and note how the clocks stand: the broker stops. Raises StoreError."""
+        if not self._clocks_watched:
+            await self.flush()
+            return
+        self._times.want_note()
+        await self.flush()
+        while (loop := self._loop) is not None and self._times.see():
+            outcome: asyncio.Future[str] = loop.create_future()
+            self._flushing.append(outcome)
+            if self._retry is not None:
+                self._retry.cancel()
+                self._try_again()
+            else:
+                self.beat()
+            if reason := await outcome:
                 raise StoreError(reason)
 
     def waiting(self) -> int:
@@ -227,7 +253,6 @@ class Groups:
         self._ripe = False
         batch.began = self._began
         batch.clock = self._times.note()
-        self.notice_jump()
         if self.journal.noted:
             # Young deliveries: their window begins.
             self.begun()
@@ -238,7 +263,7 @@ class Groups:
         batch = self._take()
         if batch is None:
             return
-        if batch.empty():
+        if batch.empty() and batch.clock is None:
             self._recover()
             self._filed = batch.number
             self.fetches.last = batch.last
@@ -351,13 +376,23 @@ class Groups:
         if listener is not None:
             listener.noticed(line)
 
-    def notice_jump(self) -> None:
-        """Tell that the system's clock is not believed."""
-        jump = self._times.jumped
-        if jump:
-            self._times.jumped = 0.0
-            found = f"{abs(jump) / 86_400:,.0f} days {'ahead' if jump > 0 else 'back'}"
-            self.notice(f"the system's clock has jumped {found}: for sessions and messages no time has passed")
+    def watch_clocks(self) -> None:
+        """What the medium has was read, and is whole: it may be written to from here on."""
+        self._clocks_watched = True
+        self._see_clocks()
+
+    def _see_clocks(self) -> None:
+        """Note how the clocks stand where the last note is not true any more, and tell of what was seen."""
+        loop = self._loop
+        if loop is None:
+            return
+        if self._clock_look is not None:
+            self._clock_look.cancel()
+        self._clock_look = loop.call_later(CLOCK_LOOKS, self._see_clocks)
+        if self._times.see():
+            self.beat()
+        for line in self._times.lines():
+            self.notice(line)
 
     def _try_again(self) -> None:
         self._retry = None

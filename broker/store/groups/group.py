@@ -15,14 +15,16 @@ from broker.core.persistence.journal import share_name
 from broker.core.principal import Principal
 from broker.core.queues.delivery import QUEUED, Delivery, queue_of
 from broker.core.queues.message import Message
+from broker.core.routing.retained.by_age import account_name
 from broker.core.topics.subscription import Subscription
+from broker.store.times import Note
 
 SESSION_COLUMNS: Final = 15
 SUBSCRIPTION_COLUMNS: Final = 12
 MESSAGE_COLUMNS: Final = 10
 DELIVERY_COLUMNS: Final = 20
 PLAIN_COLUMNS: Final = 11
-RETAINED_COLUMNS: Final = 7
+RETAINED_COLUMNS: Final = 8
 BROADCAST_COLUMNS: Final = 9
 """Values of a row, of which those of a batch stand one behind the other. Plain ones are deliveries as most are that
 wait for an absent client: queued, with a message of their own and nothing special. Number, session, QoS, topic,
@@ -51,6 +53,8 @@ class Kept:
         self.disconnected_at = UNSET
         self.will: Will | None = None
         self.will_due = UNSET
+        # What its own row counts for in the open group.
+        self.size: i64 = 0
         # Whether its own row changed in the open group, whether anything of it did, whether it ended.
         self.changed = False
         self.touched = False
@@ -64,10 +68,15 @@ class Kept:
         # Whether any identifier has ever had a number.
         self.numbered = False
 
+    def row_bytes(self) -> i64:
+        """What its own row counts for."""
+        will = self.will
+        return ROW_BYTES if will is None else ROW_BYTES + len(will.payload) + len(will.topic) + len(will.properties)
+
     def end(self) -> i64:
         """The session is over: by how many bytes the open group shrinks."""
         self.gone = True
-        size: i64 = ROW_BYTES if self.changed else 0
+        size: i64 = self.size
         if self.subscriptions is not None:
             for topic_filter, row in self.subscriptions.items():
                 if row is not None:
@@ -106,6 +115,7 @@ class Kept:
         """The open group ended, with all that it changes of the session."""
         self.touched = False
         self.changed = False
+        self.size = 0
         self.subscriptions = None
         self.received = None
 
@@ -197,9 +207,11 @@ class Batch:
         self.size = 0
         # When its first note came, by the clock of the event loop (s).
         self.began = 0.0
-        # What the clocks were like (`Times.note`), where that is to be written.
-        self.clock: tuple[float, float] | None = None
+        # How the clocks stand, where that is to be written.
+        self.clock: Note | None = None
         self.gone: list[int] = []
+        # Sessions that were nothing but a will: nothing is left of them.
+        self.wills_gone: list[int] = []
         self.sessions: list[object] = []
         self.streamed: list[tuple[int, str]] = []
         self.subscriptions: list[object] = []
@@ -251,6 +263,7 @@ class Batch:
             or self.completed
             or self.sessions
             or self.gone
+            or self.wills_gone
             or self.subscriptions
             or self.unsubscribed
             or self.streamed
@@ -379,7 +392,7 @@ def of_retained(batch: Batch, retained: dict[str, Message | None], offset: float
         else:
             batch.retained += (
                 topic, message.payload(), message.qos, message.properties or None, message.publisher or None,
-                _lasting(message, offset), None,
+                _lasting(message, offset), account_name(message) or None, None,
             )  # fmt: skip
 
 

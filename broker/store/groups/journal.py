@@ -21,7 +21,6 @@ from broker.core.principal import Principal
 from broker.core.queues.delivery import DONE, RELEASED, SENT, Delivery
 from broker.core.queues.message import Message
 from broker.core.topics.subscription import Subscription
-from broker.store.base import Times
 from broker.store.groups.group import (
     ROW_BYTES,
     UNSET,
@@ -37,6 +36,7 @@ from broker.store.groups.group import (
 )
 from broker.store.groups.notes import BroadcastNotes, RetainedNotes
 from broker.store.groups.shell import Shell
+from broker.store.times import Times
 
 ENDED_ROWS: Final = 1_024
 """Deliveries of ended sessions that stay in the open group; more of them go when they are half of all."""
@@ -82,6 +82,7 @@ class GroupJournal(Journal):
         self._touched: dict[int, Kept] = {}
         self._streamed: list[tuple[int, str]] = []
         self._gone: list[int] = []
+        self._wills_gone: list[int] = []
         self._retained = RetainedNotes()
         self.broadcasts = BroadcastNotes()
 
@@ -126,25 +127,34 @@ class GroupJournal(Journal):
     def session_kept(self, client_id: str, principal: Principal, expiry_interval: int, disconnected_at: float) -> None:
         kept = self.kept.get(client_id)
         if kept is None:
-            self._session += 1
-            kept = Kept(self._session, client_id, principal)
-            self.kept[client_id] = kept
+            kept = self._new(client_id, principal)
             self.broadcasts.came_later(kept.id)
         kept.principal = principal
         kept.expiry_interval = expiry_interval
         kept.disconnected_at = self._times.lasting(disconnected_at) if disconnected_at != 0.0 else UNSET
         self._changed_session(kept)
 
+    def _new(self, client_id: str, principal: Principal) -> Kept:
+        self._session += 1
+        kept = Kept(self._session, client_id, principal)
+        self.kept[client_id] = kept
+        return kept
+
     def _changed_session(self, kept: Kept) -> None:
-        size: i64 = 0 if kept.changed else ROW_BYTES
+        size: i64 = kept.row_bytes()
+        more: i64 = size - kept.size
+        kept.size = size
         kept.changed = True
         self._touch(kept)
-        self._note(size)
+        self._note(more)
 
     def session_gone(self, client_id: str) -> None:
+        self._end(client_id, self._gone)
+
+    def _end(self, client_id: str, gone: list[int]) -> None:
         kept = self.kept.pop(client_id)
         if kept.id <= self._sessions_before:
-            self._gone.append(kept.id)
+            gone.append(kept.id)
         self._read_back.pop(kept.id, None)
         # Sessions that come and go while the disk fails leave nothing here.
         self._touched.pop(kept.id, None)
@@ -168,8 +178,18 @@ class GroupJournal(Journal):
         kept.will_due = self._times.lasting(due) if due != 0.0 else UNSET
         self._changed_session(kept)
 
+    def will_alone(self, name: str, principal: Principal, will: Will, due: float) -> None:
+        kept = self.kept.get(name)
+        if kept is None:
+            kept = self._new(name, principal)
+        kept.principal = principal
+        self.will_set(name, will, due)
+
     def will_cleared(self, client_id: str) -> None:
         kept = self.kept[client_id]
+        if kept.expiry_interval == 0:
+            self._end(client_id, self._wills_gone)
+            return
         kept.will = None
         self._changed_session(kept)
 
@@ -454,6 +474,7 @@ class GroupJournal(Journal):
         batch.last = self._number
         offset = self._times.lasting(0.0)
         batch.gone = self._gone
+        batch.wills_gone = self._wills_gone
         for kept in self._touched.values():
             of_session(batch, kept)
         batch.streamed = self._streamed
@@ -497,5 +518,6 @@ class GroupJournal(Journal):
         self._touched = {}
         self._streamed = []
         self._gone = []
+        self._wills_gone = []
         self._retained.clear()
         self.broadcasts.clear()

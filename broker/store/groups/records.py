@@ -17,6 +17,7 @@ from broker.core.codec.packets import SubscriptionRequest, Will
 from broker.core.persistence.journal import (
     BroadcastRecord,
     DeliveryRecord,
+    LoneWillRecord,
     MessageRecord,
     Saved,
     SessionRecord,
@@ -74,7 +75,8 @@ class Loaded:
     def tell(self, journal: GroupJournal) -> None:
         """Have the journal know what it would know if it had written all of it."""
         for kept in self.kept:
-            kept.numbered = len(self.sessions[int(kept.id)].numbers) > 0
+            record = self.sessions.get(int(kept.id))
+            kept.numbered = record is not None and len(record.numbers) > 0
             journal.kept.setdefault(kept.client_id, kept)
         for number in self._broadcasts:
             journal.broadcasts.under_way[number] = None
@@ -113,13 +115,24 @@ class Loaded:
             self.damages.add("will", row[1], row[5], why)
             self.will_damaged.append(row[0])
         elif row[5] is not None:
-            will = Will(row[5], row[6], row[7], bool(row[8]), row[9], row[10], row[11] or b"")
+            will = _will(row)
+            if row[3] == 0:
+                self._lone_will(row, kept, will)
+                return
             record.will = WillRecord(will, None if row[12] is None else row[12] - self._now)
             kept.will = will
             kept.will_due = UNSET if row[12] is None else row[12]
         self.sessions[row[0]] = record
         self.kept.append(kept)
         self.saved.sessions.append(record)
+
+    def _lone_will(self, row: Any, kept: Kept, will: Will) -> None:
+        """A row of a client that has no session, but a will."""
+        kept.will = will
+        kept.will_due = UNSET if row[12] is None else row[12]
+        self.kept.append(kept)
+        due_in = None if row[12] is None else row[12] - self._now
+        self.saved.wills.append(LoneWillRecord(row[1], kept.principal, will, due_in))
 
     def _no_session(self, row: Any, why: str) -> None:
         self._damage("session", (row[0],), row[1], "", why)
@@ -218,8 +231,10 @@ class Loaded:
         if why := fault_of("retained", row):
             self._damage("retained", (row[0] if key is None else key,), "", row[0], why)
             return
-        topic, payload, qos, properties, publisher, expires_at, _ = row
-        self.saved.retained.append(message(topic, payload, qos, 1, properties, publisher, expires_at, self._now))
+        topic, payload, qos, properties, publisher, expires_at, account, _ = row
+        record = message(topic, payload, qos, 1, properties, publisher, expires_at, self._now)
+        record.account = account or ""
+        self.saved.retained.append(record)
 
     def _in_flight(self, record: DeliveryRecord, session: int) -> None:
         """Hold one that was sent against what a client can have: an identifier of its own. Raises Damaged."""
@@ -229,6 +244,10 @@ class Loaded:
         if not 1 <= record.packet_id <= LARGEST_ID or identifier in self._used:
             raise Damaged(f"delivery {record.number} cannot have the packet identifier {record.packet_id}")
         self._used.add(identifier)
+
+
+def _will(row: Any) -> Will:
+    return Will(row[5], row[6], row[7], bool(row[8]), row[9], row[10], row[11] or b"")
 
 
 def delivery(row: Any, messages: dict[int, MessageRecord], now: float) -> DeliveryRecord:

@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from broker.store.base import StoreError
+from broker.store.postgresql import holder
+from broker.store.times import Note
 
 BEATS: Final = 3
 """Times that the lease is renewed before it would be over."""
@@ -28,12 +30,14 @@ SYNCHRONOUS: Final = {"full": "on", "normal": "local", "off": "off"}
 """By `store.synchronous`: what PostgreSQL calls it."""
 
 TAKE: Final = (
-    "UPDATE owner SET epoch = epoch + 1, node = $1, lease_until = clock_timestamp() + $2 * interval '1 second'"
-    " WHERE lease_until < clock_timestamp() RETURNING epoch, groups, wall, ahead"
+    "UPDATE owner SET epoch = epoch + 1, node = $1, holder = $3,"
+    " lease_until = clock_timestamp() + $2 * interval '1 second'"
+    " WHERE lease_until < clock_timestamp() OR (holder = $4 AND holder <> '')"
+    " RETURNING epoch, groups, time, wall, uptime, boot, clock_checksum"
 )
 TAKEN: Final = (
     "SELECT node, lease_until,"
-    " extract(epoch FROM lease_until)::float8 - extract(epoch FROM clock_timestamp())::float8 FROM owner"
+    " extract(epoch FROM lease_until)::float8 - extract(epoch FROM clock_timestamp())::float8, holder FROM owner"
 )
 """A lease that was given up is over since -infinity."""
 CLAIM: Final = (
@@ -146,26 +150,32 @@ class Database:
 
     # -- whose the tables are ------------------------------------------------------------------------------------------
 
-    async def take(self) -> tuple[int, float | None, float | None]:
-        """Have the tables be this broker's: the number of the last group, and what the last broker noted of its clocks.
+    async def take(self) -> tuple[int, Note | None]:
+        """Have the tables be this broker's: the number of the last group, and how the clocks stood by the last note.
 
-        The lease of one that was killed is waited for.
+        The lease of one that was killed is waited for, unless it ran here and is certainly dead (`holder`).
 
         Raises:
             StoreError: another broker is there.
         """
         connection = await self.connection()
+        here = await asyncio.to_thread(holder.here)
+        dead = ""
         seen: Any = None
         while True:
             try:
-                row = await connection.fetchrow(TAKE, self.node, self.lease_timeout, timeout=self.timeout)
+                values = (self.node, self.lease_timeout, here, dead)
+                row = await connection.fetchrow(TAKE, *values, timeout=self.timeout)
             except asyncpg.LockNotAvailableError as error:
                 raise StoreError(f"{self.place} is in use: a broker is writing there, stop that one") from error
             if row is not None:
                 self.epoch = row[0]
                 self._renew()
-                return row[1], row[2], row[3]
-            node, until, left = await connection.fetchrow(TAKEN, timeout=self.timeout)
+                return row[1], Note.of(row[2:])
+            node, until, left, process = await connection.fetchrow(TAKEN, timeout=self.timeout)
+            if process != dead and await asyncio.to_thread(holder.is_over, process):
+                dead = process
+                continue
             if seen is not None and until != seen and left > 0:
                 raise StoreError(
                     f"{self.place} is in use by {node}: stop that one, or name another schema (store.name)"

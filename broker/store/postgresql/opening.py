@@ -7,13 +7,13 @@ or of another version, is never written to.
 from __future__ import annotations
 
 import asyncio
-from math import isfinite
 from typing import Final, NamedTuple
 
 from broker.store.base import StoreError
 from broker.store.groups.records import LARGEST_NUMBER
 from broker.store.postgresql import schema
 from broker.store.postgresql.database import FAILURES, Database
+from broker.store.times import Note
 
 OTHERS: Final = (
     "SELECT relname::text FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname = $1 LIMIT 1"
@@ -27,11 +27,11 @@ NUMBERS: Final = (
 
 
 class Begun(NamedTuple):
-    """The highest numbers in an open schema, that of its last group, and what the last broker noted of its clocks."""
+    """The highest numbers in an open schema, that of its last group, and how the clocks stood then."""
 
     highest: tuple[int, int, int]
     group: int
-    note: tuple[float, float] | None
+    note: Note | None
 
 
 async def begin(database: Database) -> Begun:
@@ -40,15 +40,12 @@ async def begin(database: Database) -> Begun:
     try:
         async with asyncio.timeout(database.timeout):
             await _make(database)
-        group, wall, ahead = await database.take()
+        group, note = await database.take()
         taken = True
         [row] = await database.fetch(NUMBERS)
         highest = (row[0], row[1], row[2])
         if max(highest) > LARGEST_NUMBER:
             raise StoreError(f"{database.place} is damaged: a number in it is above {LARGEST_NUMBER}")
-        note = None if wall is None or ahead is None else (wall, ahead)
-        if note is not None and not (isfinite(note[0]) and isfinite(note[1])):
-            raise StoreError(f"{database.place} is damaged: its clock is no time")
     except (*FAILURES, ValueError) as error:
         await _let_go(database, taken)
         raise StoreError(database.told(error)) from error
@@ -87,7 +84,7 @@ async def _make(database: Database) -> None:
                 raise StoreError(f"{database.place} has another program's tables: name another schema (store.name)")
             await connection.execute(schema.SCHEMA)
             await connection.execute("INSERT INTO canopy VALUES ($1)", schema.VERSION)
-            await connection.execute("INSERT INTO owner VALUES ('', 0, '-infinity', 0)")
+            await connection.execute("INSERT INTO owner VALUES ('', '', 0, '-infinity', 0)")
         await _check_version(database)
 
 

@@ -1,8 +1,8 @@
 """The tables of a store in PostgreSQL, as an operator reads them with psql.
 
-Owns the schema and its version. Promises: times are seconds since the epoch, texts are texts, and topics of deliveries
-that several sessions share are stored once. A message of several deliveries is removed with the last of them, in the
-same statement.
+Owns the schema and its version. Promises: times are seconds of the store's own time (`times`; the table `owner` says
+how far that is from the broker's system clock), texts are texts, and topics of deliveries that several sessions share
+are stored once. A message of several deliveries is removed with the last of them, in the same statement.
 """
 
 from __future__ import annotations
@@ -18,17 +18,21 @@ CREATE TABLE canopy (
 );
 CREATE TABLE owner (                   -- one row: whose the tables are, and how far they are written
     node text NOT NULL,                -- which broker, for people
+    holder text NOT NULL,              -- which process (holder.py), so that the next one there knows when it is dead
     epoch bigint NOT NULL,             -- one more with each broker that takes them; an earlier one cannot write
     lease_until timestamptz NOT NULL,  -- until when nobody else takes them, by the clock of the database
     groups bigint NOT NULL,            -- the number of the group that was written last
-    wall double precision,             -- the broker's system clock when this was written, at most each hour
-    ahead double precision             -- what is to be added to it: not 0 where it jumped by more than a year
+    time double precision,             -- the store's own time when this was noted, in which all others are
+    wall double precision,             -- and the system's clock of the broker, in seconds since the epoch
+    uptime double precision,           -- and the seconds since its system was started
+    boot text,                         -- which start that was; empty: that system has no name for it
+    clock_checksum bigint
 ) WITH (fillfactor = 10);
 CREATE TABLE session (
     id bigint PRIMARY KEY,             -- never used again
     client_id text COLLATE "C" NOT NULL UNIQUE,
     principal text NOT NULL,           -- JSON: whose it is
-    expiry_interval bigint NOT NULL,   -- seconds; 4294967295: does not expire
+    expiry_interval bigint NOT NULL,   -- seconds; 4294967295: does not expire; 0: no session, its will alone
     disconnected_at double precision,  -- NULL: connected
     will_topic text,                   -- NULL: no will
     will_payload bytea,
@@ -113,6 +117,7 @@ CREATE TABLE retained (
     properties bytea,
     publisher text,
     expires_at double precision,
+    account text,                      -- the account that holds it; NULL: the broker's own
     checksum bigint NOT NULL
 );
 CREATE TABLE broadcast (

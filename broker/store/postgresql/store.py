@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
@@ -18,7 +17,7 @@ from typing import Any, Final
 from broker.core.histogram import Histogram
 from broker.core.persistence.journal import DeliveryRecord, Fetch, Saved
 from broker.core.persistence.pages import Pages
-from broker.store.base import IN_USE, Store, StoreError, Times
+from broker.store.base import IN_USE, Store, StoreError
 from broker.store.damage import Damages
 from broker.store.groups.committing import GROUP_BYTES, STALL_TIMEOUT, WINDOW, Groups
 from broker.store.groups.group import Batch
@@ -30,6 +29,7 @@ from broker.store.postgresql.opening import begin
 from broker.store.postgresql.reading import discard, read, read_alone
 from broker.store.postgresql.sweeping import Sweep
 from broker.store.postgresql.writing import write
+from broker.store.times import Clocks, Times
 
 LEASE_TIMEOUT: Final = 15.0
 """Seconds for which the tables stay a broker's that was killed."""
@@ -72,7 +72,7 @@ class PostgresStore(Store):
         memory_bytes: int = 0,
         memory_total_bytes: int = 0,
         disk_bytes: int = 0,
-        lasting: Callable[[], float] = time.time,
+        clocks: Clocks | None = None,
         rules: RuleTexts | None = None,
     ) -> None:
         """`name`: the schema; `node`: which broker this is, for people; `lease_timeout`: seconds after which another
@@ -92,7 +92,7 @@ class PostgresStore(Store):
             lease_timeout=lease_timeout,
         )
         self._principals = Principals(rules)
-        self._times = Times(lasting)
+        self._times = Times(clocks)
         self._pages = Pages(memory_messages, memory_bytes, memory_total_bytes, disk_bytes)
         self._groups = Groups(
             self._times,
@@ -148,6 +148,7 @@ class PostgresStore(Store):
             self._database.drop()
             raise
         loaded.tell(self._groups.journal)
+        self._groups.watch_clocks()
         self._groups.damaged(loaded.damages)
         return loaded.saved
 
@@ -166,7 +167,7 @@ class PostgresStore(Store):
         if task is None:
             return
         try:
-            await self.flush()
+            await self._groups.finish()
         finally:
             if self._pulse is not None:
                 self._pulse.cancel()

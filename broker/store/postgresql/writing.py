@@ -58,9 +58,9 @@ SUBSCRIPTIONS: Final = (
 )
 RETAINED: Final = (
     "INSERT INTO retained SELECT * FROM unnest($1::text[], $2::bytea[], $3::smallint[], $4::bytea[], $5::text[],"
-    " $6::float8[], $7::bigint[]) ON CONFLICT (topic) DO UPDATE SET payload = excluded.payload, qos = excluded.qos,"
-    " properties = excluded.properties, publisher = excluded.publisher, expires_at = excluded.expires_at,"
-    " checksum = excluded.checksum"
+    " $6::float8[], $7::text[], $8::bigint[]) ON CONFLICT (topic) DO UPDATE SET payload = excluded.payload,"
+    " qos = excluded.qos, properties = excluded.properties, publisher = excluded.publisher,"
+    " expires_at = excluded.expires_at, account = excluded.account, checksum = excluded.checksum"
 )
 BROADCASTS: Final = (
     "INSERT INTO broadcast SELECT * FROM unnest($1::bigint[], $2::text[], $3::bytea[], $4::smallint[], $5::boolean[],"
@@ -110,7 +110,7 @@ PASSED: Final = (
 )
 BROADCAST_OVER: Final = "DELETE FROM broadcast WHERE id = ANY($1::bigint[])"
 FORGET_PASSED: Final = "DELETE FROM passed WHERE broadcast = ANY($1::bigint[])"
-CLOCK: Final = "UPDATE owner SET wall = $1, ahead = $2"
+CLOCK: Final = "UPDATE owner SET time = $1, wall = $2, uptime = $3, boot = $4, clock_checksum = $5"
 
 
 async def write(database: Database, batch: Batch, principal: Callable[[Principal], str]) -> None:
@@ -124,12 +124,13 @@ async def write(database: Database, batch: Batch, principal: Callable[[Principal
     if not batch.empty():
         await _statements(connection, batch, principal)
     if batch.clock is not None:
-        await connection.execute(CLOCK, *batch.clock)
+        await connection.execute(CLOCK, *batch.clock.row())
     await database.commit()
 
 
 async def _statements(connection: Any, batch: Batch, principal: Callable[[Principal], str]) -> None:
     await _each(connection, (SESSION_GONE, REMEMBER_GONE, FORGET_READ_BACK), batch.gone)
+    await _each(connection, (SESSION_GONE,), batch.wills_gone)
     values = batch.sessions
     for at in range(2, len(values), SESSION_COLUMNS):
         of = values[at]

@@ -10,14 +10,15 @@ from typing import NamedTuple
 from broker.store.base import StoreError
 from broker.store.sqlite.opening import REFUSE, Opened, open_store, told
 from broker.store.sqlite.reading import clock, numbers
+from broker.store.times import Note
 
 
 class Begun(NamedTuple):
-    """An open file, the highest numbers in it, and what the last broker noted of its clocks (`Times.note`)."""
+    """An open file, the highest numbers in it, and how the clocks stood when the last broker noted it."""
 
     opened: Opened
     highest: tuple[int, int, int]
-    note: tuple[float, float] | None
+    note: Note | None
 
 
 def begin(directory: Path, synchronous: str, on_damage: str = REFUSE) -> Begun:

@@ -111,6 +111,7 @@ def open_store(directory: Path, synchronous: str, on_damage: str = REFUSE) -> Op
                 raise
             rebuilt = put_aside(path)
             db = _connect(path, False, synchronous, thorough=True)
+        notices += _open_folder(path.parent)
     except BaseException:
         os.close(lock)
         raise
@@ -124,6 +125,14 @@ def _finish(path: Path) -> None:
         raise StoreError(
             f"{path} cannot be put in its place ({error.strerror}): let the broker's user write there"
         ) from error
+
+
+def _open_folder(directory: Path) -> list[str]:
+    """Whoever may write the folder can put another file in the store's place. Its mode is its owner's to choose."""
+    mode = stat.S_IMODE(directory.stat().st_mode)
+    if not mode & (stat.S_IWOTH | stat.S_IWGRP) or mode & stat.S_ISVTX:
+        return []
+    return [f"{directory} may be written by others ({mode:04o}): chmod 700 it"]
 
 
 def _tighten(path: Path) -> list[str]:
@@ -163,7 +172,7 @@ def _lock(directory: Path) -> int:
         ) from error
     file = directory / LOCK
     try:
-        lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         remedy = "let the broker's user write there"
         raise StoreError(f"{file} cannot be written ({error.strerror}): {remedy}") from error

@@ -10,7 +10,6 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import isfinite
 from typing import Any, Final
 
 from mypy_extensions import i64
@@ -22,6 +21,7 @@ from broker.store.groups.checksums import LOW, SHIFT, of_gone, of_read_back
 from broker.store.groups.checksums import fault as fault_of
 from broker.store.groups.principals import Principals
 from broker.store.groups.records import LARGEST_NUMBER, UNREADABLE, Damaged, Loaded, delivery, fault, message
+from broker.store.times import Note
 
 _MOST: Final = f"<= {LARGEST_NUMBER}"
 NUMBERS: Final = (
@@ -103,7 +103,7 @@ COUNTED: Final = (
 BAD_GONE: Final = "DELETE FROM gone_session WHERE id = ?"
 ENDED_AND_THERE: Final = "DELETE FROM gone_session WHERE id IN (SELECT id FROM session)"
 
-CLOCK: Final = "SELECT wall, ahead FROM clock"
+CLOCK: Final = "SELECT time, wall, uptime, boot, checksum FROM clock"
 
 
 def numbers(db: sqlite3.Connection) -> tuple[int, int, int]:
@@ -112,12 +112,10 @@ def numbers(db: sqlite3.Connection) -> tuple[int, int, int]:
     return session, number, message
 
 
-def clock(db: sqlite3.Connection) -> tuple[float, float] | None:
-    """What the last broker noted of its clocks (`Times.note`); None: none did, or it is no time."""
-    wall, ahead = db.execute(CLOCK).fetchone() or (None, None)
-    if not (isinstance(wall, float) and isinstance(ahead, float) and isfinite(wall) and isfinite(ahead)):
-        return None
-    return wall, ahead
+def clock(db: sqlite3.Connection) -> Note | None:
+    """How the clocks stood when the last broker noted it; None: none did, or what is there is damaged."""
+    found = db.execute(CLOCK).fetchone()
+    return None if found is None else Note.of(found)
 
 
 def read(db: sqlite3.Connection, now: float, principals: Principals, page: int = PAGE) -> Loaded:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from broker.store.groups import checksums
+from broker.store.times import Note
 
 PAGE: Final = 4096
 """Bytes of a page, in every store."""
@@ -38,13 +39,13 @@ MAPPED: Final = PAGE // 5
 """Pages of which a page of the map tells, which stands before them."""
 
 COLUMNS: Final = {
-    TABLE_LEAF: {15: "session", 10: "message", 20: "delivery", 7: "retained", 9: "broadcast"}
-    | {2: "gone_session", 3: "read_back"},
+    TABLE_LEAF: {15: "session", 10: "message", 20: "delivery", 8: "retained", 9: "broadcast"}
+    | {2: "gone_session", 3: "read_back", 5: "clock"},
     INDEX_LEAF: {12: "subscription", 4: "received", 3: "passed"},
 }
 """By kind of page and number of columns: the table of a row."""
 
-KEYLESS: Final = frozenset({"retained"})
+KEYLESS: Final = frozenset({"retained", "clock"})
 """Tables whose first column is not the number of the row."""
 
 
@@ -332,6 +333,8 @@ def _row(kind: int, key: int | None, values: tuple[Any, ...]) -> Row | None:
             right = checksums.of_gone(values[0]) == values[1]
         elif table == "read_back":
             right = checksums.of_read_back(values[0], values[1]) == values[2]
+        elif table == "clock":
+            right = Note.of(values) is not None
         else:
             right = table in checksums.OF and not checksums.fault(table, values)
     except (TypeError, struct.error):

@@ -1,8 +1,9 @@
 """The tables of a store on disk, as an operator reads them with the sqlite3 shell.
 
-Owns the schema, its version, and the statements that write it. Promises: times are seconds since the epoch, texts are
-texts, and topics of deliveries that several sessions share are stored once. A message of several deliveries is removed
-with the last of them, by a trigger, so the file is consistent after each transaction of any program.
+Owns the schema, its version, and the statements that write it. Promises: times are seconds of the
+store's own time (`times`; the table `clock` says how far that is from the system's clock), texts are texts, and topics
+of deliveries that several sessions share are stored once. A message of several deliveries is removed with the last of
+them, by a trigger, so the file is consistent after each transaction of any program.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ CREATE TABLE session (
     id INTEGER PRIMARY KEY,            -- never used again
     client_id TEXT NOT NULL UNIQUE,
     principal TEXT NOT NULL,           -- JSON: whose it is
-    expiry_interval INTEGER NOT NULL,  -- seconds; 4294967295: does not expire
+    expiry_interval INTEGER NOT NULL,  -- seconds; 4294967295: does not expire; 0: no session, its will alone
     disconnected_at REAL,              -- NULL: connected
     will_topic TEXT,                   -- NULL: no will
     will_payload BLOB,
@@ -132,6 +133,7 @@ CREATE TABLE retained (
     properties BLOB,
     publisher TEXT,
     expires_at REAL,
+    account TEXT,                      -- the account that holds it; NULL: the broker's own
     checksum INTEGER NOT NULL
 );
 CREATE TABLE read_back (
@@ -156,9 +158,12 @@ CREATE TABLE passed (
     checksum INTEGER NOT NULL,
     PRIMARY KEY (broadcast, session)
 ) WITHOUT ROWID;
-CREATE TABLE clock (
-    wall REAL NOT NULL,                -- the system's clock when this was written, at most each hour
-    ahead REAL NOT NULL                -- what is to be added to it: not 0 where it jumped by more than a year
+CREATE TABLE clock (                   -- one row: how the clocks stood when this was written
+    time REAL NOT NULL,                -- the store's own time, in which all others are: a step of a clock leaves it
+    wall REAL NOT NULL,                -- the system's clock, in seconds since the epoch
+    uptime REAL NOT NULL,              -- seconds since the system was started
+    boot TEXT NOT NULL,                -- which start that was; empty: the system has no name for it
+    checksum INTEGER NOT NULL
 );
 """
 
@@ -237,7 +242,7 @@ RETAINED: Final = Insert(
     RETAINED_COLUMNS,
     end="ON CONFLICT (topic) DO UPDATE SET payload = excluded.payload, qos = excluded.qos,"
     " properties = excluded.properties, publisher = excluded.publisher, expires_at = excluded.expires_at,"
-    " checksum = excluded.checksum",
+    " account = excluded.account, checksum = excluded.checksum",
 )
 
 BROADCASTS: Final = Insert("broadcast", BROADCAST_COLUMNS)
@@ -300,7 +305,7 @@ BROADCAST_OVER: Final = "DELETE FROM broadcast WHERE id IN (SELECT value FROM js
 FORGET_PASSED: Final = "DELETE FROM passed WHERE broadcast IN (SELECT value FROM json_each(?))"
 
 FORGET_CLOCK: Final = "DELETE FROM clock"
-CLOCK_NOTED: Final = "INSERT INTO clock VALUES (?, ?)"
+CLOCK_NOTED: Final = "INSERT INTO clock VALUES (?, ?, ?, ?, ?)"
 
 ALL_DELIVERIES: Final = "SELECT (SELECT min(number) FROM delivery), (SELECT max(number) FROM delivery)"
 MARK_LEFT: Final = (

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -16,7 +15,7 @@ from typing import TypeVar
 from broker.core.histogram import Histogram
 from broker.core.persistence.journal import DeliveryRecord, Fetch, Saved
 from broker.core.persistence.pages import Pages
-from broker.store.base import IN_USE, Store, StoreError, Times
+from broker.store.base import IN_USE, Store, StoreError
 from broker.store.damage import Damages
 from broker.store.groups.committing import GROUP_BYTES, STALL_TIMEOUT, WINDOW, Groups
 from broker.store.groups.group import Batch
@@ -27,6 +26,7 @@ from broker.store.sqlite.beginning import begin, let_go
 from broker.store.sqlite.opening import REFUSE, SET_ASIDE, SYNCHRONOUS, Opened, told
 from broker.store.sqlite.reading import discard, is_damage, read, read_on_disk
 from broker.store.sqlite.writer import Writer, Written
+from broker.store.times import Clocks, Times
 
 _Value = TypeVar("_Value")
 
@@ -47,14 +47,14 @@ class SqliteStore(Store):
         memory_total_bytes: int = 0,
         disk_bytes: int = 0,
         on_damage: str = REFUSE,
-        lasting: Callable[[], float] = time.time,
+        clocks: Clocks | None = None,
         rules: RuleTexts | None = None,
     ) -> None:
         """`synchronous`: full, normal or off; `commit_window` in seconds; `stall_timeout`: seconds that a group may
         take to be written, 0: any; `memory_messages`, `memory_bytes`, `memory_total_bytes`, `disk_bytes`: what waits in
         memory for one session, in all queues, and on disk alone at most (`Pages`); `on_damage`: whether a file whose
-        pages are damaged is refused, or set aside; `lasting`: the clock that goes on between two brokers, in seconds
-        since the epoch; `rules`: who writes and reads the rules of principals.
+        pages are damaged is refused, or set aside; `clocks`: those that go on between two brokers, None: the machine's;
+        `rules`: who writes and reads the rules of principals.
 
         Raises:
             ValueError: `synchronous` is none of the three.
@@ -66,7 +66,7 @@ class SqliteStore(Store):
         self._on_damage = on_damage
         self._stall_timeout = stall_timeout
         self._principals = Principals(rules)
-        self._times = Times(lasting)
+        self._times = Times(clocks)
         self._pages = Pages(memory_messages, memory_bytes, memory_total_bytes, disk_bytes)
         self._groups = Groups(
             self._times,
@@ -123,6 +123,7 @@ class SqliteStore(Store):
             opened.db.interrupt()
             raise
         loaded.tell(self._groups.journal)
+        self._groups.watch_clocks()
         self._groups.damaged(loaded.damages)
         return loaded.saved
 
@@ -141,7 +142,7 @@ class SqliteStore(Store):
         if opened is None or writer is None:
             return
         try:
-            await self.flush()
+            await self._groups.finish()
         finally:
             self._groups.rest()
             writer.end()

@@ -142,13 +142,15 @@ class Writer:
         execute = self._db.execute
         if batch.clock is not None:
             execute(schema.FORGET_CLOCK)
-            execute(schema.CLOCK_NOTED, batch.clock)
+            execute(schema.CLOCK_NOTED, batch.clock.row())
         if batch.gone:
             gone = json.dumps(batch.gone)
             execute(schema.SESSION_GONE, (gone,))
             execute(schema.REMEMBER_GONE, (json.dumps([(each, checksums.of_gone(each)) for each in batch.gone]),))
             self._sweep.ended(batch.gone)
             execute(schema.FORGET_READ_BACK, (gone,))
+        if batch.wills_gone:
+            execute(schema.SESSION_GONE, (_numbers(batch.wills_gone),))
         if batch.sessions:
             values = batch.sessions
             for at in range(2, len(values), schema.SESSIONS.columns):

@@ -27,8 +27,8 @@ DELIVERIES: Final = (
     "SELECT state, count(*) FROM delivery WHERE session IN (SELECT id FROM session) GROUP BY state ORDER BY state"
 )
 COUNTS: Final = {
-    "sessions": "SELECT count(*) FROM session",
-    "connected": "SELECT count(*) FROM session WHERE disconnected_at IS NULL",
+    "sessions": "SELECT count(*) FROM session WHERE expiry_interval > 0",
+    "connected": "SELECT count(*) FROM session WHERE expiry_interval > 0 AND disconnected_at IS NULL",
     "links": f"SELECT count(*) FROM session WHERE substr(client_id, 1, {len(UPLINKS)}) = '{UPLINKS}'",
     "wills": "SELECT count(*) FROM session WHERE will_topic IS NOT NULL",
     "ended": "SELECT count(*) FROM gone_session",

@@ -20,6 +20,8 @@ from broker.store.base import StoreError
 from broker.store.groups import checksums
 from broker.store.sqlite.opening import LOCK, open_store, told
 from broker.store.sqlite.reading import COUNTED
+from broker.store.sqlite.schema import CLOCK_NOTED, FORGET_CLOCK
+from broker.store.times import Clocks, Note
 from broker.store.tools import rows
 from broker.store.tools.exporting import HEAD, TEXTS_OF_JSON
 
@@ -177,6 +179,11 @@ def filling(directory: Path) -> Iterator[Importer]:
             importer = Importer(db)
             yield importer
             importer.finish()
+            # The rows have times of the system's clock.
+            clocks = Clocks.of_system()
+            wall = clocks.wall()
+            db.execute(FORGET_CLOCK)
+            db.execute(CLOCK_NOTED, Note(wall, wall, clocks.uptime(), clocks.boot).row())
             db.execute("COMMIT")
         except BaseException:
             if db.in_transaction:

@@ -17,6 +17,7 @@ from broker.store.base import StoreError
 from broker.store.sqlite.opening import BUSY_SECONDS, FILE, LOCK, REMEDIES, told
 from broker.store.sqlite.reading import clock
 from broker.store.sqlite.schema import APPLICATION, VERSION
+from broker.store.times import ahead_of_wall
 
 
 class Look:
@@ -43,7 +44,7 @@ def file_of(directory: Path) -> Path:
 def user_of(path: Path) -> int | None:
     """The process that has the store open as its own; None: nobody; 0: somebody, who did not say."""
     try:
-        lock = os.open(path.parent / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        lock = os.open(path.parent / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return None
     try:
@@ -74,8 +75,7 @@ def look(directory: Path) -> Iterator[Look]:
         version = int(db.execute("PRAGMA user_version").fetchone()[0])
         if version > VERSION:
             raise StoreError(f"{path} is of version {version}, newer than {VERSION}: use the newer canopy")
-        note = clock(db)
-        yield Look(db, path, version, 0.0 if note is None else note[1])
+        yield Look(db, path, version, ahead_of_wall(clock(db)))
     except sqlite3.Error as error:
         raise StoreError(told(path, error)) from error
     except UnicodeDecodeError as error:  # of SQLite's message, which names what it cannot read

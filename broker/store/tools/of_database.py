@@ -15,12 +15,13 @@ from broker.store.base import StoreError
 from broker.store.groups import checksums
 from broker.store.postgresql.database import FAILURES, Database
 from broker.store.postgresql.schema import VERSION
+from broker.store.times import Note, ahead_of_wall
 from broker.store.tools.figures import COUNTS, DELIVERIES, OLDEST, QUEUES
 from broker.store.tools.rows import LONGEST_NAME, STATES
 from broker.store.tools.verifying import DISAGREE
 
 USER: Final = "SELECT node FROM owner WHERE lease_until > clock_timestamp()"
-AHEAD: Final = "SELECT coalesce(ahead, 0.0) FROM owner"
+CLOCK: Final = "SELECT time, wall, uptime, boot, clock_checksum FROM owner"
 SIZE: Final = (
     "SELECT coalesce(sum(pg_total_relation_size(pg_class.oid)), 0)::bigint FROM pg_class"
     " JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname = $1 AND relkind = 'r'"
@@ -99,7 +100,8 @@ async def _figures(database: Database, connection: Any, version: int) -> dict[st
     for name, statement in COUNTS.items():
         figures[name] = int(await connection.fetchval(statement))
     figures["deliveries"] = await _deliveries(connection)
-    ahead = await connection.fetchval(AHEAD)
+    clock = await connection.fetchrow(CLOCK)
+    ahead = ahead_of_wall(Note.of(clock))
     oldest = await connection.fetchrow(OLDEST)
     figures["oldest"] = None if oldest is None else {"client_id": oldest[0], "disconnected_at": oldest[1] - ahead}
     figures["largest"] = [

@@ -62,6 +62,8 @@ async def test_each_client_is_on_one_page(api: Api, fleet: list[Peer], limit: in
         ({"clientid": "dev/3"}, [3]),
         ({"clientid": "dev"}, []),
         ({"like_clientid": "v/3"}, [3]),
+        ({"like_clientid": "DEV/3"}, [3]),
+        ({"like_username": "USER1"}, [1, 3, 5]),
         ({"username": "user1"}, [1, 3, 5]),
         ({"like_username": "user", "limit": 2}, [0, 1]),
         ({"conn_state": "disconnected"}, [6]),

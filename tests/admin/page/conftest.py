@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -26,6 +27,8 @@ ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--no-first-run", "--disable-quic", "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
 ]  # fmt: skip
+
+NO_ANSWER = re.compile("Failed to load resource: (the server responded with|net::ERR_)")
 
 Visit = Callable[..., Awaitable[Page]]
 """Opens a broker's page at a place (`clients?username=u`); what else it gets is for the browser's context."""
@@ -56,8 +59,8 @@ async def visit(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
             page.on("pageerror", lambda error: wrong.append(str(error)))
             page.on(
                 "console",
-                # An answer that refuses is told as an error, too; the page has to cope with that.
-                lambda message: None if "the server responded with" in message.text else wrong.append(message.text),
+                # An answer that refuses, or a broker that is gone, is told as an error, too; the page has to cope.
+                lambda message: None if NO_ANSWER.match(message.text) else wrong.append(message.text),
             )
             await page.goto(f"{broker.http[0]}/#/{place}")
             return page

@@ -71,6 +71,10 @@ class Notes(Journal):
     def received(self, client_id: str, packet_id: int, number: int = 0) -> None:  # noqa: ARG002 (nodes alone give any)
         self.lines.append(("received", client_id, packet_id))
 
+    def will_alone(self, name: str, principal: Principal, will: Will, due: float) -> None:
+        del principal
+        self.lines.append(("will alone", name, will.topic, due))
+
     def completed(self, client_id: str, packet_id: int) -> None:
         self.lines.append(("completed", client_id, packet_id))
 
@@ -114,7 +118,7 @@ def place() -> Place:
 
 
 def test_a_session_that_ends_with_its_connection_is_not_told_of(place: Place) -> None:
-    client = place.network.client("c", will=Will("w", b"", 1))
+    client = place.network.client("c")
     client.subscribe("a", qos=2)
     client.publish("a", b"1", 1)
     client.publish("a", b"2", 2)
@@ -122,6 +126,18 @@ def test_a_session_that_ends_with_its_connection_is_not_told_of(place: Place) ->
     client.cut()
     place.network.settle()
     assert place.notes.take() == []
+
+
+@pytest.mark.parametrize("politely", [True, False])
+def test_of_its_will_the_store_is_told(place: Place, politely: bool) -> None:
+    client = place.network.client("c", will=Will("w", b"", 1))
+    assert place.notes.take() == [("will alone", "c", "w", 0.0)]
+    if politely:
+        client.disconnect()
+    else:
+        client.cut()
+    place.network.settle()
+    assert place.notes.take() == [("no will", "c")]
 
 
 def test_a_session_is_kept_left_and_taken_up(place: Place) -> None:

@@ -16,6 +16,7 @@ from broker.store import MemoryStore
 from tests.core.harness import Client, Network, limits, total_ledger
 from tests.store.grouped import GroupStore
 from tests.store.observed import at_once
+from tests.store.places import rebooted
 
 EXPIRY = 100
 
@@ -119,7 +120,7 @@ def test_what_was_told_nothing_is_acknowledged_at_once(house: House) -> None:
 
 def test_a_store_that_keeps_at_once_holds_nothing() -> None:
     network = Network()
-    store = MemoryStore(lambda: network.now)
+    store = MemoryStore(rebooted(lambda: network.now))
     at_once(store.open(lambda: network.now))
     network.router.journal = store.journal
     client = network.idle("pub", V5)

@@ -16,8 +16,9 @@ from broker.core.routing.publisher import MISS_WORK
 from broker.core.routing.receivers.bursts import RUN_MESSAGES, SLOW_DELIVERIES
 from broker.core.routing.receivers.fanout import SLOW
 from broker.core.routing.retained.store import LEVEL_WORK, RETAIN_WORK
-from broker.core.routing.subscription_table import DROP_NODES, DROPS, DROPS_AT_ONCE, NODE_WORK
-from broker.core.topics.match_cache import NAME_BYTES, SHORT_NAME, MatchCache
+from broker.core.routing.subscription_table import DROP_NODES, DROPS, DROPS_AT_ONCE, NODE_WORK, OUTDATED_WORK
+from broker.core.topics.match_cache import MatchCache
+from broker.core.topics.route import NAME_BYTES, SHORT_NAME
 from broker.core.topics.trie import create
 from tests.core.harness import Client, Network, limits
 
@@ -206,6 +207,30 @@ def test_the_match_cache_counts_the_names_of_topics() -> None:
     assert 0 < len(cache) <= 10_000 // ((1_000 - SHORT_NAME) // NAME_BYTES)
     cache.clear()
     assert cache.weight == 0
+
+
+def test_who_subscribes_widely_pays_for_what_the_next_publishers_do() -> None:
+    """Each cached topic is compared with the filter when it is next published to: a subscriber causes that in turns."""
+    network = Network()
+    router = network.router
+    topics = 5_000
+    for number in range(topics):
+        router.cache.store(b"device/%d/b" % number)
+    client = network.client("c")
+    before = router.work
+    client.subscribe("nowhere/+/nothing")
+    narrow = router.work - before
+    assert narrow < topics
+    filters = [f"+/+/{number}" for number in range(20)]
+    protocol = client.wire.protocol
+    before = router.work
+    protocol.receive(encoder.encode(Subscribe(7, [SubscriptionRequest(each, 0) for each in filters]), 5), network.now)
+    turns = 1
+    while protocol.unfinished:
+        protocol.go_on(network.now)
+        turns += 1
+    assert router.work - before >= OUTDATED_WORK * topics * len(filters)
+    assert turns >= OUTDATED_WORK * topics * len(filters) // TURN_WORK
 
 
 def _deep(count: int) -> list[str]:

@@ -642,3 +642,55 @@ def test_who_has_nothing_waiting_gets_the_next_message_in_any_case() -> None:
         publisher.publish("t", bytes(5_000), qos=qos)
     assert [len(client.inbox) for client in clients] == [2] * 30
     assert network.router.counters.dropped_in_all() == 0
+
+
+class TestFair:
+    """Whose account is below its fair share loses nothing that waits in its sessions."""
+
+    @pytest.mark.parametrize("live", [False, True])
+    def test_many_small_queues_of_one_do_not_empty_the_queue_of_another(self, live: bool) -> None:
+        """One with many sessions, or with a connection that does not read, is not spared for the sake of its others."""
+        network = Network(limits(total_bytes=200_000))
+        publisher = network.client("p")
+        victim = network.idle("victim")
+        victim.host = "10.0.0.1"
+        victim.connect(clean=False, expiry=HOUR)
+        victim.subscribe("victim", qos=1)
+        victim.cut()
+        burst(publisher, "victim", numbers(20, 1_000), 1)
+        hogs = []
+        for number in range(100):
+            hog = network.idle(f"hog{number}")
+            hog.host = "10.0.0.2"
+            hog.connect(clean=False, expiry=HOUR)
+            hog.subscribe("hog", qos=0 if live else 1)
+            if live:
+                hog.wire.frozen = True
+            else:
+                hog.cut()
+            hogs.append(hog)
+        burst(publisher, "hog", numbers(40, 200), 0 if live else 1)
+        router = network.router
+        assert router.counters.load.bytes <= 200_000
+        # Its queue is the fullest of all.
+        assert waiting(network, victim) == 20
+        assert live or max(waiting(network, hog) for hog in hogs) < 20
+        assert sum(losses(network.session(hog.client_id)).get("global", 0) for hog in hogs) > 1_000
+        check(network, router.sessions.values())
+
+    def test_above_its_share_it_gives(self) -> None:
+        """An account alone gives from its fullest queue, as one of two that holds more."""
+        network = Network(limits(total_bytes=100_000))
+        publisher = network.client("p")
+        for name, host in (("a", "10.0.0.1"), ("b", "10.0.0.2")):
+            client = network.idle(name)
+            client.host = host
+            client.connect(clean=False, expiry=HOUR)
+            client.subscribe(name, qos=1)
+            client.cut()
+        burst(publisher, "a", numbers(200, 1_000), 1)
+        assert 50 < waiting(network, network.idle("a")) < 100
+        burst(publisher, "b", numbers(200, 1_000), 1)
+        one, other = waiting(network, network.idle("a")), waiting(network, network.idle("b"))
+        assert abs(one - other) <= 8
+        check(network, network.router.sessions.values())

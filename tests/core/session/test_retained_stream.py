@@ -348,7 +348,8 @@ def test_acknowledgements_share_one_turn() -> None:
     network, publisher = filled(1, receive_maximum=60_000)
     publisher.publish("r/0", b"", 0, retain=True)
     for number in range(20_000):
-        network.router.retained_store.put(f"many/{number}", Message(b"many/%d" % number, b"x", 0, True, b"", 0.0, "p"))
+        message = Message(b"many/%d" % number, b"x", 0, True, b"", 0.0, "p")
+        network.router.retained_store.put(f"many/{number}", message, network.router.accounts.internal)
     subscriber = network.client("s")
     publisher_2 = network.client("p2")
     subscriber.subscribe("live", qos=1)
@@ -393,7 +394,7 @@ def test_a_stream_that_begins_anew_before_its_end_was_told_is_not_over() -> None
     client = Network(limits()).client("c")
     client.subscribe("again", "gone", "over")
     subscriptions = client.session.subscriptions
-    streams = RetainedStreams("c", client.session.totals)
+    streams = RetainedStreams(client.session.ledger, client.session.totals)
     tree = RetainedTree()
     for each in subscriptions.values():
         streams.start(each, tree)

@@ -14,11 +14,12 @@ from broker.core.topics.match_cache import (
     FORGET_AT_ONCE,
     LET_GO,
     LONGEST_TOPIC,
+    MAX_WIDE,
     NODE_WEIGHT,
     WALK_MOST,
     MatchCache,
-    Route,
 )
+from broker.core.topics.route import Route
 from broker.core.topics.subscription import Subscriber, Subscription
 from broker.core.topics.trie import NodeTrie
 from tests.core import naive
@@ -170,16 +171,18 @@ def test_a_plan_is_stale_as_soon_as_somebody_listens_at_the_new_filter() -> None
     assert route.plan_version != route.version()
 
 
-def test_a_filter_that_leaves_changes_nothing_and_comes_back_as_a_new_one() -> None:
+def test_a_filter_that_leaves_has_left_its_routes_at_the_next_look_and_comes_back_as_a_new_one() -> None:
     cache = make()
     old = cache.insert("a/+")
     other = cache.insert("#")
     route = cache.route(b"a/b")
     assert cache.remove("a/+")
     assert not cache.remove("a/+")
+    assert cache.weight == 1 + 2 + 2 * NODE_WEIGHT
     assert cache.lookup(b"a/b") is route
     assert old.retired
-    assert set(route.entries) == {old, other}
+    assert route.entries == [other]
+    assert cache.weight == 1 + 1 + 2 * NODE_WEIGHT
     new = cache.insert("a/+")
     assert new is not old
     assert cache.lookup(b"a/b") is route
@@ -205,9 +208,43 @@ def test_a_filter_that_comes_and_goes_piles_nothing_up(others: int, flapping: st
         cache.discard(entry, subscription)
         versions.append(route.version())
         cache.remove(flapping)
+        # Nobody has looked at the topic, so that the last entry is still there.
         assert len(route.entries) == others + 1
         assert cache.weight == 1 + len(route.entries) + 2 * NODE_WEIGHT
     assert versions == sorted(set(versions))
+    assert cache.lookup(b"a/b") is route
+    assert len(route.entries) == others
+    assert cache.weight == 1 + others + 2 * NODE_WEIGHT
+
+
+@pytest.mark.parametrize("others", [0, 1, 2])
+@pytest.mark.parametrize("subscribed", [False, True])
+def test_what_was_made_of_a_filter_that_has_left_goes_with_it(others: int, subscribed: bool) -> None:
+    """A plan is for several filters: with one left there is none, and nothing is charged for it."""
+    cache = make()
+    for topic_filter in ["a/b", "a/+"][:others]:
+        cache.insert(topic_filter)
+    route = cache.route(b"a/b")
+    before = cache.weight
+    visitor = cache.insert("#")
+    subscription = Subscription(Subscriber(), "#")
+    if subscribed:
+        cache.add(visitor, subscription)
+    made = route.version()
+    route.plan = "a plan"
+    cache.charge(route, 100)
+    assert cache.weight == before + 1 + 100
+    if subscribed:
+        cache.discard(visitor, subscription)
+    cache.remove("#")
+    again = cache.route(b"a/b")
+    assert again is route
+    assert route.version() > made
+    if others < 2:
+        assert again.plan is None
+        assert cache.weight == before
+    else:
+        assert cache.weight == before + 100  # until it is mended
 
 
 def test_large_routes_are_swept_too() -> None:
@@ -431,33 +468,50 @@ def test_a_new_filter_costs_no_more_than_so_much(new: str) -> None:
     for topic in topics:
         cache.store(topic.encode())
     assert len(cache) == 5_000
-    for _ in range(20):
+    weight = cache.weight
+    for count in range(1, 2 * MAX_WIDE):
         before = cache.walked, cache.extended
         entry = cache.insert(new)
         assert cache.walked - before[0] <= 2 * WALK_MOST
         assert cache.extended - before[1] <= 2 * EXTEND_MOST
+        assert (cache.changes.wide, cache.outdated) == (count, 5_000 * count)
         cache.remove(new)
         assert entry.retired
-    assert cache.cleared == 1
+    for topic in topics:
+        assert names(cache.route(topic.encode())) == (["device/#"] if topic.startswith("device") else [])
+    # None of them was forgotten for it, and nothing is left of it.
+    assert (len(cache), cache.weight, cache.misses) == (5_000, weight, 5_000)
     cache.insert(new)
     for topic in topics[::100]:
         assert names(cache.route(topic.encode())) == naive.matching({"device/#", new}, topic)
 
 
-@pytest.mark.parametrize("count", [EXTEND_MOST - 1, EXTEND_MOST * 2])
-def test_what_was_forgotten_is_asked_for_again(count: int) -> None:
+@pytest.mark.parametrize("wide", [1, 2, MAX_WIDE, MAX_WIDE + 1, 2 * MAX_WIDE])
+@pytest.mark.parametrize("count", [EXTEND_MOST - 8, EXTEND_MOST * 2])
+def test_wide_filters_are_found_by_the_routes_themselves(count: int, wide: int) -> None:
+    """Whether a route was extended, compared with the last ones, or matched again: it holds what matches, once each."""
     cache = make(5_000)
-    topics = [f"t/{n}" for n in range(count)]
-    routes = [cache.route(topic.encode()) for topic in topics]
-    entry = cache.insert("t/+")
-    assert cache.cleared == (count >= EXTEND_MOST)
-    assert len(cache) == (0 if cache.cleared else count)
-    for topic, route in zip(topics, routes, strict=True):
-        again = cache.route(topic.encode())
-        assert again.entries == [entry]
-        assert (again is route) is not cache.cleared
-    assert len(cache) == count
-    assert cache.weight == 2 * count + (count + 1) * NODE_WEIGHT
+    others = ["t/x", "u/y", "v"]
+    topics = [f"t/{n}" for n in range(count)] + others
+    cache.insert("t/#")
+    routes = {topic: cache.route(topic.encode()) for topic in topics}
+    filters = ["t/#"]
+    for number in range(wide):
+        made = ["+/+", "t/+", "#"][number] if number < 3 else f"+/x/{'+/' * number}#"
+        filters.append(made)
+        entry = cache.insert(made)
+        cache.add(entry, Subscription(Subscriber(), made))
+    assert (cache.changes.wide > 0) is (count > EXTEND_MOST)
+    for topic in [*others, *topics[::97]]:
+        before = routes[topic].version()
+        assert cache.lookup(topic.encode()) is routes[topic]
+        assert names(routes[topic]) == naive.matching(set(filters), topic)
+        assert routes[topic].version() >= before
+    for topic in topics:
+        cache.route(topic.encode())
+    weight = sum(1 + len(route.entries) for route in routes.values())
+    assert cache.weight == weight + levels(*topics) * NODE_WEIGHT
+    assert cache.misses == len(topics)
 
 
 # All at once.

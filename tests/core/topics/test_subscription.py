@@ -19,6 +19,10 @@ def group_of(one: Subscription) -> SharedGroup | None:
     return one.group
 
 
+def sole(entry: FilterEntry) -> Subscription | None:
+    return entry.sole
+
+
 def retired(entry: FilterEntry) -> bool:
     return entry.retired
 
@@ -46,10 +50,14 @@ def test_comes_and_goes(count: int) -> None:
     assert entry.subscriptions == crowd
     assert entry.subscriber_count == count
     assert entry.sole is (crowd[0] if count == 1 else None)
-    for one in crowd:
+    for left in range(count, 0, -1):
+        assert (entry.sole is not None) == (left == 1)
+        one = crowd.pop(left // 2)
         assert entry.discard(one)
         assert one.entry is None
         assert not entry.discard(one)
+        assert set(entry.subscriptions) == set(crowd)
+        assert [each.slot for each in entry.subscriptions] == list(range(left - 1))
     assert entry.empty
     assert entry.subscriptions == []
     assert entry.subscriber_count == 0
@@ -147,6 +155,70 @@ def test_changes_that_are_remembered_are_bounded() -> None:
     for one in many:
         entry.discard(one)
     assert changed.since(entry.version - 1, entry.version) is None
+
+
+def test_changes_are_written_down_for_those_who_watch_only() -> None:
+    entry = FilterEntry("a")
+    many = [subscription() for _ in range(3)]
+    for one in many:
+        entry.add(one)
+    first, second = entry.watch(), entry.watch()
+    assert first is not None
+    assert first is second
+    entry.unwatch(first)
+    entry.touch(many[0])
+    assert first.since(entry.version - 1, entry.version) == [many[0].session]
+    entry.unwatch(first)
+    entry.touch(many[0])
+    assert first.since(entry.version - 2, entry.version) is None
+    again = entry.watch()
+    assert again is not first
+    # One that ends with the company of the last subscriber is not read as the next one.
+    entry.discard(many[0])
+    entry.discard(many[1])
+    assert entry.sole is many[2]
+    entry.add(many[0])
+    assert again is not None
+    assert again.since(entry.version - 1, entry.version) is None
+    entry.unwatch(again)
+    assert entry.watch() is not again
+
+
+@pytest.mark.parametrize("visitors", [("",), ("g",), ("", "g"), ("g", ""), ("", "", "g", "h", "g")])
+def test_company_that_leaves_leaves_nothing(visitors: tuple[str, ...]) -> None:
+    """Whoever came beside the only subscriber: what is there afterwards is what was there before, and `sole` too."""
+    entry = FilterEntry("a")
+    staying = subscription()
+    entry.add(staying)
+    for order in (1, -1):
+        crowd = [(subscription(), name) for name in visitors]
+        for one, name in crowd:
+            entry.add(one, name)
+        assert sole(entry) is None
+        entry.took_one_by_one(2)
+        for one, _ in crowd[::order]:
+            assert sole(entry) is None
+            entry.discard(one)
+        assert sole(entry) is staying
+        assert entry.slow == 0
+    other = subscription()
+    entry.add(other)
+    entry.discard(staying)
+    assert sole(entry) is other
+    entry.discard(other)
+    assert entry.empty
+
+
+def test_those_who_are_slow_are_no_more_than_there_are() -> None:
+    entry = FilterEntry("a")
+    many = [subscription() for _ in range(10)]
+    for one in many:
+        entry.add(one)
+    entry.took_one_by_one(9)
+    assert entry.slow == 9
+    for one in many[:8]:
+        entry.discard(one)
+    assert entry.slow == 2
 
 
 def test_share_groups() -> None:

@@ -7,7 +7,9 @@ about it is not known here.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import socket
+import struct
 from collections.abc import Callable
 from typing import ClassVar, Final, Self
 
@@ -15,6 +17,9 @@ from tests.e2e import wire
 
 SMALL_BUFFER: Final = 4096
 """Bytes asked for as buffer; the system doubles it and has its own minimum."""
+
+SO_ATTACH_FILTER: Final = 26
+"""Linux's socket option, which Python does not name."""
 
 
 class Frozen:
@@ -124,6 +129,11 @@ class Frozen:
         peer = wire.Peer(reader, writer, self.version)
         self._opened[self._opened.index(self.socket)] = peer
         return peer
+
+    def cut(self) -> None:
+        """The network is gone: the system throws away all that comes, and acknowledges nothing."""
+        drop = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF: return 0 bytes
+        self.socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HxxxxxxQ", 1, ctypes.addressof(drop)))
 
     def close(self) -> None:
         """Be gone."""

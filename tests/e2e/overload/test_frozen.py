@@ -6,6 +6,7 @@ The broker is embedded, so that its queues can be looked at; all else goes over 
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
@@ -148,6 +149,34 @@ async def test_a_frozen_subscriber_is_evicted(embed: Embed, expiry: int) -> None
     assert back.connack.session_present is (expiry > 0)
     if expiry:
         assert (await back.message()).payload == b"kept"
+
+
+@pytest.mark.parametrize(
+    ("cut", "why"), [(False, "it has read nothing"), (True, "its machine has acknowledged nothing")]
+)
+async def test_the_log_says_that_the_broker_ended_a_stalled_subscriber(
+    embed: Embed, caplog: pytest.LogCaptureFixture, cut: bool, why: str
+) -> None:
+    """Never `connection-lost`, which is what the system's own time-out would make of it; and whose fault it may be."""
+    caplog.set_level(logging.INFO, "canopy")
+    broker = await embed(queue={"stall_timeout": SOON, "live_messages": 20}, sys={"interval": 0.0})
+    frozen = await Frozen.join(broker.ports[0], wire.connect("frozen", keep_alive=0), ("load", 0))
+    reader = await join(broker, "reader", "load")
+    publisher = await join(broker, "publisher")
+    if cut:
+        frozen.cut()
+    await fill(broker, "frozen", publisher, [reader])
+    await until("the socket is gone", lambda: len(broker.connections) == 2, publisher)
+    (ended,) = [
+        record
+        for record in caplog.records
+        if getattr(record, "fields", {}).get("client_id") == "frozen" and "cause" in record.__dict__["fields"]
+    ]
+    assert ended.levelno == logging.WARNING
+    fields = ended.__dict__["fields"]
+    assert (ended.__dict__["event"], fields["cause"]) == ("client evicted", "stalled")
+    assert fields["detail"].startswith(why)
+    assert broker.connection_table.ends["stalled"] == 1
 
 
 async def test_a_frozen_subscriber_that_only_gets_a_little_is_not_evicted(embed: Embed) -> None:

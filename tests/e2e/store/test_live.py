@@ -215,6 +215,7 @@ async def test_the_will_of_who_was_connected(house: House) -> None:
     # Behind the CONNECT, so that the will is on disk.
     await gone.publish("x", qos=1)
     await gone.subscribe(("x", 1))
+    house.environ = {"CANOPY_STORE__WILL_GRACE": "0"}
     await house.again()
     subscriber = await house.peer("s", present=True)
     assert (await subscriber.message()).payload == b"gone"
@@ -467,3 +468,24 @@ async def test_killed_while_a_queue_is_read_back(small: House, qos: int) -> None
     once = list(dict.fromkeys(back.received))
     assert once == list(range(3_000))
     assert qos == 1 or back.received == once
+
+
+async def test_the_will_of_a_clean_session_is_published_after_a_kill(house: House) -> None:
+    """Exactly once, when its client had time to come back; one that is back or has left has none [MQTT-3.1.2-8]."""
+    await house.away("watcher", ("w/#", 2))
+    for name in ("gone", "back", "left"):
+        will = Will("w/" + name, name.encode(), 2, True)
+        peer = await house.peer(name, clean=True, expiry=0, will=will)
+        # What waits for a commit is behind the will.
+        await peer.publish("t", b"1", qos=1, retain=True)
+        if name == "left":
+            await peer.disconnect()
+            await (await house.peer("fence", clean=True)).publish("t", b"1", qos=1, retain=True)
+    house.environ = {"CANOPY_STORE__WILL_GRACE": "5"}
+    await house.again()
+    await house.peer("back", clean=True, expiry=0)
+    watcher = await house.peer("watcher", present=True)
+    assert (await watcher.message()).payload == b"gone"
+    await house.again()
+    watcher = await house.peer("watcher", present=True)
+    assert await watcher.fence() == []

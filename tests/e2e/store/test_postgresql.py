@@ -151,3 +151,12 @@ def test_a_database_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     assert checked.returncode == 0
     for each in (done.stdout, done.stderr, checked.stdout, checked.stderr):
         assert "very-secret" not in each
+
+
+async def test_a_broker_that_was_killed_is_back_at_once(house: House) -> None:
+    """Its lease would last for an hour; on the same machine it is known to be dead."""
+    house.environ["CANOPY_STORE__LEASE_TIMEOUT"] = "3600"
+    for _ in range(2):
+        async with asyncio.timeout(PATIENCE):
+            await house.again()
+        await house.peer("c", clean=True, present=False)

@@ -522,3 +522,9 @@ async def test_little_is_written_ahead_where_a_newer_message_would_replace_it(br
     told = fresh.take()
     assert bytes((63,)) * 1_000 in told
     assert b"62;replaced-by-latest" in told
+    # Without that subscription as much is written ahead as for the other one.
+    fresh.connection.data_received(wire.unsubscribe(2, ["t"]) + wire.subscribe(3, [("v", 0)]))
+    for _ in range(2):
+        publisher.connection.data_received(wire.publish("v", b"", version=5))
+        await rounds()
+    assert fresh.transport.most == plain.transport.most

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +14,8 @@ from structlog.testing import capture_logs
 
 from broker.core import causes
 from broker.net.connections.client import Client
-from broker.net.connections.connection_log import INTERVAL, MOST_ADDRESSES, ConnectionLog
+from broker.net.connections.connection_log import INTERVAL, ConnectionLog
+from broker.net.connections.log_room import MOST_ADDRESSES, REFILL
 from broker.settings import Log
 from canopy import Broker, Settings
 from tests.e2e import wire
@@ -117,7 +119,7 @@ async def test_a_lost_connection_is_no_warning(told: Lines, dial: Dial) -> None:
 @pytest.mark.parametrize(
     ("connect", "cause", "client_id"),
     [
-        (wire.connect("x" * 300), "refused", "x" * 256),
+        (wire.connect("x" * 600), "refused", "x" * 512),
         (wire.connect("half", flags=0x06, payload=wire.string("half") + b"\0\0\2w"), "protocol-error", "half"),
     ],
     ids=["refused", "malformed behind the client identifier"],
@@ -219,6 +221,80 @@ def test_zero_is_no_limit(told: Lines) -> None:
         log.ended(ended("192.0.2.1"), 1.0)
     log.finish()
     assert len(told) == 1_000
+
+
+def came(host: str, client_id: str = "c", user_name: str | None = None) -> Client:
+    """A client that was accepted, as the log sees it."""
+    session = SimpleNamespace(expiry_interval=604_800, link_peer=False, link=False, will=None)
+    protocol = SimpleNamespace(
+        client_id=client_id, user_name=user_name, version=5, keep_alive=60, clean_start=True, session_present=False,
+        session=session, close_cause=causes.CLIENT_DISCONNECT, close_text="", accepted=True, messages_received=0,
+    )  # fmt: skip
+    terms, outbox = SimpleNamespace(name="mqtt://0.0.0.0:1883"), SimpleNamespace(taken=0)
+    connection = SimpleNamespace(
+        protocol=protocol, host=host, address=f"{host}:50000", opened_at=0.0, terms=terms, outbox=outbox
+    )
+    return cast(Client, connection)
+
+
+def written(told: Lines) -> int:
+    """Bytes of the lines as JSON."""
+    return sum(len(json.dumps(line)) + len("2026-11-28T09:45:50.610814Z") + 16 for line in told)
+
+
+@pytest.mark.parametrize("name", ["c", "x" * 250, "\U0001f600" * 256, "\x01" * 256])
+@pytest.mark.parametrize("addresses", [1, 500])
+def test_lines_at_info_have_so_much_room(told: Lines, name: str, addresses: int) -> None:
+    """However long the names are, as bytes. Lines are weighed, which is right but for a hundredth."""
+    settings = Log()
+    log = ConnectionLog(structlog.get_logger, settings)
+    allowed = settings.client_bytes if addresses > 1 else settings.client_bytes_per_address
+    log.look(0.0)
+    for number in range(2_000):
+        connection = came(f"192.0.{number % addresses // 250}.{number % addresses % 250}", name, name)
+        log.opened(connection)
+        log.ended(connection, 1.0)
+    assert 0.5 * allowed <= written(told) <= 1.02 * allowed
+    lines = len(told)
+    log.look(INTERVAL)
+    rest = told[-1]
+    assert (rest["event"], rest["log_level"]) == ("lines about clients left out", "info")
+    assert rest["total"] == rest["connected"] + rest["disconnected"] == 4_000 - lines
+    assert rest["lines_from_it"] <= rest["total"]
+    told.clear()
+    # Some of the room is there again, and after a while all of it.
+    for now in (INTERVAL, INTERVAL + REFILL):
+        for _ in range(2_500):
+            log.opened(came("192.0.0.0", name, name))
+        assert written(told) <= 1.02 * settings.client_bytes_per_address
+        assert told
+        log.look(now + REFILL)
+        told.clear()
+    log.look(5 * REFILL + INTERVAL)
+    assert not log._room._by_address
+
+
+def test_a_site_of_two_thousand_devices_is_logged_whole(told: Lines) -> None:
+    log = ConnectionLog(structlog.get_logger, Log())
+    log.look(0.0)
+    for number in range(2_000):
+        log.opened(came("192.0.2.1", f"sensor-{number:06}", "site"))
+    assert len(told) == 2_000
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("é" * 300, "é" * 85),
+        ("\U0001f600" * 300, "\U0001f600" * 42),
+        ("a\n" * 300, "a\n" * 73 + "a"),
+        ("温度計" * 28, "温度計" * 28),
+    ],
+)
+def test_names_are_cut_by_their_bytes(told: Lines, name: str, shown: str) -> None:
+    log = ConnectionLog(structlog.get_logger, Log())
+    log.opened(came("192.0.2.1", name, name))
+    assert (told[0]["client_id"], told[0]["user_name"]) == (shown, shown)
 
 
 async def test_a_flood_of_bad_connects_over_sockets_is_a_few_lines(told: Lines, dial: Dial) -> None:

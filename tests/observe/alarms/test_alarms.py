@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from broker.core import guards
+from broker.core.accounts import RETAINED
 from broker.core.counters import AGE, EXPIRED, FULL_BYTES, REPLACED
 from broker.core.queues.message import Message
 from broker.observe.alarms import observer
@@ -129,6 +130,28 @@ async def test_messages_are_dropped(broker: Broker, looks: Looks) -> None:
     assert looks.lines == ["alarm raised", "alarm cleared"]
 
 
+async def test_room_is_short(broker: Broker, looks: Looks) -> None:
+    """The alarm names the room, and the account that holds most of it."""
+    broker.router.limits.max_retained_messages = 10
+    for number in range(9):
+        broker.router.retain(Message(b"t/%d" % number, b"x", 0, True, b"", 0.0, "p"))
+    account = broker.router.accounts.named("user alice")
+    broker.router.accounts.rooms[RETAINED].change(account, 8)
+    for _ in range(3):
+        raised = looks.look()
+    assert raised == ["room/retained-messages"]
+    told = retained(broker, "room/retained-messages")
+    assert told is not None
+    assert told["value"] == 0.9
+    assert told["message"].endswith(": 90% of retained.max_messages; user alice holds most of it, 80%")
+    broker.router.accounts.rooms[RETAINED].change(account, -8)
+    for number in range(9):
+        broker.router.retained_store.drop(f"t/{number}")
+    while looks.look():
+        pass
+    assert retained(broker, "room/retained-messages") is None
+
+
 async def test_what_somebody_asked_for_is_no_alarm(broker: Broker, looks: Looks) -> None:
     for _ in range(5):
         for cause in (AGE, EXPIRED, REPLACED):
@@ -195,7 +218,7 @@ async def test_the_recorder_fails(looks: Looks, broker: Broker) -> None:
 
 async def test_the_store_fails(looks: Looks, broker: Broker) -> None:
     class Watch:
-        failing, state = True, "disk full"
+        failing, state, damage = True, "disk full", ""
 
     broker.figures.store = Watch()  # type: ignore[assignment]
     assert looks.look() == ["store-failing"]
@@ -203,6 +226,15 @@ async def test_the_store_fails(looks: Looks, broker: Broker) -> None:
     broker.figures.store = None
     # Its subject is gone.
     assert looks.look() == []
+
+
+async def test_the_store_was_damaged(looks: Looks, broker: Broker) -> None:
+    class Watch:
+        failing, state, damage = False, "written", "lost rows: 2 of retained"
+
+    broker.figures.store = Watch()  # type: ignore[assignment]
+    assert looks.look() == ["store-damaged"]
+    assert looks.told.told[0]["message"] == "a part of the store was damaged, and is lost: lost rows: 2 of retained"
 
 
 async def test_an_upstream_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +321,9 @@ async def test_what_was_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(looks.alarms.history) == 3
 
 
-@pytest.mark.parametrize("bound", ["loop_lag", "drop_rate", "queue_memory", "authentication_failures", "disk_used"])
+@pytest.mark.parametrize(
+    "bound", ["loop_lag", "drop_rate", "queue_memory", "room", "authentication_failures", "disk_used"]
+)
 async def test_a_bound_of_0_is_no_alarm(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Broker(settings(**{bound: 0.0})) as broker:
         looks = Looks(broker, monkeypatch)

@@ -70,6 +70,10 @@ class Denies(AccessControl):
         del topic
         return -1 if principal.client_id == "logger" else 1
 
+    def said(self, principal: Principal, action: str, topic: str, qos: int, retain: bool) -> tuple[bool, str]:
+        del qos, retain
+        return False, f"rule[12] for {principal.client_id} to {action} {topic}"
+
 
 def test_the_rule_that_denies_is_named() -> None:
     network = Network()
@@ -77,22 +81,20 @@ def test_the_rule_that_denies_is_named() -> None:
     network.client("silent")
     network.client("logger").subscribe("t", qos=1)
     network.client("other").subscribe("t", qos=2)
-
-    def place(principal: Principal, action: str, topic: str, qos: int, retain: bool) -> str:
-        del qos, retain
-        return f"rule[12] for {principal.client_id} to {action} {topic}"
-
-    explainer = Explainer(network.router, place)
+    explainer = Explainer(network.router)
     answer, _ = run(explainer.answer(Question("t", qos=2), network.now))
     denied, capped = answer.receivers
     assert denied.outcome == "denied"
     assert denied.sentence == (
-        "logger does not (through t): rule[12] for logger to receive t does not allow it to receive this topic"
+        "logger does not (through t): it may not receive this topic, refused by rule[12] for logger to receive t"
     )
     assert (capped.client_id, capped.qos) == ("other", 1)
     answer, _ = run(explainer.answer(Question("t", publisher="silent", qos=1), network.now))
     assert (answer.publisher.accepted, answer.publisher.reason_code) == (False, reasons.NOT_AUTHORIZED)
     assert answer.publisher.rule == "rule[12] for silent to publish t"
+    assert answer.publisher.sentence == (
+        "silent is refused with 0x87 (refused by rule[12] for silent to publish t), and nobody gets it"
+    )
     assert answer.receivers == []
 
 
@@ -188,7 +190,7 @@ def test_the_limit_that_refuses_a_retained_message_is_named() -> None:
     publisher.publish("a", b"x", retain=True)
     answer = explain(network.router, network.now, "b", publisher="publisher", retain=True)
     assert answer.retained is not None
-    assert (answer.retained.stored, answer.retained.refused_by) == (False, "limits.max_retained_messages")
+    assert (answer.retained.stored, answer.retained.refused_by) == (False, "retained.max_messages")
     answer = explain(network.router, network.now, "a", publisher="publisher", retain=True, size=0)
     assert answer.retained is not None
     assert (answer.retained.clears, answer.retained.present_publisher) == (True, "publisher")

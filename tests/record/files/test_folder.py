@@ -24,6 +24,47 @@ def running(root: Path, last: int) -> None:
     (root / STATE).write_bytes(struct.pack("<qq", last, 0).ljust(4_096, b"\0"))
 
 
+@pytest.mark.parametrize("umask", [0, 0o022, 0o077])
+def test_all_of_it_is_for_the_broker_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    """It holds what everybody published."""
+    root = tmp_path / "above" / "record"
+    earlier = os.umask(umask)
+    try:
+        folder = Folder(root)
+        folder.open()
+        for _ in range(2):
+            tape = Tape()
+            messages(tape, 3)
+            draft = tape.open(root)
+            modes(root)
+            draft.finish()
+        folder.close(ended=ENDED)
+        Folder(root).open()
+    finally:
+        os.umask(earlier)
+    assert modes(root) > 4
+    assert (tmp_path / "above").stat().st_mode & 0o777 == 0o700
+
+
+def modes(root: Path) -> int:
+    """How many files and folders there are; each is its owner's alone."""
+    found = [root, *root.rglob("*")]
+    for path in found:
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+    return len(found)
+
+
+def test_a_link_in_the_place_of_its_state_is_not_followed(tmp_path: Path) -> None:
+    """Whoever may write the folder would have the broker write any file."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "record").mkdir()
+    (tmp_path / "record" / STATE).symlink_to(victim)
+    with pytest.raises(RecorderError, match="cannot be written to"):
+        Folder(tmp_path / "record").open()
+    assert victim.read_text() == "precious"
+
+
 class TestSegment:
     """One file, from its first row to its manifest."""
 
@@ -87,7 +128,7 @@ class TestSegment:
         assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
     @pytest.mark.parametrize("size", [1, 1_000_000])
-    def test_a_disk_that_is_full(self, tmp_path: Path, size: int) -> None:
+    def test_a_disk_that_is_full(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
         """It says so at the latest when the segment is finished; nothing is left behind, no open file either.
 
         Whether it is what Parquet writes that does not fit, or what is still in the file's buffer.
@@ -96,6 +137,7 @@ class TestSegment:
         tape.tap.message(Message(b"t", os.urandom(size), 1, False, b"", 0.0, "p"), 0.0)
         draft = tmp_path / "date=2026-11-21" / "hour=16" / f".seg-{RUN_ID}-{1:015d}.inprogress"
         draft.parent.mkdir(parents=True)
+        monkeypatch.setattr(os, "O_NOFOLLOW", 0)
         draft.symlink_to("/dev/full")
         before = set(os.listdir("/proc/self/fd"))
         segment = tape.open(tmp_path)

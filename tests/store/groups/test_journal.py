@@ -11,10 +11,11 @@ from broker.core.persistence.journal import Fetch
 from broker.core.principal import Principal
 from broker.core.queues.delivery import DONE, QUEUED, RELEASED, SENT, Delivery
 from broker.core.topics.subscription import Subscriber, Subscription
-from broker.store.base import Times
 from broker.store.groups.journal import ENDED_ROWS, GroupJournal
 from broker.store.groups.shell import Shell
 from broker.store.sqlite.schema import DELIVERIES, MESSAGES, Insert
+from broker.store.times import Times
+from tests.store.places import rebooted
 from tests.store.sqlite.place import delivery, message
 
 
@@ -47,7 +48,7 @@ def ends() -> Ends:
 @pytest.fixture
 def journal(ends: Ends) -> GroupJournal:
     """A journal whose session c is written."""
-    times = Times(lambda: 1_000.0)
+    times = Times(rebooted(lambda: 1_000.0))
     times.start(lambda: 50.0)
     made = GroupJournal(times, ends, 10_000)
     made.session_kept("c", Principal("u"), 300, 0.0)

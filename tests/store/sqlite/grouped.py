@@ -11,7 +11,6 @@ from pathlib import Path
 
 from broker.core.persistence.commits import Commits
 from broker.core.persistence.journal import Fetch, Saved
-from broker.store.base import Times
 from broker.store.groups.group import Batch
 from broker.store.groups.journal import GroupJournal
 from broker.store.groups.principals import Principals
@@ -20,6 +19,8 @@ from broker.store.groups.shell import Shell
 from broker.store.sqlite.beginning import begin
 from broker.store.sqlite.reading import read
 from broker.store.sqlite.writer import Writer
+from broker.store.times import Times
+from tests.store.places import rebooted
 
 
 class _Ends(Shell):
@@ -43,7 +44,7 @@ class FileStore:
 
     def __init__(self, directory: Path, clock: Callable[[], float]) -> None:
         self._opened, highest, note = begin(directory, "off")
-        self._times = Times(clock)
+        self._times = Times(rebooted(clock))
         self._times.start(clock, note)
         self._principals = Principals(None)
         self._writer = Writer(self._opened, self._principals)

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import shutil
+import sqlite3
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from broker.core.codec.packets import SubscriptionRequest, Will
+from broker.core.persistence.journal import Fetch
 from broker.core.principal import Principal
 from broker.core.queues.delivery import Delivery
 from broker.core.queues.message import Message
 from broker.core.topics.subscription import Subscriber, Subscription
 from broker.store.base import StoreError
 from broker.store.groups.principals import Principals
+from broker.store.sqlite import rebuilding
 from broker.store.sqlite.opening import FILE, open_store
 from broker.store.sqlite.reading import discard, read, read_on_disk
 from broker.store.tools.verifying import verify
-from tests.store.sqlite.place import opened
+from tests.store.sqlite.place import Listener, ask, opened
+from tests.store.tools.test_commands import canopy
 from tests.support.runs import examples
+from tests.support.waiting import until
 
 SESSIONS = 12
 
@@ -190,3 +197,244 @@ def faults_of(directory: Path) -> list[str]:
         return list(verify(directory))
     except StoreError as error:
         return [str(error)]
+
+
+def of_first(content: Content) -> int:
+    """What waits for the first session."""
+    return len(content.deliveries["client-0"])
+
+
+def subscriptions(content: Content) -> int:
+    return len(content.subscriptions)
+
+
+def retained(content: Content) -> int:
+    return len(content.retained)
+
+
+THIRD = "UPDATE delivery SET {} WHERE number = 3"
+ROWS = [
+    ("UPDATE session SET principal = 'x' WHERE id = 2", "session", "client-1", lambda c: len(c.sessions), SESSIONS - 1),
+    ("UPDATE session SET will_payload = x'00' WHERE id = 1", "will", "client-0", lambda c: len(c.wills), 3),
+    ("UPDATE subscription SET qos = 2 WHERE session = 1 AND filter LIKE '%/2/+'", "subscription", "client-0",
+     subscriptions, 35),
+    ("UPDATE subscription SET streaming = 0 WHERE session = 1 AND streaming = 1", "subscription", "client-0",
+     subscriptions, 35),
+    (THIRD.format("payload = x'00'"), "delivery", "client-0", of_first, 12),
+    (THIRD.format("session = 2"), "delivery", "client-1", of_first, 12),
+    (THIRD.format("state = 5"), "delivery", "client-0", of_first, 12),
+    (THIRD.format("attempts = -1"), "delivery", "client-0", of_first, 12),
+    (THIRD.format("number = 9223372036854775807"), "delivery", "client-0", of_first, 12),
+    ("UPDATE delivery SET packet_id = 9 WHERE state = 2 AND session = 1", "delivery", "client-0", of_first, 12),
+    ("UPDATE message SET payload = x'00'", "message", "", of_first, 12),
+    ("UPDATE received SET packet_id = 7 WHERE session = 1 AND packet_id = 100", "received", "client-0",
+     lambda c: len(c.received), 35),
+    ("UPDATE retained SET topic = 'a/b' WHERE topic = 'retained/5'", "retained", "", retained, 59),
+    ("UPDATE retained SET topic = CAST(x'ff' AS TEXT) WHERE topic = 'retained/5'", "retained", "", retained, 59),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("statement", "what", "client_id", "count", "left"), ROWS)
+async def test_a_damaged_row_is_named_and_goes(
+    whole: Path, tmp_path: Path, statement: str, what: str, client_id: str, count: Callable[[Content], int], left: int
+) -> None:
+    """In a file whose pages are whole, also where a damaged file would be refused."""
+    directory = await asyncio.to_thread(copy, whole, tmp_path / "s")
+    await asyncio.to_thread(change, directory, statement)
+    assert await asyncio.to_thread(faults_of, directory)
+    store = await opened(directory, synchronous="off")
+    await store.load()
+    assert isinstance(store.listener, Listener)
+    assert store.listener.counts[what] >= 1
+    assert client_id in {each.client_id for each in store.listener.damages}
+    # Whoever comes again finds nothing in the way.
+    store.journal.session_kept("client-1" if what == "session" else "another", Principal("u"), 300, 0.0)
+    await store.close()
+    assert await asyncio.to_thread(faults_of, directory) == []
+    content, told = await asyncio.to_thread(look, directory)
+    content.sessions.pop("another", None)
+    if what == "session":
+        assert content.deliveries.pop("client-1") == []
+        del content.sessions["client-1"]
+    assert (count(content), told) == (left, {})
+
+
+def change(directory: Path, statement: str) -> None:
+    db = sqlite3.connect(directory / FILE)
+    db.execute(statement)
+    db.commit()
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+
+
+async def test_what_was_damaged_on_disk_alone_is_lost_alone(whole: Path, tmp_path: Path) -> None:
+    """It is found when it is read back, and the session goes on with what is behind it."""
+    directory = await asyncio.to_thread(copy, whole, tmp_path / "s")
+    store = await opened(directory, synchronous="off")
+    saved = await store.load()
+    page = saved.sessions[0].pages[0]
+    await asyncio.to_thread(
+        change_beside, directory, f"UPDATE delivery SET payload = x'00' WHERE number = {page.first}"
+    )
+    fetch = Fetch(page.first, page.last, page.messages)
+    store.journal.fetch("client-0", fetch)
+    await until(lambda: fetch.records)
+    assert [each.message and each.message.payload for each in fetch.records] == [
+        payload(f"paged 0 {number}") for number in range(1, 6)
+    ]
+    assert isinstance(store.listener, Listener)
+    [damage] = store.listener.damages
+    assert (damage.what, damage.client_id, damage.topic) == ("delivery", "client-0", "t/paged 0 0")
+    await store.close()
+
+
+def change_beside(directory: Path, statement: str) -> None:
+    """While a broker runs."""
+    db = sqlite3.connect(directory / FILE)
+    db.execute(statement)
+    db.commit()
+    db.close()
+
+
+def ruin(directory: Path) -> None:
+    """The root of the retained messages is no page any more."""
+    [[page]] = ask(directory, "SELECT rootpage FROM sqlite_schema WHERE name = 'retained'")
+    data = bytearray((directory / FILE).read_bytes())
+    data[(page - 1) * 4096 : page * 4096] = bytes(4096)
+    (directory / FILE).write_bytes(data)
+
+
+async def test_a_damaged_file_is_refused(whole: Path, tmp_path: Path) -> None:
+    directory = await asyncio.to_thread(copy, whole, tmp_path / "s")
+    await asyncio.to_thread(ruin, directory)
+    before = await asyncio.to_thread((directory / FILE).read_bytes)
+    with pytest.raises(StoreError, match="it is damaged: restore it from a backup, or keep what is whole"):
+        await opened(directory)
+    assert await asyncio.to_thread((directory / FILE).read_bytes) == before
+
+
+async def test_a_damaged_file_is_set_aside(whole: Path, tmp_path: Path) -> None:
+    """With its bytes as they are; the store begins with all that is whole, and says what it lost."""
+    directory = await asyncio.to_thread(copy, whole, tmp_path / "s")
+    await asyncio.to_thread(ruin, directory)
+    before = await asyncio.to_thread((directory / FILE).read_bytes)
+    store = await opened(directory, on_damage="set-aside")
+    assert len((await store.load()).sessions) == SESSIONS
+    assert isinstance(store.listener, Listener)
+    [(where, lost, kept)] = store.listener.aside
+    assert (lost, kept["session"], kept["retained"]) == ({}, SESSIONS, 60)
+    assert await asyncio.to_thread(Path(where).read_bytes) == before
+    assert Path(where).name.startswith("canopy.db.damaged-")
+    await store.close()
+    assert await asyncio.to_thread(faults_of, directory) == []
+    again = await opened(directory, on_damage="set-aside")
+    assert isinstance(again.listener, Listener)
+    assert again.listener.aside == []
+    await again.close()
+
+
+@pytest.mark.parametrize("step", range(6))
+def test_a_kill_while_a_file_is_set_aside(
+    whole: Path, tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between any two names that change: the next start has all of it, and the damaged file is kept."""
+    directory = copy(whole, tmp_path / "s")
+    before, _ = look(directory)
+    ruin(directory)
+    # A log that belongs to the damaged file alone.
+    (directory / "canopy.db-wal").write_bytes(b"")
+    steps = iter(range(10))
+
+    def dying(names: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **more: Any) -> Any:
+            if next(steps) == step:
+                raise KeyboardInterrupt
+            return names(*given, **more)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", dying(Path.rename))
+        patch.setattr(rebuilding, "keep_names", dying(rebuilding.keep_names))
+        with contextlib.suppress(KeyboardInterrupt):
+            look(directory)
+    content, _ = look(directory)
+    assert content == before
+    assert len([each for each in directory.glob("canopy.db.damaged-*") if each.stat().st_size]) == 1
+    assert not (directory / "canopy.db.salvaged").exists()
+
+
+async def test_damage_that_is_met_while_the_broker_runs(whole: Path, tmp_path: Path) -> None:
+    """It ends, so that its next start sets the file aside; nothing more was acknowledged."""
+    directory = await asyncio.to_thread(copy, whole, tmp_path / "s")
+    store = await opened(directory, on_damage="set-aside", synchronous="off")
+    await store.load()
+    assert isinstance(store.listener, Listener)
+    opened_file = store._opened
+    assert opened_file is not None
+
+    def forget() -> None:
+        # What the process has in memory of the file.
+        opened_file.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        ruin(directory)
+        opened_file.db.execute("PRAGMA shrink_memory")
+
+    await store._call(forget)
+    store.journal.retained_set(Message(b"retained/1", b"new", 1, True, b"", 0.0, "p"))
+    await until(lambda: store.listener.ends)  # type: ignore[union-attr]
+    commits = store.journal.commits
+    assert commits is not None
+    assert commits.committed < commits.told
+    with pytest.raises(StoreError):
+        await store.close()
+    again = await opened(directory, on_damage="set-aside")
+    assert isinstance(again.listener, Listener)
+    assert len(again.listener.aside) == 1
+    assert len((await again.load()).retained) == 60
+    await again.close()
+
+
+class TestCommands:
+    def test_salvage(self, whole: Path, tmp_path: Path) -> None:
+        directory = copy(whole, tmp_path / "s")
+        change(directory, "UPDATE retained SET payload = x'00' WHERE topic = 'retained/5'")
+        ruin(directory)
+        told = canopy("salvage", directory, tmp_path / "new", code=1)
+        assert "lost: 1 of retained\n" in told
+        assert "12 of session" in told
+        assert "59 of retained" in told
+        assert canopy("verify", tmp_path / "new").endswith(": whole\n")
+        assert "is there already" in canopy("salvage", directory, tmp_path / "new", code=1)
+
+    def test_salvage_of_a_whole_store_loses_nothing(self, whole: Path, tmp_path: Path) -> None:
+        directory = copy(whole, tmp_path / "s")
+        canopy("salvage", directory, tmp_path / "new")
+        assert look(tmp_path / "new") == look(directory)
+
+    def test_salvage_with_a_log(self, tmp_path: Path) -> None:
+        """What was committed is in it, and in the file no more than at its beginning."""
+        asyncio.run(killed(tmp_path / "s"))
+        assert (tmp_path / "s" / "canopy.db-wal").stat().st_size > 0
+        assert "lost" not in canopy("salvage", tmp_path / "s", tmp_path / "new")
+        assert look(tmp_path / "new")[0].retained == {b"r": b"last"}
+
+    def test_verify_names_each_damaged_row(self, whole: Path, tmp_path: Path) -> None:
+        directory = copy(whole, tmp_path / "s")
+        change(directory, "UPDATE retained SET payload = x'00' WHERE topic IN ('retained/5', 'retained/6')")
+        told = canopy("verify", directory, code=1)
+        assert "retained 'retained/5': its checksum is another\nretained 'retained/6': its checksum" in told
+        assert "2 faults" in told
+
+
+async def killed(directory: Path) -> None:
+    """The files as a broker leaves them that is killed."""
+    store = await opened(directory, synchronous="off")
+    for body in (b"first", b"last"):
+        store.journal.retained_set(Message(b"r", body, 1, True, b"", 0.0, "p"))
+        await store.flush()
+    files = await asyncio.to_thread(
+        lambda: [(each, each.read_bytes()) for each in directory.glob("canopy.db*") if not each.name.endswith("-shm")]
+    )
+    await store.close()
+    for path, data in files:
+        await asyncio.to_thread(path.write_bytes, data)

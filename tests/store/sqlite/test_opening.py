@@ -262,6 +262,30 @@ async def test_the_file_is_the_brokers_alone_from_the_first_moment_on(
     assert set(seen) == {0o600}
 
 
+def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    """Whoever may write the folder would have the broker cut down any file."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "store").mkdir(mode=0o700)
+    (tmp_path / "store" / opening.LOCK).symlink_to(victim)
+    with pytest.raises(StoreError, match="cannot be written"):
+        opening.open_store(tmp_path / "store", "full")
+    assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize(("mode", "told"), [(0o700, False), (0o750, False), (0o777, True), (0o1777, False)])
+def test_a_folder_that_others_may_write_is_told_of(tmp_path: Path, mode: int, told: bool) -> None:
+    """They can put another file in the store's place."""
+    folder = tmp_path / "store"
+    folder.mkdir()
+    folder.chmod(mode)
+    store = opening.open_store(folder, "full")
+    store.close()
+    expected = [f"{folder} may be written by others ({mode:04o}): chmod 700 it"] if told else []
+    assert store.notices == expected
+    assert folder.stat().st_mode & 0o7777 == mode
+
+
 def test_a_file_that_others_may_read_is_tightened(tmp_path: Path) -> None:
     """As after a restore with the usual permissions. One that a group may read, as for a backup, stays so."""
     file = asyncio.run(made(tmp_path))

@@ -32,7 +32,7 @@ from broker.store.sqlite import RuleTexts, SqliteStore, beginning
 from broker.store.sqlite.opening import Opened, open_store
 from broker.store.sqlite.schema import DELIVERIES
 from broker.store.sqlite.writer import Written
-from tests.store.places import Clock
+from tests.store.places import Clock, rebooted
 from tests.store.sqlite.place import Listener, ask, count, delivery, message, opened, see
 from tests.support.runs import examples
 from tests.support.waiting import until
@@ -675,11 +675,11 @@ async def test_a_wrong_clock_ends_no_session(tmp_path: Path) -> None:
 
     async def saved(wall: float) -> tuple[SqliteStore, SessionRecord]:
         walls.now = wall
-        store = await opened(tmp_path, lasting=walls)
+        store = await opened(tmp_path, clocks=rebooted(walls))
         [session] = (await store.load()).sessions
         return store, session
 
-    store = await opened(tmp_path, lasting=walls)
+    store = await opened(tmp_path, clocks=rebooted(walls))
     store.journal.session_kept("c", Principal("u"), 3_600, asyncio.get_running_loop().time())
     await store.close()
     store, session = await saved(2 * true)
@@ -689,7 +689,6 @@ async def test_a_wrong_clock_ends_no_session(tmp_path: Path) -> None:
         "the system's clock has jumped 20,833 days ahead: for sessions and messages no time has passed"
     ]
     walls.now = true + 100.0
-    store.journal.retained_set(message())
     await store.close()
     store, session = await saved(true + 1_000.0)
     assert session.disconnected_for == pytest.approx(1_000.0, abs=130.0)

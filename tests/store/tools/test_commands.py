@@ -17,8 +17,9 @@ from typer.testing import CliRunner
 from broker.command.cli import app
 from broker.core.principal import Principal
 from broker.store.sqlite.schema import VERSION
+from broker.store.times import Note
 from broker.store.tools import importing
-from tests.store.sqlite.place import count, opened, see
+from tests.store.sqlite.place import ask, count, opened, see
 from tests.store.tools.filled import fill
 
 
@@ -132,7 +133,11 @@ def test_a_client_that_a_hook_lets_stay_for_ever(tmp_path: Path) -> None:
 
 def test_times_of_a_store_whose_clock_jumped_are_the_systems(filled: Path) -> None:
     plain = [json.loads(line) for line in canopy("export", filled).splitlines()]
-    damage(filled, "UPDATE clock SET ahead = -1000000.0")
+    [found] = ask(filled, "SELECT * FROM clock")
+    note = Note.of(found)
+    assert note is not None
+    earlier = note._replace(time=note.time - 1_000_000.0)
+    damage(filled, f"UPDATE clock SET time = {earlier.time!r}, checksum = {earlier.row()[-1]}")
     moved = [json.loads(line) for line in canopy("export", filled).splitlines()]
     for before, after in zip(plain, moved, strict=True):
         for name in ("disconnected_at", "expires_at", "will_due"):
@@ -317,7 +322,8 @@ def test_a_compact_store_is_smaller(filled: Path) -> None:
     damage(
         filled,
         "INSERT INTO retained WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 500)"
-        " SELECT 'x/' || i, zeroblob(3000), 1, NULL, NULL, NULL, 0 FROM n; DELETE FROM retained WHERE topic LIKE 'x/%'",
+        " SELECT 'x/' || i, zeroblob(3000), 1, NULL, NULL, NULL, NULL, 0 FROM n;"
+        " DELETE FROM retained WHERE topic LIKE 'x/%'",
     )
     before = (filled / "canopy.db").stat().st_size
     told = canopy("compact", filled)

@@ -103,7 +103,7 @@ def test_row_groups_are_bounded(
     damage(
         filled,
         "INSERT INTO retained WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 9)"
-        " SELECT 'x/' || i, zeroblob(200), 1, NULL, NULL, NULL, 0 FROM n",
+        " SELECT 'x/' || i, zeroblob(200), 1, NULL, NULL, NULL, NULL, 0 FROM n",
     )
     canopy("export", filled, tmp_path / "p", *PARQUET)
     about = pq.read_metadata(tmp_path / "p" / "retained.parquet")
@@ -162,7 +162,7 @@ def test_a_row_that_cannot_be_written_leaves_nothing(filled: Path, tmp_path: Pat
 
 
 def test_a_disk_without_room_leaves_nothing(filled: Path, tmp_path: Path) -> None:
-    damage(filled, "INSERT INTO retained VALUES ('x', randomblob(400000), 1, NULL, NULL, NULL, 0)")
+    damage(filled, "INSERT INTO retained VALUES ('x', randomblob(400000), 1, NULL, NULL, NULL, NULL, 0)")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
     try:

@@ -17,7 +17,7 @@ from broker.settings import Store as StoreSettings
 from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.wire import SESSION_EXPIRY, WILL_DELAY, Peer, connect
-from tests.store.places import KINDS, OUTLIVES
+from tests.store.places import KINDS, OUTLIVES, rebooted
 from tests.support.waiting import until
 from tests.upstream.links.test_link import Call, Played, client, link_of, played, settings
 
@@ -33,7 +33,7 @@ class Edge:
         self.folder = folder
         self.upstream = upstream
         self.skipped = 0.0
-        self.store = KINDS[kind](folder, lambda: time.time() + self.skipped)
+        self.store = KINDS[kind](folder, rebooted(lambda: time.time() + self.skipped))
         self.broker: Broker
 
     def settings(self, **link: Any) -> Settings:
@@ -49,7 +49,7 @@ class Edge:
         await self.broker.stop()
         self.skipped += after
         if self.kind in OUTLIVES:
-            self.store = KINDS[self.kind](self.folder, lambda: time.time() + self.skipped)
+            self.store = KINDS[self.kind](self.folder, rebooted(lambda: time.time() + self.skipped))
         await self.start(given, **link)
 
     async def call(self, present: bool = True) -> Call:

@@ -16,6 +16,8 @@ import { traces } from "./traces.js";
 const VIEWS = {
   overview: { title: "Overview", make: overview },
   slow: { title: "Slow", make: slow },
+  losers: { title: "Losers", make: lists.losers, path: "/losers" },
+  refused: { title: "Refused", make: lists.refused, path: "/refused" },
   top: { title: "Top", make: top, path: "/top" },
   topics: { title: "Topics", make: topics, path: "/topics" },
   clients: { title: "Clients", make: lists.clients, path: "/clients" },
@@ -31,6 +33,7 @@ const VIEWS = {
   banned: { title: "Bans", make: lists.banned, path: "/banned" },
   client: { title: "Client", make: client, hidden: true },
   message: { title: "Retained message", make: message, hidden: true },
+  missing: { title: "No such view", make: missing, hidden: true },
 };
 
 const PAUSE = 2000; // milliseconds before the broker is asked again
@@ -42,19 +45,36 @@ let view = null;
 let offered = [];
 
 function here() {
-  const [path, query = ""] = location.hash.replace(/^#\//, "").split("?");
-  const wanted = Object.hasOwn(VIEWS, path) ? path : "overview";
+  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  const wanted = path === "" ? "overview" : Object.hasOwn(VIEWS, path) ? path : "missing";
   return [wanted, Object.fromEntries(new URLSearchParams(query))];
+}
+
+/** What stands where an address names no view. */
+function missing(root) {
+  replace(root, h("h1", {}, "There is no such view"), h("p", {}, "The address names none of the views of this page. There are:"),
+    h("ul", {}, offered.map((each) => h("li", {}, h("a", { href: place(each) }, VIEWS[each].title)))));
+  return {};
+}
+
+/** Have the tab of the present view be marked, and be on the screen. */
+function mark() {
+  const [wanted] = here();
+  for (const each of nav.querySelectorAll("a")) {
+    if (each.getAttribute("href") !== place(wanted)) {
+      each.removeAttribute("aria-current");
+      continue;
+    }
+    each.setAttribute("aria-current", "page");
+    each.scrollIntoView({ inline: "center", block: "nearest" });
+  }
 }
 
 function show(focus = true) {
   const [wanted, parameters] = here();
   view?.close?.();
-  for (const each of nav.querySelectorAll("a")) {
-    if (each.getAttribute("href") === place(wanted)) each.setAttribute("aria-current", "page");
-    else each.removeAttribute("aria-current");
-  }
-  document.title = `${VIEWS[wanted].title} · Canopy`;
+  mark();
+  document.title = `${VIEWS[wanted].title} · ${location.host} · Canopy`;
   replace(main);
   view = VIEWS[wanted].make(main, parameters);
   view.tick?.();
@@ -67,6 +87,7 @@ function offer() {
     return !hidden && (!path || has(path)) && (!operators || live.hello?.role === "operator");
   });
   replace(nav, offered.map((each) => h("a", { href: place(each) }, VIEWS[each].title)));
+  mark();
 }
 
 let said = "";
@@ -75,17 +96,19 @@ let role = "";
 function tell() {
   const line = headline();
   // What is only a little more or less than a second ago is not read out again.
-  const gist = line.textContent.replace(/[\d.,:]+/g, "");
-  refresh(top_, line);
+  const text = line.textContent;
+  const gist = text.replace(/[\d.,:]+/g, "");
+  refresh(top_, line); // which may take pieces out of the line
   if (gist !== said) {
     said = gist;
-    document.getElementById("said").textContent = line.textContent;
+    document.getElementById("said").textContent = text;
   }
 }
 
 function greet() {
   const { role, who, name: broker, version } = live.hello;
-  replace(document.getElementById("broker"), name(broker), ` ${version}`);
+  // Without a name in its settings (federation.broker_id) it has a new one at each start, which tells nothing.
+  replace(document.getElementById("broker"), name(broker || location.host), ` ${version}`);
   replace(document.getElementById("who"), name(who), ` (${role})`);
   document.getElementById("sign-out").hidden = !signedIn();
 }
@@ -113,6 +136,7 @@ function askWho(wrong) {
 }
 
 let stream = null;
+let back = false; // it was connected before: what views have read is old
 
 async function run() {
   offer();
@@ -123,7 +147,11 @@ async function run() {
       stream = new AbortController();
       await listen((kind, data) => {
         took(kind, data);
-        if (kind === "hello") greet();
+        if (kind === "hello") {
+          greet();
+          if (back) view?.again?.();
+          back = true;
+        }
         if (kind !== "snapshot") return;
         if (role !== live.hello.role) {
           // Who it is decides which buttons there are.
@@ -143,6 +171,8 @@ async function run() {
       }
       if (error instanceof Refused) replace(top_, h("p", {}, error.message));
     }
+    live.answers = false;
+    if (live.snapshot !== null) tell();
     await new Promise((resolve) => setTimeout(resolve, PAUSE));
   }
 }

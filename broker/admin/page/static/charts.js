@@ -4,7 +4,7 @@ import uPlot from "./uPlot.esm.js";
 import { h } from "./dom.js";
 import { times } from "./live.js";
 
-// Seconds that are shown at most, and at least: what there is begins when somebody opens a page.
+// Seconds that are shown at most, and at least: what there is begins with the broker.
 const MOST = 600;
 const LEAST = 60;
 
@@ -29,6 +29,8 @@ export function chart(title, series, shown, least = 4) {
         width: Math.max(holder.clientWidth, 200),
         height: 170,
         cursor: { drag: { x: false, y: false }, points: { size: 6 } },
+        // Where nobody points at a time, the legend has the last values.
+        hooks: { setCursor: [(made) => made.cursor.idx == null && queueMicrotask(() => latest(made))], ready: [latest] },
         scales: { x: { range }, y: { range: (_, low, high) => [0, Math.max((high ?? 0) * 1.1, least)] } },
         axes: [
           { ...axis, size: 28, values: (_, ticks, at, space, step) => ticks.map((each) => clock(each, step < 60)), space: 70 },
@@ -60,13 +62,22 @@ export function chart(title, series, shown, least = 4) {
   scheme.addEventListener("change", again);
   return {
     figure,
-    update: () => plot?.setData(data()),
+    update() {
+      if (plot === null) return;
+      plot.setData(data());
+      if (plot.cursor.idx == null) latest(plot);
+    },
     close() {
       watcher.disconnect();
       scheme.removeEventListener("change", again);
       plot?.destroy();
     },
   };
+}
+
+function latest(plot) {
+  const last = plot.data[0].length - 1;
+  if (last >= 0) plot.setLegend({ idx: last });
 }
 
 function clock(value, withSeconds = false) {

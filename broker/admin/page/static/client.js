@@ -1,7 +1,7 @@
 // One client's story: who it is, what it subscribes to, what waits for it and what it has lost.
 
 import { ask, has, part } from "./api.js";
-import { h, link, name, replace } from "./dom.js";
+import { h, link, name, replace, sentence } from "./dom.js";
 import { bytes, count, moment, seconds } from "./format.js";
 import { action, failed, facts, figures, table } from "./parts.js";
 
@@ -15,7 +15,7 @@ const WORDED = {
   port: ["port", String], ip_address: ["address"], mqueue_len: ["queued messages"], mqueue_bytes: ["queued bytes", bytes],
   mqueue_dropped: ["messages lost"], inflight_cnt: ["in flight"], inflight_bytes: ["bytes in flight", bytes],
   subscriptions_cnt: ["subscriptions"], awaiting_rel_cnt: ["QoS 2 messages without PUBREL"], lag: ["lag", seconds],
-  dropped: ["lost by cause"], received: ["published by this connection"], delivered: ["delivered to it"],
+  dropped: ["lost by cause"], refused: ["refused"], received: ["published by this connection"], delivered: ["delivered to it"],
 };
 
 export function client(root, parameters) {
@@ -26,11 +26,18 @@ export function client(root, parameters) {
     lag: "Lag", received: "Published", delivered: "Delivered",
   });
   const notice = h("div");
+  const actions = h("div", { class: "actions" });
+  const refusals = h("div");
   const details = h("div");
   const subscriptions = h("div");
-  replace(root, h("h1", {}, "Client ", name(id)), notice, now.list,
-    h("div", { class: "actions" },
-      has("/clients/{}", "delete")
+  const about = h("div", { hidden: true }, now.list, actions, refusals,
+    h("h2", {}, "Subscriptions"), subscriptions, h("h2", {}, "Details"), details);
+  replace(root, h("h1", {}, "Client ", name(id)), notice, about);
+
+  /** What can be done with it, as long as it is there. Made anew when it comes or goes: a button may be half pressed. */
+  function offer(connected) {
+    replace(actions,
+      connected && has("/clients/{}", "delete")
         ? action("Disconnect", async () => { await ask("DELETE", at); await read(); }) : null,
       has("/banned", "post")
         ? action("Ban for an hour", async () => {
@@ -41,11 +48,13 @@ export function client(root, parameters) {
         ? action("Trace for a minute", () => ask("POST", "/trace", { body: { type: "clientid", value: id, duration: 60 } }), { sure: "records its packets", done: "See Traces." }) : null,
       has("/sessions/{}", "delete")
         ? action("End the session", async () => { await ask("DELETE", `/sessions/${part(id)}`); await read(); }, { sure: "its queued messages are lost" }) : null,
-      has("/explain") ? link("explain", { client: id }, "Explain a message") : null),
-    h("h2", {}, "Subscriptions"), subscriptions, h("h2", {}, "Details"), details);
+      has("/explain") ? link("explain", { client: id }, "Explain a message") : null);
+  }
+
   let stopped = false;
   let timer = 0;
   let seen = "";
+  let offered = null;
 
   async function read() {
     clearTimeout(timer);
@@ -58,6 +67,7 @@ export function client(root, parameters) {
       show(found, filters);
     } catch (error) {
       if (stopped) return;
+      if (error.status === 404) about.hidden = true;
       replace(notice, error.status === 404 ? h("p", { class: "notice", role: "alert" }, "There is no client or session with this identifier.") : failed(error));
     }
     timer = setTimeout(read, EVERY);
@@ -65,6 +75,11 @@ export function client(root, parameters) {
 
   function show(found, filters) {
     replace(notice);
+    about.hidden = false;
+    if (offered !== found.connected) {
+      offered = found.connected;
+      offer(offered);
+    }
     now.set("state", found.connected ? "connected" : "away");
     const lost = found.mqueue_dropped ?? found.dropped;
     const all = typeof lost === "object" && lost !== null ? Object.values(lost).reduce((sum, each) => sum + each, 0) : lost;
@@ -76,7 +91,12 @@ export function client(root, parameters) {
     const text = JSON.stringify([found, filters]);
     if (text === seen) return;
     seen = text;
-    replace(details, facts(found, WORDED));
+    const last = found.last_refusal;
+    replace(refusals, last ? [h("h2", {}, "Refused"), h("p", {},
+      `${Object.entries(found.refused).map(([what, number]) => `${what} ${count(number)}`).join(", ")}; the last at ${moment(last.at)}: ${last.action} `,
+      name(last.topic), " by ", sentence(last.reason))] : []);
+    const { last_refusal, ...rest } = found;
+    replace(details, facts(rest, WORDED));
     replace(subscriptions, table("Subscriptions of this client", [
       { title: "Filter", cell: (each) => name(each.topic) },
       { title: "QoS", cell: (each) => String(each.qos ?? "–"), number: true },

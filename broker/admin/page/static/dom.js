@@ -6,6 +6,8 @@ const HARMLESS = new Set([
 ]);
 
 /** An element. `href` is for places in this page, `on…` for listeners, `aria-…` and HARMLESS for attributes. */
+const LONGEST_BROKEN = 1000; // characters of a name that is broken between its levels
+
 export function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -56,7 +58,10 @@ export function name(text, kind = "name") {
     /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu,
     (character) => `⟨${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`,
   );
-  return h("bdi", { class: kind }, shown === "" ? "(empty)" : shown);
+  if (shown === "") return h("bdi", { class: kind }, "(empty)");
+  // A narrow screen breaks a topic between its levels.
+  return h("bdi", { class: kind }, shown.length > LONGEST_BROKEN ? shown
+    : shown.split(/(?<=\/)/).flatMap((level, at) => (at ? [document.createElement("wbr"), level] : [level])));
 }
 
 /** A sentence of the broker with such names in it. */

@@ -14,6 +14,10 @@ export function findings() {
   const found = [];
   const add = (bad, ...parts) => found.push({ bad, parts });
   if (now === null) return found;
+  if (!live.answers) {
+    add(true, "the broker does not answer; what is shown is from ", moment(live.heard));
+    return found;
+  }
   if (Date.now() - live.heard > QUIET) {
     add(true, `no data from the broker for ${seconds((Date.now() - live.heard) / 1000)}`);
   }

@@ -1,17 +1,19 @@
 // Numbers and times as people read them.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
-const tenths = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+const tenth = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+
+export const tenths = (value) => tenth.format(value);
 
 export const count = (value) => (value == null ? "–" : whole.format(value));
-export const rate = (value) => (value == null ? "–" : value > 0 && value < 10 ? tenths.format(value) : whole.format(value));
+export const rate = (value) => (value == null ? "–" : value > 0 && value < 10 ? tenths(value) : whole.format(value));
 
 export function short(value) {
   if (value == null) return "";
   for (const [size, unit] of [[1e9, " G"], [1e6, " M"], [1e3, " k"]]) {
-    if (Math.abs(value) >= size) return tenths.format(value / size) + unit;
+    if (Math.abs(value) >= size) return tenths(value / size) + unit;
   }
-  return tenths.format(value);
+  return tenths(value);
 }
 
 export function bytes(value) {
@@ -22,14 +24,14 @@ export function bytes(value) {
     value /= 1024;
     at += 1;
   }
-  return `${at === 0 ? whole.format(value) : tenths.format(value)} ${units[at]}`;
+  return `${at === 0 ? whole.format(value) : tenths(value)} ${units[at]}`;
 }
 
 export function seconds(value) {
   if (value == null) return "–";
   if (value === 0) return "0 s";
   if (value < 1) return `${whole.format(value * 1000)} ms`;
-  if (value < 60) return `${tenths.format(value)} s`;
+  if (value < 60) return `${tenths(value)} s`;
   const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
   const at = units.findIndex(([, size]) => value >= size);
   const [unit, size] = units[at];

@@ -3,6 +3,7 @@
 import { ask, has, part } from "./api.js";
 import { client, h, link, name, replace } from "./dom.js";
 import { bytes, count, moment, seconds } from "./format.js";
+import { LOSERS, REFUSED } from "./overview.js";
 import { action, list, table } from "./parts.js";
 
 const number = (title, key, shown = count) => ({ title, number: true, cell: (row) => (row[key] == null ? "–" : shown(row[key])) });
@@ -12,7 +13,7 @@ const VIEWS = {
   clients: {
     title: "Clients", path: "/clients",
     search: [
-      { parameter: "like_clientid", title: "Client identifier" }, { parameter: "username", title: "User" },
+      { parameter: "like_clientid", title: "Client identifier contains" }, { parameter: "like_username", title: "User contains" },
       { parameter: "ip_address", title: "Address or network" }, { parameter: "conn_state", title: "State", choices: ["connected", "disconnected"] },
       { parameter: "min_lag", title: "Lag of at least, s" }, { parameter: "min_dropped", title: "Lost at least" },
     ],
@@ -29,7 +30,7 @@ const VIEWS = {
   sessions: {
     title: "Sessions whose clients are away", path: "/clients", fixed: { conn_state: "disconnected" },
     search: [
-      { parameter: "like_clientid", title: "Client identifier" }, { parameter: "username", title: "User" },
+      { parameter: "like_clientid", title: "Client identifier contains" }, { parameter: "like_username", title: "User contains" },
       { parameter: "min_dropped", title: "Lost at least" },
     ],
     columns: (again) => [
@@ -50,8 +51,8 @@ const VIEWS = {
   subscriptions: {
     title: "Subscriptions", path: "/subscriptions",
     search: [
-      { parameter: "clientid", title: "Client identifier" }, { parameter: "topic", title: "Filter" },
-      { parameter: "share_group", title: "Share group" }, { parameter: "qos", title: "QoS", choices: ["0", "1", "2"] },
+      { parameter: "clientid", title: "Client identifier is" }, { parameter: "topic", title: "Filter is" },
+      { parameter: "share_group", title: "Share group is" }, { parameter: "qos", title: "QoS", choices: ["0", "1", "2"] },
     ],
     columns: () => [
       { title: "Client", cell: (row) => client(row.clientid) }, text("Filter", "topic"), number("QoS", "qos"),
@@ -60,7 +61,7 @@ const VIEWS = {
   },
   retained: {
     title: "Retained messages", path: "/mqtt/retainer/messages",
-    search: [{ parameter: "topic", title: "Filter" }],
+    search: [{ parameter: "topic", title: "Topic matches the filter" }],
     columns: (again) => [
       { title: "Topic", cell: (row) => link("message", { topic: row.topic }, name(row.topic)) },
       number("QoS", "qos"),
@@ -74,6 +75,8 @@ const VIEWS = {
       },
     ].filter(Boolean),
   },
+  losers: { title: "Clients that lost messages", path: "/losers", search: [], columns: () => LOSERS },
+  refused: { title: "Clients that were refused something", path: "/refused", search: [], columns: () => REFUSED },
   banned: {
     title: "Bans", path: "/banned", search: [],
     columns: (again) => [

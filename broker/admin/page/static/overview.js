@@ -1,8 +1,9 @@
 // Rates, lag, queues and drops at a glance, and who is slow.
 
+import { has } from "./api.js";
 import { chart } from "./charts.js";
-import { client, h, refresh, replace } from "./dom.js";
-import { bytes, count, plural, rate, seconds, short } from "./format.js";
+import { client, h, link, name, refresh, replace, sentence } from "./dom.js";
+import { bytes, count, moment, plural, rate, seconds, short } from "./format.js";
 import { lately, live, rates, values } from "./live.js";
 import { figures, table } from "./parts.js";
 
@@ -14,10 +15,33 @@ export const slowTable = (clients) => table("Slow subscribers", [
   { title: "Lost", cell: (each) => count(each.dropped), number: true },
 ], clients);
 
+const when = [
+  { title: "User", cell: (each) => (each.username == null ? "–" : name(each.username)) },
+  { title: "Address", cell: (each) => (each.ip_address ? name(each.ip_address) : "–") },
+  { title: "Last", cell: (each) => moment(each.last_at) },
+];
+const counts = (each) => Object.entries(each.counts).map(([what, number]) => `${what} ${count(number)}`).join(", ");
+const whom = { title: "Client", cell: (each) => (each.here ? client(each.clientid) : [name(each.clientid), " (gone)"]) };
+
+/** Clients that lost messages, also those that have left. */
+export const LOSERS = [
+  whom, ...when,
+  { title: "Lost", number: true, cell: (each) => count(Object.values(each.counts).reduce((sum, one) => sum + one, 0)) },
+  { title: "Causes", cell: counts },
+];
+
+/** Clients that were refused something, also those that have left. */
+export const REFUSED = [
+  whom, ...when,
+  { title: "Refused", cell: counts },
+  { title: "Last topic", cell: (each) => name(each.topic) },
+  { title: "By", cell: (each) => sentence(each.reason) },
+];
+
 export function overview(root) {
   const now = figures({
-    received: "Received, messages/s", sent: "Sent, messages/s", dropped: "Dropped, messages/s", lag: "Event loop lag",
-    queued: "Queued messages", queued_bytes: "Queued bytes", connected: "Clients", connections: "New connections/s",
+    received: "Messages in/s", sent: "Messages out/s", dropped: "Dropped/s", lag: "Event loop lag",
+    queued: "Queued messages", queued_bytes: "Queued bytes", connected: "Clients", connections: "Connections/s",
   });
   const charts = [
     chart("Messages per second", [
@@ -34,14 +58,19 @@ export function overview(root) {
     chart("Clients", [{ label: "connected", colour: "--link", values: () => values("connected") }], short),
   ];
   const slow = h("div");
+  const losers = h("div");
+  const refused = h("div");
   const causes = h("div");
   const more = figures({
     sessions: "Sessions", subscriptions: "Subscriptions", filters: "Filters", retained: "Retained", uptime: "Uptime",
     denied: "Not authorized", errors: "Protocol errors",
   });
   replace(root, h("h1", {}, "Overview"), now.list, h("div", { class: "charts" }, charts.map((each) => each.figure)),
-    h("h2", {}, "Slow subscribers"), slow, h("h2", {}, "Dropped since the start"), causes, h("h2", {}, "Totals"), more.list);
+    h("h2", {}, "Slow subscribers"), slow, h("h2", {}, "Clients that lost messages"), losers,
+    h("h2", {}, "Clients that were refused something"), refused,
+    h("h2", {}, "Dropped since the start"), causes, h("h2", {}, "Totals"), more.list);
   let shownSlow = "";
+  const recently = { losers: "", refused: "" };
   let shownCauses = "";
   return {
     tick() {
@@ -65,6 +94,16 @@ export function overview(root) {
         refresh(slow, snapshot.slow.count ? slowTable(snapshot.slow.clients) : h("p", { class: "soft" }, "None."),
           others > 0 ? h("p", { class: "soft" }, `and ${plural(others, "other")}`) : null);
       }
+      for (const [key, element, title, columns] of [
+        ["losers", losers, "Clients that lost messages", LOSERS], ["refused", refused, "Clients that were refused something", REFUSED],
+      ]) {
+        const text = JSON.stringify(snapshot[key]);
+        if (text === recently[key]) continue;
+        recently[key] = text;
+        refresh(element, snapshot[key].length
+          ? [table(title, columns, snapshot[key]), has(`/${key}`) ? h("p", {}, link(key, {}, "The last 100")) : null]
+          : h("p", { class: "soft" }, "None."));
+      }
       const lost = JSON.stringify(snapshot.dropped);
       if (lost !== shownCauses) {
         shownCauses = lost;
@@ -81,7 +120,7 @@ export function overview(root) {
       more.set("filters", count(totals.filters));
       more.set("retained", `${count(totals.retained)} (${bytes(totals.retained_bytes)})`);
       more.set("uptime", seconds(snapshot.uptime));
-      more.set("denied", count(totals.denied_publishes + totals.denied_subscriptions));
+      more.set("denied", count(totals.denied_publishes + totals.denied_subscriptions + totals.denied_deliveries));
       more.set("errors", count(totals.protocol_errors));
     },
     close: () => charts.forEach((each) => each.close()),

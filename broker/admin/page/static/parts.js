@@ -60,6 +60,9 @@ export function failed(error) {
   return h("p", { class: "notice bad", role: "alert" }, text);
 }
 
+const EVERY = 3000; // milliseconds between two looks at a list
+const SHARE = 20; // and at least so many times as long as the broker took for the last one
+
 /**
  * A list of the API, a page at a time, with a search. `search`: `{parameter, title}`, of which those are shown that the
  * route takes; what is searched for stands in the address, so that it can be kept and sent.
@@ -76,6 +79,7 @@ export function list({ view, path, parameters, fixed = {}, caption, columns, sea
   // The cursors of this page and of those before it.
   let cursors = [];
   let going = null;
+  let shownRows = "";
 
   function choice({ parameter, choices }) {
     return h("select", { name: parameter }, ["", ...choices].map((each) =>
@@ -101,20 +105,39 @@ export function list({ view, path, parameters, fixed = {}, caption, columns, sea
       following = following.slice(0, cursors.length);
       following[cursors.length] = answer.meta.cursor ?? null;
       const rows = answer.data;
-      replace(results, table(caption, columns, rows));
+      const text = JSON.stringify(rows);
+      if (text !== shownRows) {
+        shownRows = text;
+        replace(results, table(caption, columns, rows));
+      }
       next.disabled = !answer.meta.hasnext;
       previous.disabled = cursors.length < 2;
       where.textContent = rows.length ? `Page ${cursors.length}` : "";
     } catch (error) {
-      if (error.name !== "AbortError") replace(results, failed(error));
+      if (error.name === "AbortError") return;
+      shownRows = "";
+      replace(results, failed(error));
     }
   }
   let following = [];
+  let timer = 0;
+
+  /** Read the page again while somebody sees it; what takes the broker long, less often. Not under a pressed button. */
+  async function follow() {
+    const began = Date.now();
+    if (document.visibilityState === "visible" && !results.querySelector("[data-asked], :focus-visible")) await turn(cursors.length - 1);
+    timer = setTimeout(follow, Math.max(EVERY, SHARE * (Date.now() - began)));
+  }
+
   turn(0);
+  timer = setTimeout(follow, EVERY);
   return {
     element: h("div", {}, form, results, h("div", { class: "pager" }, previous, next, where)),
     again: () => turn(cursors.length - 1),
-    close: () => going?.abort(),
+    close() {
+      clearTimeout(timer);
+      going?.abort();
+    },
   };
 }
 
@@ -129,6 +152,7 @@ export function action(title, act, { sure = "Sure?", done = "Done." } = {}) {
   let timer = 0;
   const rest = () => {
     asked = false;
+    button.removeAttribute("data-asked");
     button.textContent = title;
   };
   const button = h("button", {
@@ -138,6 +162,7 @@ export function action(title, act, { sure = "Sure?", done = "Done." } = {}) {
       clearTimeout(timer);
       if (!asked) {
         asked = true;
+        button.setAttribute("data-asked", "");
         button.textContent = `${title}: ${sure}`;
         timer = setTimeout(rest, 5000);
         return;

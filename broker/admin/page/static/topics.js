@@ -2,7 +2,7 @@
 
 import { ask, has } from "./api.js";
 import { client, h, link, name, replace } from "./dom.js";
-import { bytes, count, plural, rate, seconds } from "./format.js";
+import { bytes, count, plural, rate, seconds, tenths } from "./format.js";
 import { failed, table } from "./parts.js";
 
 const MOST = 100;
@@ -88,6 +88,8 @@ function level(of, each) {
   return h("li", {}, opens, label, more, h("span", { class: "soft" }, ` (${count(each.below)})`), below);
 }
 
+const share = (part) => (part > 0 && part < 0.0005 ? "< 0.1 %" : `${tenths(100 * part)} %`);
+
 const OF = ["topics", "prefixes", "publishers", "subscribers"];
 const BY = ["messages", "bytes"];
 const OF_SUBSCRIBERS = [...BY, "drops", "lag"];
@@ -115,7 +117,7 @@ export function top(root, parameters) {
       replace(shown, table("Top", [
         { title: people ? "Client" : "Topic", cell: (row) => (people ? client(row.name) : name(row.name)) },
         { title, number: true, cell: (row) => worded(row.value) },
-        { title: "Share", number: true, cell: (row) => (by === "lag" || !answer.total ? "–" : `${Math.round((100 * row.value) / answer.total)} %`) },
+        { title: "Share", number: true, cell: (row) => (by === "lag" || !answer.total ? "–" : share(row.value / answer.total)) },
         ...(sampled ? [{ title: "Error at most", number: true, cell: (row) => worded(row.error) }] : []),
       ], answer.data), h("p", { class: "soft" }, `Over ${seconds(answer.seconds)}; ${by === "lag" ? "the longest" : "all together"}: ${worded(answer.total)}.`));
     } catch (error) {

@@ -35,13 +35,15 @@ from broker.core.connection.connect import identity
 from broker.core.connection.publish import topic_aliases
 from broker.core.hooks import Origin
 from broker.core.limits import Limits
+from broker.core.persistence.journal import WAITING
 from broker.core.principal import Principal
 from broker.core.queues.windows.in_flight import LARGEST_ID
+from broker.core.routing.giving_way import session_room
 from broker.core.routing.remote.loop_detection import LINK, NODES, PROGRAM, UPLINKS
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 
-RESERVED: Final = (UPLINKS, PROGRAM, NODES)
+RESERVED: Final = (UPLINKS, PROGRAM, NODES, WAITING)
 """How client identifiers begin that are the broker's own."""
 
 LONGEST_ID: Final = 64
@@ -201,8 +203,10 @@ def check_session(connect: Connect, client_id: str, principal: Principal, router
 
     Being full is an error that passes; it ends the connection on which the CONNECT came [MQTT3-4.8.0-2], and no other.
     """
-    if not router.has_session_room(client_id, principal, connect.will, now):
-        raise Refused("the broker has no room for another session, or for this will", reasons.QUOTA_EXCEEDED)
+    setting = session_room(router, client_id, principal, connect.will, now)
+    if setting:
+        text = f"the broker has no room for another session, or for this will ({setting})"
+        raise Refused(text, reasons.QUOTA_EXCEEDED)
 
 
 def check_room(router: Router) -> None:

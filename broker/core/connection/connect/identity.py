@@ -17,6 +17,7 @@ from broker.core.codec.topic_names import is_system, is_within
 from broker.core.connection.connect.mounting import mount_of
 from broker.core.hooks import Origin, Ticket
 from broker.core.limits import Limits
+from broker.core.persistence.keeping import keep
 from broker.core.principal import Principal
 from broker.core.queues.message import Message
 from broker.core.routing.router import Router
@@ -74,11 +75,14 @@ def renew(session: Session, found: Principal | None, origin: Origin, router: Rou
     become(session, _here(found, origin, session.client_id), router)
     if session.journal is not None:
         session.journal.session_kept(session.client_id, session.principal, session.expiry_interval, 0.0)
+    elif session.will_alone and router.journal is not None:
+        keep(session, router.journal)
 
 
 def become(session: Session, principal: Principal, router: Router) -> None:
     """A session is this client's from now on. What it may be sent is found out anew."""
     session.principal = principal
+    router.session_table.belong(session)
     session.queue.review = None
     if router.permissions is not None and session.subscriptions:
         router.permissions.somebody_else()

@@ -16,6 +16,7 @@ from broker.core.persistence.keeping import keep
 from broker.core.principal import Principal
 from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.live.peer_names import PeerNames
+from broker.core.refusals import ACCESS_CONTROL
 from broker.core.routing.remote.loop_detection import FROM_NODE
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
@@ -25,6 +26,9 @@ _CROWDED: Final[dict[int, str]] = {
     reasons.CONNECTION_RATE_EXCEEDED: "too many new connections",
 }
 """What a client is told whose connection is one too many."""
+
+LONGEST_SHOWN: Final = 128
+"""Characters of a will's topic in a log line."""
 
 CONNECT_WORK: Final = 1_024
 """What a client that is let in counts for in a turn, as deliveries: fifty microseconds."""
@@ -75,8 +79,10 @@ def connack_for(
     return connack if len(encode(connack, connect.version)) <= max_packet else None  # [MQTT-3.1.2-24]
 
 
-def check_client(connect: Connect, principal: Principal, router: Router) -> None:
+def check_client(connect: Connect, principal: Principal, router: Router) -> str:
     """Hold a CONNECT against who its client has turned out to be; its will gets the topic that it has here.
+
+    Why access control refuses its will, for the log; "": it does not.
 
     Raises:
         Refused: its will or its user do not allow it.
@@ -94,7 +100,9 @@ def check_client(connect: Connect, principal: Principal, router: Router) -> None
         and not access_control.may_publish(principal, will.topic, will.qos, will.retain)
     ):
         router.counters.denied_publishes += 1
-        raise Refused("not authorized to publish to the will's topic", reasons.NOT_AUTHORIZED)  # section 5.4.2
+        rule = access_control.said(principal, "publish", will.topic, will.qos, will.retain)[1] or ACCESS_CONTROL
+        return f'its will to "{will.topic[:LONGEST_SHOWN]}" is refused by {rule}'
+    return ""
 
 
 def open_session(

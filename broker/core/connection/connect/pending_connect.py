@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.core.codec import reasons
+from broker.core.codec.errors import Refused
 from broker.core.codec.packets import V31, Connack, Connect
 from broker.core.connection.connect import identity, opening
 from broker.core.connection.connect.authenticating import Authentication
@@ -34,6 +35,7 @@ class PendingConnect:
         self._ticket: Ticket | None = None
         self._asking = False  # access control, which may answer by its ticket before it returns
         self._early_answer = LATER
+        self._refusal = ""  # why its will is refused
         self._claim: OwnerClaim | None = None
         self._told: Callable[[int], None] | None = None  # who hears of a late answer
 
@@ -66,7 +68,7 @@ class PendingConnect:
     @property
     def detail(self) -> str:
         """Why the client was refused, for the log."""
-        return "" if self._ticket is None else self._ticket.detail
+        return self._refusal if self._ticket is None or self._refusal else self._ticket.detail
 
     def connack(self, terms: Terms, authentication: Authentication | None, max_packet: int) -> Connack | None:
         """The CONNACK with which it may come in; None when the client can take none: then nothing has been done yet."""
@@ -93,7 +95,9 @@ class PendingConnect:
             # Who the client proved to be may be another one than it says.
             opening.check_ban(self.client_id, principal.user_name, self._origin.host, router, now)
         self._principal = principal
-        opening.check_client(connect, principal, router)
+        self._refusal = opening.check_client(connect, principal, router)
+        if self._refusal:
+            raise Refused("not authorized to publish to the will's topic", reasons.NOT_AUTHORIZED)  # section 5.4.2
         # An identifier that it was given nobody else has, nor has anybody another node's.
         if router.owner is None or not connect.client_id or self._origin.node:
             return True

@@ -2,13 +2,18 @@
 
 Without this, a subscriber that reads as fast as it can would lose what does not fit into its queue. The broker stops
 reading from the publisher, and TCP slows it down. Bounded: a publisher may be held for `most` seconds, and gets
-`RECOVERY` of the time back. Only clients that have sent more than was processed, or send again at once, are held; never
-because of their own queue, nor while they have acknowledgements to send for which others may wait.
+`RECOVERY` of the time back. Only clients that have sent more than was processed, or send again at once, are held, and
+of these only the ones that fill the queue: that have added a sixteenth of it within a second since it was half full, or
+have more than `MUCH` waiting. So a subscriber that is always behind delays no publisher of a few hundred messages a
+second. They are never held because of their own queue, nor while they have acknowledgements to send for which others
+may wait.
 """
 
 from __future__ import annotations
 
 from typing import Final
+
+from mypy_extensions import i64
 
 from broker.core.connection.publish.rate_limit import PublishLimit
 from broker.core.queues.queue_totals import Crowded, QueueTotals
@@ -23,32 +28,42 @@ RECOVERY: Final = 0.1
 FLIGHT: Final = 0.02
 """Seconds within which a publisher comes again that is in full flight."""
 
+MUCH: Final = 65_536
+"""Bytes of a publisher that wait to be processed when it is in full flight, however few messages they are."""
+
 
 class Hold:
     """The state of one publisher. Times in seconds of the caller's monotonic clock."""
 
-    def __init__(self, most: float, now: float) -> None:
+    def __init__(self, most: float, sent: i64, now: float) -> None:
+        """`sent`: the messages of the publisher until now."""
         self._most = most
         self._left = most
         self._at = now
         # When it last published to a queue that is more than half full.
         self._met_at = now - FLIGHT
+        # How much it has added to such queues, less what it may add each second; and what it had sent until then.
+        self._added = 0.0
+        self._sent: i64 = sent
         # The queue that it waits for, if it does: of a connection, or of a session.
         self._live: Crowded | None = None
         self._kept: Crowded | None = None
 
-    def meet(self, totals: QueueTotals, session: Session | None, more: bool, now: float) -> bool:
+    def meet(self, totals: QueueTotals, session: Session | None, more: i64, sent: i64, now: float) -> bool:
         """It has published to a queue that has become more than half full, or was: whether it is held for that.
 
-        `session` is its own, None for the program itself; `more`: it has sent more than was acted on.
+        `session` is its own, None for the program itself, which is always in full flight; `more`: bytes that it has
+        sent and that were not acted on; `sent`: its messages until now.
         """
-        again = now < self._met_at + FLIGHT
+        passed = now - self._met_at
         self._met_at = now
         self._pass(now)
-        if not (more or again) or self._left <= 0.0:
-            return False
         live = totals.crowded_live
         kept = totals.crowded_session
+        if session is not None and not self._fills(live, kept, passed, sent) and more <= MUCH:
+            return False
+        if (more == 0 and passed >= FLIGHT) or self._left <= 0.0:
+            return False
         if session is not None:
             outbox = session.outbox
             if session.window.inflight.count > 0 or outbox is None:
@@ -80,6 +95,18 @@ class Hold:
     def on(self) -> bool:
         """Whether it is held."""
         return self._live is not None or self._kept is not None
+
+    def _fills(self, live: Crowded | None, kept: Crowded | None, passed: float, sent: i64) -> bool:
+        """Whether it is this publisher that fills the queues, by the number of its messages since it last met one."""
+        part: i64 = 0
+        if live is not None:
+            part = live.part()
+        if kept is not None and (live is None or kept.part() < part):
+            part = kept.part()
+        added = self._added + float(sent - self._sent) - passed * float(part)
+        self._added = min(max(0.0, added), 2.0 * float(part))
+        self._sent = sent
+        return self._added > float(part)
 
     def _pass(self, now: float) -> None:
         """Time has passed, in which it was held or not."""

@@ -19,7 +19,7 @@ from broker.core.queues.requests import NodeRun
 from broker.core.routing.receivers.fanout import Fanout
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
-from broker.core.topics.match_cache import Route
+from broker.core.topics.route import Route
 
 IN_ONE_PIECE: Final = 12
 """Publishes in a row from which on one piece of all their frames costs less than each frame by itself."""

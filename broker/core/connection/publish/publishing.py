@@ -15,14 +15,13 @@ from mypy_extensions import i64
 
 from broker.core.codec import reasons
 from broker.core.codec.decoder import Decoder
-from broker.core.codec.errors import MalformedPacket, ReceiveMaximumExceeded, Refused
+from broker.core.codec.errors import ReceiveMaximumExceeded, Refused
 from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.mounted_names import outer_properties, outer_topic
 from broker.core.codec.packets import V5, Publish
 from broker.core.codec.publish_layout import alike, plain_payload, topic_end
-from broker.core.codec.topic_names import has_control
-from broker.core.connection.connect.identity import is_reserved
 from broker.core.connection.publish.acknowledging import Acknowledger
+from broker.core.connection.publish.judging import TopicJudge
 from broker.core.connection.publish.publish_runs import RunPublisher, sole_node
 from broker.core.connection.publish.topic_aliases import TopicAliases
 from broker.core.permissions import Permissions
@@ -30,6 +29,7 @@ from broker.core.principal import Principal
 from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.message import OVERHEAD, Message
 from broker.core.queues.requests import NodeRequest, Request, RequestMessage
+from broker.core.refusals import MOUNT, PUBLISH, STORE
 from broker.core.routing.in_turns.broadcasts import PLAIN_BROADCAST
 from broker.core.routing.receivers.bursts import Run
 from broker.core.routing.receivers.fanout import REFUSED_BY_ALL
@@ -37,7 +37,7 @@ from broker.core.routing.remote.loop_detection import has_looped, visited
 from broker.core.routing.router import Router
 from broker.core.sampling.sampler import Sampler
 from broker.core.session.session import Session
-from broker.core.topics.match_cache import Route
+from broker.core.topics.route import Route
 
 DOLLAR: Final = 0x24
 
@@ -65,6 +65,7 @@ class PublishHandler:
         self._outbox = outbox
         self._decoder = decoder
         self._acknowledger = acknowledger
+        self._judge = TopicJudge(router)
         self._runs: RunPublisher | None = None  # once there was a run
         # Known while the client is connected.
         self._session: Session | None = None
@@ -361,15 +362,24 @@ class PublishHandler:
                 # [MQTT-3.3.4-7]
                 raise ReceiveMaximumExceeded(f"more than {limits.receive_maximum} publishes in flight")
         # 3.1.1 has no code for a refusal: the message goes nowhere and is acknowledged as usual [MQTT3-3.3.5-2].
-        reason = self._check_topic(topic, session, qos, publish.retain) if topic else reasons.NOT_AUTHORIZED
+        judge = self._judge
+        why = ""
+        if topic:
+            reason = judge.judge(topic, session, qos, publish.retain)
+            why = judge.why
+        else:
+            reason, why = reasons.NOT_AUTHORIZED, MOUNT
+            topic = publish.topic
         if 0 < limits.max_payload_size < len(publish.payload):
             router.counters.oversized += 1
-            reason = reasons.QUOTA_EXCEEDED
+            reason, why = reasons.QUOTA_EXCEEDED, "limits.max_payload_size"
         if qos > 0 and reason < 0x80 and router.commits is not None and router.commits.refuses(limits.store_refuses):
             if not self._v5:
-                raise Refused("the store cannot be written", reasons.QUOTA_EXCEEDED)
-            reason = reasons.QUOTA_EXCEEDED
-        if reason < 0x80:
+                raise Refused(STORE, reasons.QUOTA_EXCEEDED)
+            reason, why = reasons.QUOTA_EXCEEDED, STORE
+        if reason >= 0x80:
+            self._refused(session, publish, topic, reason, why, now)
+        else:
             # One that has been here is accepted: whoever sent it has done nothing wrong, and everybody has had it.
             if publish.properties and has_looped(visited(publish.properties), router.broker_id, limits.hop_limit):
                 router.counters.looped += 1
@@ -391,6 +401,7 @@ class PublishHandler:
                 if hook is not None:
                     changed = hook.publish(session.principal, message, False)
                     if changed is None:
+                        self._refused(session, publish, topic, hook.reason_code, "a plug-in", now)
                         if qos > 0:
                             acknowledger.answer(qos, packet_id, hook.reason_code)
                         return
@@ -406,6 +417,22 @@ class PublishHandler:
                 reason = self._reason(count)
         if qos > 0:
             acknowledger.answer(qos, packet_id, reason)
+
+    def _refused(
+        self, session: Session, publish: Publish, topic: bytes, reason_code: int, why: str, now: float
+    ) -> None:
+        """Remember that a publish was refused: 3.1.1 has no way to tell its client."""
+        self._router.counters.refusals.note(
+            session.ledger,
+            session.principal,
+            PUBLISH,
+            topic.decode(),
+            reason_code,
+            now,
+            why,
+            publish.qos,
+            publish.retain,
+        )
 
     def _asked(self, session: Session, packet_id: int, qos: int) -> NodeRequest:
         """What has the answer to a publish wait for other nodes. One of QoS 2 has a number, if its session is kept."""
@@ -468,28 +495,3 @@ class PublishHandler:
             aliases = TopicAliases(self._router, self._max_aliases)
             self._aliases = aliases
         return aliases.resolve(topic, alias)
-
-    def _check_topic(self, topic: bytes, session: Session, qos: int, retain: bool) -> int:
-        """0, or the reason code with which a topic name is refused to this client.
-
-        Raises:
-            MalformedPacket: it holds control characters, and the settings let none in (section 1.5.4).
-        """
-        limits = self._router.limits
-        if limits.max_topic_levels > 0 and topic.count(b"/") >= limits.max_topic_levels:
-            return reasons.TOPIC_NAME_INVALID
-        # What the cache knows holds none: it is asked once for a topic, not for each message.
-        if not limits.control_characters and not self._router.cache.knows(topic) and has_control(topic.decode()):
-            raise MalformedPacket("a topic name with a control character")
-        # What another node tells was judged there, and is true of its own clients.
-        if not session.node and is_reserved(topic, session.link, self._router):
-            return reasons.NOT_AUTHORIZED
-        access_control = self._router.access_control
-        if (
-            access_control is not None
-            and not session.own
-            and not access_control.may_publish(session.principal, topic.decode(), qos, retain)
-        ):
-            self._router.counters.denied_publishes += 1
-            return reasons.NOT_AUTHORIZED
-        return 0

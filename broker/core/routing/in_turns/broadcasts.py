@@ -20,7 +20,8 @@ from broker.core.routing.receivers.plans import FanoutPlan, Recipient
 from broker.core.routing.receivers.reach import Reach
 from broker.core.routing.remote.nodes import keeps_out
 from broker.core.session.session import Session
-from broker.core.topics.match_cache import MatchCache, Route
+from broker.core.topics.match_cache import MatchCache
+from broker.core.topics.route import Route
 from broker.core.topics.subscription import FilterEntry, SharedGroup, Subscription
 
 BROADCAST: Final = 4_096
@@ -42,7 +43,8 @@ def listeners(route: Route) -> i64:
 class Broadcast:
     """One message in progress."""
 
-    def __init__(self, route: Route, message: Message, origin: Session | None) -> None:
+    def __init__(self, route: Route, message: Message, origin: Session | None, passed: set[str] | None = None) -> None:
+        """`passed`: the clients that do not get it (again), where it goes on after a restart."""
         self.message = message
         # The publishing session, for No Local.
         self.origin = origin
@@ -58,12 +60,12 @@ class Broadcast:
         self._entry: i64 = 0
         self._at: i64 = 0
         self._seen: set[Session] = set()
-        # Who is told of its way, and its number there; and the clients that had it before the broker died, if it did.
+        # Who is told of its way, and its number there.
         self._journal: Journal | None = None
         self._number = 0
-        self._passed: set[str] | None = None
-        # What a plan would have; None: too many.
-        self._targets: list[Recipient] | None = []
+        self._passed = passed
+        # What a plan would have. None: it would have too many, or not those that passed, who get the next messages.
+        self._targets: list[Recipient] | None = [] if passed is None else None
         for entry in route.entries:
             if not entry.retired:
                 self.entries.append(entry)
@@ -71,11 +73,10 @@ class Broadcast:
                 self.groups.extend(entry.groups.values())
                 self.count += len(entry.subscriptions) + len(entry.groups)
 
-    def keep(self, journal: Journal, number: int, passed: set[str] | None = None) -> None:
-        """Have a journal told of its way under that number. `passed`: the clients that are not to have it (again)."""
+    def keep(self, journal: Journal, number: int) -> None:
+        """Have a journal told of its way under that number."""
         self._journal = journal
         self._number = number
-        self._passed = passed
 
     def end(self) -> None:
         """All have it."""
@@ -160,7 +161,10 @@ class Broadcast:
         return True
 
     def plan(self) -> FanoutPlan | None:
-        """The plan for what follows; None where there are too many, or something has changed meanwhile."""
+        """The plan for what follows, made of all receivers or not at all.
+
+        None where there are too many, some had the message before, or something has changed meanwhile.
+        """
         if self._targets is None or len(self.entries) < 2 or self.route.version() != self.version:
             return None
         return FanoutPlan.of(self._targets, self.route.entries)
@@ -218,8 +222,8 @@ class BroadcastLine:
         if not self._interrupted:
             return
         for each in reversed(self._interrupted):
-            broadcast = Broadcast(cache.route(each.message.topic), each.message, each.origin)
+            broadcast = Broadcast(cache.route(each.message.topic), each.message, each.origin, each.passed)
             if journal is not None:
-                broadcast.keep(journal, each.number, each.passed)
+                broadcast.keep(journal, each.number)
             self.broadcasts.appendleft(broadcast)
         self._interrupted = []

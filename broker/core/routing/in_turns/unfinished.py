@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
-from broker.core.counters import SESSION_ENDED
+from broker.core.counters import NOT_AUTHORIZED, SESSION_ENDED
 from broker.core.queues.delivery import Delivery, queue_of
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.routing.deadlines import Deadlines
@@ -102,7 +102,7 @@ class Unfinished:
             self._deadlines.set(self, totals.now)
 
     def _hand_on(self, delivery: Delivery, session: Session) -> None:
-        """Give one message to a member; if they have all gone, back to whose it was."""
+        """Give one message to a member; if there is none who may have it, back to whose it was, or count it as lost."""
         fanout = self._fanout
         fanout.work += SLOW
         message = delivery.message
@@ -117,14 +117,15 @@ class Unfinished:
             other.deliver(
                 message, share_qos(message, chosen, reach), retain, identifiers(chosen), group, queue_of(chosen)
             )
-        elif group.has_member():
-            # Nobody who is left may have it.
-            return
         elif session.ended:
             session.offered += 1
-            session.drop(SESSION_ENDED)
+            session.drop(NOT_AUTHORIZED if group.has_member() else SESSION_ENDED)
+        elif reach is not None and not reach.may(session):
+            session.offered += 1
+            session.drop(NOT_AUTHORIZED)
         else:
-            session.deliver(message, delivery.qos, delivery.retain, delivery.identifiers, group, delivery.sub_queue)
+            qos = delivery.qos if reach is None else reach.qos(session, delivery.qos)
+            session.deliver(message, qos, delivery.retain, delivery.identifiers, group, delivery.sub_queue)
 
     def _present(self, group: SharedGroup) -> SharedGroup:
         """The group of that name at that filter now: it may have lost all its members and come back since."""

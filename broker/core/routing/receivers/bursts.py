@@ -20,7 +20,8 @@ from broker.core.limits import Limits
 from broker.core.permissions import Permissions
 from broker.core.principal import Principal
 from broker.core.queues.message import Message
-from broker.core.topics.match_cache import MatchCache, Route
+from broker.core.topics.match_cache import MatchCache
+from broker.core.topics.route import Route
 from broker.core.topics.subscription import FilterEntry
 
 if TYPE_CHECKING:

@@ -30,6 +30,7 @@ from broker.core.routing.in_turns.broadcasts import (
     Interrupted,
     listeners,
 )
+from broker.core.routing.receivers.barred import BarredList
 from broker.core.routing.receivers.bursts import Run
 from broker.core.routing.receivers.plans import FanoutPlan
 from broker.core.routing.receivers.reach import Reach, share_qos
@@ -39,7 +40,7 @@ from broker.core.routing.remote.nodes import keeps_out
 from broker.core.routing.subscription_table import SubscriptionTable
 from broker.core.session.session import Session
 from broker.core.tap import Tap
-from broker.core.topics.match_cache import Route
+from broker.core.topics.route import Route
 from broker.core.topics.subscription import FilterEntry, SharedGroup, Subscription, identifiers
 
 FULL: Final = frozenset({FULL_MESSAGES, FULL_BYTES, GLOBAL, NO_QUOTA})
@@ -75,10 +76,8 @@ class Fanout(Worker):
         self._cache = table.cache
         # Deliveries, and what else is charged to whoever caused it; only grows.
         self.work: i64 = 0
-        # Who records what happens, if anybody does. See `Router.record`.
-        self.tap: Tap | None = None
-        # What access control says, if there is one. See `Router.access_control`.
-        self.permissions: Permissions | None = None
+        self.tap: Tap | None = None  # who records what happens, if anybody does; see `Router.record`
+        self.permissions: Permissions | None = None  # what access control says, if there is one
         # The same where it wants to know whom a message went to, and only while one that is recorded is routed.
         self._telling: Tap | None = None
         # Messages that are on their way to very many; whether there are any; who keeps what is accepted, if anybody.
@@ -87,10 +86,9 @@ class Fanout(Worker):
         self.broadcasting = False
         self.journal: Journal | None = None
         self.at_once: i64 = BROADCAST
-        # Whether a share group's members at other nodes of a mesh come after those that are clients here.
-        self.local_first = False
-        # The sessions of the other nodes of a mesh.
-        self.nodes: list[Session] = []
+        self.barred = BarredList()  # deliveries that access control has not allowed
+        self.local_first = False  # a share group's members at other nodes of a mesh come after clients here
+        self.nodes: list[Session] = []  # the sessions of the other nodes of a mesh
 
     def charge(self, work: i64) -> None:
         """So much was done for whoever publishes now."""
@@ -137,15 +135,18 @@ class Fanout(Worker):
 
     def _reach(self, route: Route, permissions: Permissions, stamp: int, before: Reach | None) -> Reach:
         entries = route.entries
+        # Before anybody is asked: what changes meanwhile is not in the answers.
+        version = route.version()
         reach = Reach(route.topic, permissions)
         if len(entries) == 1:
             reach.look(entries[0], None, before)
         if len(entries) > 1 or reach.lowered:
             reach.look(None, self._plan(route), before)
-        version = route.version()
+        else:
+            # Of a time when some were sent less than they were granted.
+            route.plan = None
         reach.made_for(stamp, version)
         route.reach = reach
-        reach.route = route
         route.open_stamp = stamp if reach.everybody else NEVER_MADE
         route.open_version = version
         self.work += reach.references + reach.asked * (SLOW + permissions.source.ask_work)
@@ -170,6 +171,8 @@ class Fanout(Worker):
         permissions = self.permissions
         if permissions is not None and permissions.filters:
             reach = self._limited(route, permissions)
+            if reach is not None and reach.barred:
+                self.barred.count(reach)
             if reach is not None and reach.lowered:
                 return self._forward_plan(self._plan(route), message, origin, reach)
         if len(entries) == 1:
@@ -491,7 +494,7 @@ class Fanout(Worker):
         permissions = self.permissions
         if reach is not None and permissions is not None and reach.asked != before:
             self.work += (reach.asked - before) * (SLOW + permissions.source.ask_work)
-            route = reach.route
+            route = self._cache.held(reach.topic.encode())
             if route is not None and route.reach is reach:
                 self._cache.charge(route, reach.references)
 

@@ -110,6 +110,10 @@ class Seen:
         else:
             self.changed = entry.watch()
 
+    def __del__(self) -> None:
+        if self.changed is not None:
+            self.entry.unwatch(self.changed)
+
     def sessions(self, into: dict[Session, None]) -> bool:
         """The sessions whose subscriptions here have changed since, or may have. False: nobody knows."""
         entry = self.entry

@@ -16,7 +16,6 @@ from broker.core.queues.message import Message
 from broker.core.routing.receivers.permitted import Permitted
 from broker.core.routing.receivers.plans import FanoutPlan, Recipient
 from broker.core.session.session import Session
-from broker.core.topics.match_cache import Route
 from broker.core.topics.subscription import FilterEntry, SharedGroup, Subscription, Turns
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ class Reach:
     """The receivers of a route that may have its messages, for one version of its filters and one stamp."""
 
     def __init__(self, topic: bytes, permissions: Permissions) -> None:
-        self._topic = topic.decode()
+        self.topic = topic.decode()
         self._permissions = permissions
         self._epochs: i64 = permissions.epochs
         self.ask_work: i64 = permissions.source.ask_work
@@ -42,11 +41,14 @@ class Reach:
         # With one filter, and with several. Read them; never change them.
         self.subscriptions: list[Subscription] = []
         self.targets: list[Recipient] = []
+        # Those of ordinary subscriptions that may not have it; messages since `BarredList` took the number, and whether
+        # it lists this.
+        self.barred: list[Principal] = []
+        self.messages: i64 = 0
+        self.listed = False
         # How many were asked about; and how many references are held.
         self.asked: i64 = 0
         self.references: i64 = 0
-        # The route that it is kept with, if there is one.
-        self.route: Route | None = None
         # Of share groups: those of whose members some have been asked about.
         self._permitted: dict[Turns, Permitted] = {}
 
@@ -71,10 +73,13 @@ class Reach:
             self._permitted = before._alive()
         if self._verdicts:
             known = {**known, **self._verdicts}
+        self.barred = []
         if entry is not None:
             for subscription in entry.subscriptions:
                 most = self._find(cast(Session, subscription.session), known)
-                if most >= 0:
+                if most < 0:
+                    self.barred.append(cast(Session, subscription.session).principal)
+                else:
                     self.subscriptions.append(subscription)
                     if most < subscription.qos:
                         self.lowered = True
@@ -83,11 +88,13 @@ class Reach:
             self.everybody = len(self.subscriptions) == entry.ordinary_count and not entry.groups
             if self.everybody:
                 self.subscriptions = []
-            self.references = len(self.subscriptions) + len(self._verdicts)
+            self.references = len(self.subscriptions) + len(self._verdicts) + len(self.barred)
         elif plan is not None:
             for target in plan.targets:
                 most = self._find(target.session, known)
-                if most >= 0:
+                if most < 0:
+                    self.barred.append(target.session.principal)
+                else:
                     if most < target.qos:
                         self.lowered = True
                         target = target.capped(most)
@@ -95,7 +102,7 @@ class Reach:
             self.everybody = len(self.targets) == len(plan.targets) and not plan.groups and not self.lowered
             if self.everybody:
                 self.targets = []
-            self.references = plan.references + len(self.targets) + len(self._verdicts)
+            self.references = plan.references + len(self.targets) + len(self._verdicts) + len(self.barred)
         for each in self._permitted.values():
             self.references += len(each)
 
@@ -106,7 +113,7 @@ class Reach:
         verdict = known.get(principal)
         if verdict is None:
             self.asked += 1
-            verdict = self._permissions.receive_qos(principal, self._topic)
+            verdict = self._permissions.receive_qos(principal, self.topic)
         self._verdicts[principal] = verdict
         return verdict
 
@@ -118,7 +125,7 @@ class Reach:
         verdict = self._verdicts.get(principal)
         if verdict is None:
             self.asked += 1
-            verdict = self._permissions.receive_qos(principal, self._topic)
+            verdict = self._permissions.receive_qos(principal, self.topic)
             if verdict >= 0:
                 self._verdicts[principal] = verdict
                 # The verdict, and the place among those that may.

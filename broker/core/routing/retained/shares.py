@@ -1,15 +1,18 @@
-"""The bytes of retained messages of each client, by the publisher's client identifier.
+"""The retained messages of each account, and their bytes by the publisher's client identifier.
 
-A message is charged to its publisher, with the levels that the tree got for it, and credited when it is removed. The
-broker's own messages and those from a link to an upstream broker are charged to no client.
+A message is charged to its publisher and to the account of its principal, with the levels that the tree got for it, and
+credited when it is removed. The broker's own messages and those from a link to an upstream broker are charged to no
+client, and to the internal account.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.core.queues.message import OVERHEAD, Message, MessageCopy
+from broker.core.accounts import RETAINED, RETAINED_SIZE, Account, Accounts, Room
+from broker.core.queues.message import OVERHEAD, Message
 from broker.core.routing.remote.loop_detection import UPLINKS
+from broker.core.routing.retained.by_age import ByAge, RetainedMessage
 from broker.core.session.session import Session
 from broker.core.topics.filter_bytes import text_bytes
 
@@ -17,9 +20,10 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 
-RETAINED_BYTES: Final = 256
+RETAINED_BYTES: Final = 304
 """What a retained message takes beside the characters of its topic, its payload, and the nodes of its levels: compiled,
-a message of 128, 33 for each bytes object, 49 for the topic as a string, and what the allocator rounds up."""
+a message of 152, 33 for each bytes object, 49 for the topic as a string, its place among those of its account, and what
+the allocator rounds up."""
 
 PROPERTIES_BYTES: Final = 48
 """What its properties take beside their bytes, where it has some."""
@@ -42,31 +46,18 @@ def kept_bytes(message: Message, topic: str) -> i64:
     return size
 
 
-class RetainedMessage(MessageCopy):
-    """A message as it is retained: without wire forms, and with what it was charged."""
-
-    def __init__(self, message: Message, kept: i64) -> None:
-        """`kept`: its `kept_bytes`."""
-        super().__init__(message)
-        self.kept: i64 = kept
-        self.charge: i64 = 0
-
-    @property
-    def levels(self) -> int:
-        """The bytes that the levels of its topic are charged with; they pass on to the message that replaces it."""
-        if self.charge <= 0:
-            return 0
-        return self.charge - self.kept
-
-
 class RetainedShares:
-    """The bytes of each client's retained messages. `most`: the limit for one client, 0: no limit."""
+    """What each client and each account has retained. `most`: the limit of bytes for one client, 0: no limit."""
 
-    def __init__(self, most: int, sessions: dict[str, Session]) -> None:
+    def __init__(self, most: int, sessions: dict[str, Session], accounts: Accounts) -> None:
         """`sessions` have what is retained in their own accounts, too."""
         self.most: i64 = most
         self._sessions = sessions
         self._bytes: dict[str, int] = {}
+        # The messages of each account that may give way.
+        self._giving: dict[Account, ByAge] = {}
+        self._number: Room = accounts.rooms[RETAINED]
+        self._size: Room = accounts.rooms[RETAINED_SIZE]
 
     def of(self, client_id: str) -> int:
         """The bytes of one client's retained messages."""
@@ -80,10 +71,8 @@ class RetainedShares:
         client_id = message.publisher
         if self.most <= 0 or _nobodys(client_id):
             return ""
-        if isinstance(old, RetainedMessage):
-            size += old.levels
-            if old.publisher == client_id:
-                size -= old.charge
+        if isinstance(old, RetainedMessage) and old.publisher == client_id and old.shared:
+            size -= old.charge
         session = self._sessions.get(client_id)
         held = self.of(client_id)
         replaced = old.charge if isinstance(old, RetainedMessage) and old.publisher == client_id else 0
@@ -94,20 +83,49 @@ class RetainedShares:
             return "limits.max_retained_bytes_per_client"
         return "" if session is None or session.account.has_room(size) else "limits.max_client_bytes"
 
-    def charge(self, message: RetainedMessage, size: int) -> None:
-        """A message of its publisher takes `size` bytes from now on."""
-        client_id = message.publisher
-        if _nobodys(client_id):
-            return
+    def charge(self, message: RetainedMessage, size: int, account: Account, link: bool) -> None:
+        """A message of its publisher takes `size` bytes from now on, of an account. `link`: the publisher is a link's
+        client, whose own bytes are not bounded."""
         message.charge = size
-        self._change(client_id, size)
+        message.account = account
+        self._number.change(account, 1)
+        self._size.change(account, size)
+        if message.qos == 0 and not account.internal:
+            giving = self._giving.get(account)
+            if giving is None:
+                giving = ByAge()
+                self._giving[account] = giving
+            giving.add(message)
+        message.shared = not link and not _nobodys(message.publisher)
+        if message.shared:
+            self._change(message.publisher, size)
 
     def give_back(self, message: Message | None) -> None:
         """A message, if there is one, is retained no longer."""
-        if not isinstance(message, RetainedMessage) or message.charge == 0:
+        if not isinstance(message, RetainedMessage):
             return
-        self._change(message.publisher, -message.charge)
+        account = message.account
+        if account is None:
+            return
+        if message.shared:
+            self._change(message.publisher, -message.charge)
+        if message.place >= 0:
+            giving = self._giving[account]
+            giving.remove(message)
+            if not giving:
+                del self._giving[account]
+        self._number.change(account, -1)
+        self._size.change(account, -int(message.charge))
+        message.account = None
         message.charge = 0
+
+    def giver(self, room: Room, account: Account, need: int, bound: int) -> RetainedMessage | None:
+        """The message that is to go so that an account gets some of a room (`Room.givers`); None: it gets none."""
+        for each in room.givers(account, need, bound):
+            giving = self._giving.get(each)
+            if giving is not None:
+                return giving.oldest()
+        return None
 
     def _change(self, client_id: str, change: int) -> None:
         size = self.of(client_id) + change

@@ -145,13 +145,37 @@ def test_each_publisher_in_full_flight_is_held() -> None:
     scene = Scene()
     other = scene.network.client("other")
     scene.burst(ROOM // 2 + 1)
-    scene.burst(10, other)
+    scene.burst(ROOM // 3, other)
     assert other.wire.protocol.held_until > scene.network.now
     calm = scene.network.client("calm")
     for _ in range(3):
         calm.publish("t", b"now and then")
         assert calm.wire.protocol.held_until == 0.0
         scene.network.advance(FLIGHT)
+
+
+@pytest.mark.parametrize("pause", [0.005, 0.05])
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_subscriber_that_is_always_behind_delays_no_steady_publisher(qos: int, pause: float) -> None:
+    """200 messages a second, one by one or ten at a time: it is not this publisher that fills a queue of 10,000."""
+    scene = Scene(qos, live_messages=10_000, session_messages=10_000, hold_publishers=5.0)
+    flood = scene.network.client("flood")
+    for _ in range(7):
+        scene.burst(1_000, flood)
+    # The one that fills it is held.
+    assert flood.wire.protocol.held_until > scene.network.now
+    scene.subscriber.wire.batch = 1
+    for number in range(int(2.0 / pause)):
+        scene.network.advance(pause)
+        if number % round(0.05 / pause) == 0:
+            # It reads a little all the time, and its queue stays more than half full.
+            scene.subscriber.wire.frozen = False
+            scene.subscriber.wire.flush(1)
+            scene.stop()
+        scene.burst(round(200 * pause))
+        assert not scene.held()
+    outbox = scene.subscriber.wire.outbox
+    assert outbox.messages + scene.subscriber.session.queue.messages > 5_000
 
 
 def test_one_message_at_a_time() -> None:

@@ -37,6 +37,7 @@ from broker.store import MemoryStore
 from tests.core.harness import Client, Network, bag, limits
 from tests.core.recount import User, ask, burst, losses, numbers, user_wish
 from tests.store.observed import at_once
+from tests.store.places import rebooted
 from tests.support.restored import restore
 
 HOUR = 3_600
@@ -424,7 +425,7 @@ class TestRestart:
 
     def world(self, limits: Limits) -> tuple[Network, MemoryStore, Client]:
         network = Network(limits)
-        store = MemoryStore(lambda: network.now)
+        store = MemoryStore(rebooted(lambda: network.now))
         at_once(store.open(lambda: network.now))
         network.router.journal = store.journal
         return network, store, network.client("c", clean=False, expiry=HOUR)
@@ -517,7 +518,7 @@ class TestRestart:
             QueueRule(user="kiosk*", session_messages=3),
         )
         network = Network(limits)
-        store = MemoryStore(lambda: network.now)
+        store = MemoryStore(rebooted(lambda: network.now))
         at_once(store.open(lambda: network.now))
         network.router.journal = store.journal
         client = network.client("c", clean=False, expiry=HOUR, user_name="kiosk7")

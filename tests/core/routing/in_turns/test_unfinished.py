@@ -10,6 +10,8 @@ from broker.core.routing.in_turns.unfinished import AT_ONCE
 from broker.core.routing.receivers.fanout import SLOW
 from broker.core.routing.router import DUE_WORK, TICK_WORK
 from tests.core.harness import Client, Network, limits, total_ledger
+from tests.core.recount import losses
+from tests.core.routing.receivers.test_permissions import Rules
 from tests.support.losses import dropped_by_cause
 
 MANY = 4 * AT_ONCE
@@ -87,3 +89,26 @@ def test_the_others_go_meanwhile(expiry: int) -> None:
     assert total_ledger([left, other.session]) == []
     load = network.router.counters.load
     assert load.messages == AT_ONCE + (back if expiry else 0)
+
+
+@pytest.mark.parametrize("stays", ["member", "away", "gone"])
+@pytest.mark.parametrize("forbidden", [("other",), ("member", "other")], ids=len)
+def test_what_no_member_may_have_is_back_with_its_client_or_counted(forbidden: tuple[str, ...], stays: str) -> None:
+    """The rules have changed since: its client has it again where it may and is coming back, and else it is lost."""
+    rules = Rules()
+    network, member, other = group(0 if stays == "gone" else HOUR)
+    network.router.access_control = rules
+    rules.no_receive.update((name, "t") for name in forbidden)
+    rules.change()
+    left = member.session
+    if stays == "away":
+        # Its session is, but it is no member any more.
+        network.router.unsubscribe(left, "$share/g/t")
+    member.cut()
+    turns(network)
+    assert other.session.queued() == 0
+    back = MANY if stays != "gone" and "member" not in forbidden else 0
+    assert left.queued() == back
+    assert losses(left) == ({} if back else {"not-authorized": MANY})
+    assert total_ledger([left, other.session]) == []
+    assert network.router.counters.load.messages == back

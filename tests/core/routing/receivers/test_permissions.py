@@ -762,3 +762,29 @@ class TestQos:
         assert a.session.queued() == a.session.queue.qos0 == a.session.inflight.count == 0
         assert total_ledger([a.session]) == []
         assert not store.journal.sessions["a"].deliveries  # type: ignore[attr-defined]
+
+
+class Meddling(Rules):
+    """Has another client subscribe while it is asked, as a hook of an embedding program may."""
+
+    def __init__(self, network: Network, late: Client) -> None:
+        super().__init__()
+        self.network = network
+        self.late = late
+
+    def may_receive(self, principal: Principal, topic: str) -> bool:
+        if "t" not in self.late.session.subscriptions:
+            self.network.router.subscribe(self.late.session, "", "t", Request("t", 0), 0)
+        return super().may_receive(principal, topic)
+
+
+def test_who_subscribes_while_access_control_is_asked_is_asked_about_next() -> None:
+    """Answers are kept with the version of the subscriptions from before anybody was asked."""
+    network = Network()
+    publisher, receiver, late = network.client("p"), network.client("r"), network.client("late")
+    receiver.subscribe("t")
+    network.router.access_control = Meddling(network, late)
+    for payload in (b"1", b"2"):
+        publisher.publish("t", payload)
+    assert receiver.payloads() == [b"1", b"2"]
+    assert late.payloads() == [b"2"]

@@ -1,0 +1,82 @@
+"""The clients to which something happened last: which lost messages, or were refused something; also after they left.
+
+Owns `RecentClients`. Promises: it holds `KEPT` clients, about 100 kB, and names are cut; adding one costs the same for
+any number of clients. Who has many client identifiers cannot push out the others: when there is no room, the principal
+(user name, else address) with most entries gives up its oldest one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.core.addresses import network
+from broker.core.principal import Principal
+from broker.net.connections.connection_log import cut, named
+
+KEPT: Final = 100
+"""Clients that are remembered."""
+
+
+class RecentClient:
+    """One of them. Times in seconds of the loop's clock; `counts` by cause, since the first of these times."""
+
+    def __init__(self, client_id: str, principal: Principal | None, now: float) -> None:
+        self.client_id = client_id
+        self.user_name = None if principal is None else named(principal.user_name)
+        self.address = "" if principal is None else principal.host
+        self.first = now
+        self.last = now
+        self.counts: dict[str, int] = {}
+        # Of a refusal: the last topic, and what decided.
+        self.topic = ""
+        self.reason = ""
+
+
+class RecentClients:
+    """The last `KEPT` clients."""
+
+    def __init__(self) -> None:
+        # By place (whose they are), then by client identifier, the one that was added to last at the end.
+        self._places: dict[str, dict[str, RecentClient]] = {}
+        self._count = 0
+
+    def add(self, client_id: str, principal: Principal | None, counts: dict[str, int], now: float) -> RecentClient:
+        """Something happened to a client; `principal` None: whose it was is not known."""
+        if principal is None:
+            place = ""
+        elif principal.user_name is not None:
+            place = f"user {cut(principal.user_name)}"
+        else:
+            place = network(principal.host)
+        mine = self._places.setdefault(place, {})
+        client_id = cut(client_id)
+        client = mine.pop(client_id, None)
+        if client is None:
+            client = RecentClient(client_id, principal, now)
+            self._count += 1
+        mine[client.client_id] = client
+        client.last = now
+        for name, count in counts.items():
+            client.counts[name] = client.counts.get(name, 0) + count
+        if self._count > KEPT:
+            self._give_way()
+        return client
+
+    def _give_way(self) -> None:
+        place = max(self._places, key=self._size)
+        mine = self._places[place]
+        del mine[next(iter(mine))]
+        self._count -= 1
+        if not mine:
+            del self._places[place]
+
+    def _size(self, place: str) -> int:
+        return len(self._places[place])
+
+    def newest(self) -> list[RecentClient]:
+        """All of them, the last one first."""
+        return sorted((each for mine in self._places.values() for each in mine.values()), key=_last, reverse=True)
+
+
+def _last(client: RecentClient) -> float:
+    return client.last

@@ -1,0 +1,111 @@
+"""Tells of what clients were refused: a line for each client, action and interval, with the rule that decided.
+
+Owns the lines "request refused" and "delivery refused". The first refusal of a client is told of within a second; those
+after it are told of together, once in `queue.report_interval`. The lines count among the warnings about clients
+(`log.client_warnings…`), those about deliveries among the others (`log.client_bytes…`); what finds no room there is
+summed up there. One look asks access control about a bounded number of rules.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from broker.core.refusals import KINDS, RECEIVE, Refused
+from broker.core.routing.router import Router
+from broker.net.connections.connection_log import DELIVERY, REQUEST, ConnectionLog, cut, named
+from broker.net.recent_clients import RecentClients
+from broker.settings import Settings
+
+WORK: Final = 65_536
+LINE_WORK: Final = 256
+"""What one look may do, as deliveries (16 ms), and what a line counts for beside what access control is asked."""
+
+
+class RefusalLog:
+    """The lines about refusals of one broker. Times in seconds of the loop's clock."""
+
+    def __init__(self, router: Router, settings: Settings, log: Any, lines: ConnectionLog) -> None:
+        """`lines`: who knows whether there is room for a line about a client."""
+        self._router = router
+        self._log = log
+        self._lines = lines
+        self.change(settings)
+        # When a line told of a client, for as long as no other may.
+        self._told: dict[str, float] = {}
+        # Who was refused something last, also of those who are gone.
+        self.recent = RecentClients()
+
+    def change(self, settings: Settings) -> None:
+        """Go by these settings from now on."""
+        self._interval = settings.queue.report_interval
+
+    def look(self, now: float) -> bool:
+        """Once a second. True: there is more to do than fits one look; another one is to follow with the next tick."""
+        router = self._router
+        more = router.fanout.barred.tell(router.sessions, router.counters)
+        refusals = router.counters.refusals
+        told = self._told
+        for client_id in [name for name, at in told.items() if now >= at + self._interval]:
+            del told[client_id]
+        if refusals.listed:
+            waiting: list[Refused] = []
+            left = WORK
+            for refused in refusals.listed:
+                if refused.client_id in told or left <= 0:
+                    waiting.append(refused)
+                    more = more or left <= 0
+                else:
+                    left -= self._tell(refused, now)
+            refusals.listed = waiting
+        if refusals.unlisted:
+            # Too many clients at a time for a line each.
+            self._lines.left_out(REQUEST, refusals.unlisted)
+            refusals.unlisted = 0
+        return more
+
+    def finish(self) -> None:
+        """The broker stops: tell of what no line has told of yet."""
+        self._told.clear()
+        router = self._router
+        while router.fanout.barred.tell(router.sessions, router.counters):
+            pass
+        refusals = router.counters.refusals
+        for refused in refusals.listed:
+            self._tell(refused, router.counters.load.now)
+        refusals.listed = []
+
+    def _tell(self, refused: Refused, now: float) -> int:
+        """Write the lines about one client. How much was done for it."""
+        router = self._router
+        access_control = router.access_control
+        ask_work = 0 if access_control is None else access_control.source().ask_work
+        principal = refused.principal
+        work = 0
+        for refusal in router.counters.refusals.take(refused):
+            work += LINE_WORK + ask_work
+            reason = refusal.settle(principal, access_control)
+            client = self.recent.add(
+                refused.client_id, principal, {KINDS[refusal.kind]: int(refusal.count)}, refusal.at
+            )
+            client.topic, client.reason = cut(refusal.topic), reason
+            self._told[refused.client_id] = now
+            if self._interval <= 0.0:
+                continue
+            known = {
+                "client_id": cut(refused.client_id),
+                "user_name": named(principal.user_name),
+                "address": principal.host,
+                "listener": principal.listener,
+                "action": KINDS[refusal.kind],
+                "topic": cut(refusal.topic),
+                "reason": cut(reason),
+                "reason_code": f"0x{refusal.reason_code:02X}",
+                "count": int(refusal.count),
+            }
+            if refusal.kind == RECEIVE:
+                # A filter that is wider than the rights behind it is no fault: mosquitto's rules grant every one.
+                if self._lines.may_inform(principal.host, DELIVERY, known):
+                    self._log.info("delivery refused", **known)
+            elif self._lines.has_room(principal.host, REQUEST):
+                self._log.warning("request refused", **known)
+        return work

@@ -1,0 +1,157 @@
+"""The list of those who were refused something: bounded, fair, and empty where nothing is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.core.codec import reasons
+from broker.core.codec.packets import Will
+from broker.core.principal import Principal
+from broker.core.refusals import (
+    CHANGED,
+    KINDS,
+    LONGEST_TOPIC,
+    MOST_CLIENTS,
+    MOST_OF_ONE,
+    PUBLISH,
+    RECEIVE,
+    SUBSCRIBE,
+    TOO_LONG,
+    WILL,
+    Record,
+    Refusals,
+)
+from broker.core.routing.receivers.barred import AT_ONCE, MOST_ROUTES
+from tests.core.routing.receivers.test_permissions import Rules, ruled
+
+
+def refuse(refusals: Refusals, record: Record, who: Principal, topic: str = "t", kind: int = PUBLISH) -> None:
+    refusals.note(record, who, kind, topic, reasons.NOT_AUTHORIZED, 1.0)
+
+
+def test_a_client_is_listed_once_and_its_refusals_are_counted_by_kind() -> None:
+    refusals, record, who = Refusals(), Record("c"), Principal("u", client_id="c")
+    for topic in ("a", "b"):
+        refuse(refusals, record, who, topic)
+    refuse(refusals, record, who, "f", SUBSCRIBE)
+    (refused,) = refusals.listed
+    refusals.listed = []
+    assert [(KINDS[each.kind], each.topic, each.count) for each in refusals.take(refused)] == [
+        ("publish", "b", 2),
+        ("subscribe", "f", 1),
+    ]
+    assert refused.counts == [2, 1, 0, 0, 0]
+    assert refused.last is not None
+    assert refused.last.topic == "f"
+    refuse(refusals, record, who)
+    assert refusals.listed == [refused]
+    assert [each.count for each in refusals.take(refused)] == [1]
+
+
+def test_one_principal_leaves_room_for_others_and_the_list_is_bounded() -> None:
+    """While there is room it has all that it wants: a whole fleet may share one user."""
+    refusals = Refusals()
+    fleet = Principal("fleet")
+    for number in range(3 * MOST_CLIENTS):
+        refuse(refusals, Record(f"f{number}"), fleet)
+    assert len(refusals.listed) == MOST_CLIENTS // 2
+    for number in range(MOST_CLIENTS):
+        refuse(refusals, Record(f"o{number}"), Principal(host=f"192.0.2.{number % 20}"))
+    others = len(refusals.listed) - MOST_CLIENTS // 2
+    assert others == 20 * MOST_OF_ONE
+    assert refusals.unlisted == 3 * MOST_CLIENTS + MOST_CLIENTS - len(refusals.listed)
+    # As it was before, once all is told.
+    for refused in refusals.listed:
+        refusals.take(refused)
+    refusals.listed = []
+    assert refusals._places == {}
+
+
+def test_a_long_topic_is_cut_and_no_rule_is_looked_up_for_the_rest() -> None:
+    refusals, record, who = Refusals(), Record("c"), Principal("u")
+    refuse(refusals, record, who, "t" * 65_535)
+    refused = record.refused
+    assert refused is not None
+    assert refused.last is not None
+    assert len(refused.last.topic) == LONGEST_TOPIC
+    assert refused.last.settle(who, Rules()) == TOO_LONG
+
+
+def test_a_rule_that_has_changed_since_is_not_blamed() -> None:
+    refusals, record, who = Refusals(), Record("c"), Principal("u")
+    refuse(refusals, record, who)
+    assert record.refused is not None
+    assert record.refused.last is not None
+    assert record.refused.last.settle(who, Rules()) == CHANGED
+
+
+def test_where_everybody_may_have_it_nothing_is_noted() -> None:
+    network, _ = ruled()
+    reader, writer = network.client("r"), network.client("w")
+    reader.subscribe("#")
+    for number in range(3):
+        writer.publish(f"t/{number}", b"x", 1)
+    assert len(reader.take()) == 3
+    fanout = network.router.fanout
+    assert fanout.barred._reaches == []
+    assert not fanout.barred.tell(network.router.sessions, network.router.counters)
+    assert network.router.counters.refusals.listed == []
+
+
+@pytest.mark.parametrize("filters", [["t"], ["t", "+"]], ids=["one filter", "several"])
+def test_what_is_not_delivered_is_counted_for_each_who_lacks_it(filters: list[str]) -> None:
+    network, rules = ruled()
+    writer = network.client("w")
+    for name in ("no", "neither", "yes"):
+        network.client(name).subscribe(*filters)
+        rules.no_receive.add((name, "t"))
+    rules.no_receive.discard(("yes", "t"))
+    for number in range(5):
+        writer.publish("t", b"%d" % number, number % 2)
+    router = network.router
+    while router.fanout.barred.tell(router.sessions, router.counters):
+        pass
+    assert router.counters.denied_deliveries == 10
+    for name in ("no", "neither"):
+        refused = router.sessions[name].ledger.refused
+        assert refused is not None
+        assert refused.counts[RECEIVE] == 5
+        assert refused.last is not None
+        assert refused.last.topic == "t"
+    assert router.sessions["yes"].ledger.refused is None
+
+
+def test_routes_with_barred_subscribers_are_remembered_up_to_a_bound() -> None:
+    network, rules = ruled()
+    readers, topics = AT_ONCE // MOST_ROUTES + 1, MOST_ROUTES + 5
+    writer = network.client("w")
+    for reader in range(readers):
+        network.client(f"r{reader}").subscribe("#")
+        rules.no_receive |= {(f"r{reader}", f"t/{number}") for number in range(topics)}
+    for _ in range(2):
+        for number in range(topics):
+            writer.post(f"t/{number}", b"x", 0)
+    network.settle()
+    router = network.router
+    turns = 1
+    while router.fanout.barred.tell(router.sessions, router.counters):
+        turns += 1
+    assert turns > 1
+    assert router.counters.denied_deliveries == 2 * topics * readers
+    refused = router.sessions["r0"].ledger.refused
+    assert refused is not None
+    assert refused.counts[RECEIVE] == 2 * MOST_ROUTES
+    assert router.counters.refusals.unlisted == 2 * (topics - MOST_ROUTES) * readers
+
+
+def test_a_will_that_is_forbidden_by_now_is_noted() -> None:
+    network, rules = ruled()
+    client = network.client("c", will=Will("bye", b"x"), clean=False, expiry=100)
+    rules.no_publish.add(("c", "bye"))
+    rules.change()
+    client.cut()
+    network.settle()
+    refused = network.router.sessions["c"].ledger.refused
+    assert refused is not None
+    assert refused.last is not None
+    assert (refused.last.kind, refused.last.topic) == (WILL, "bye")
