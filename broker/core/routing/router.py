@@ -332,11 +332,13 @@ class Router(PeerListener):
             overflowed.pop().overflow(now)
 
     def sweep(self, now: float) -> None:
-        """Drop messages that are too old from idle queues: to be called about once a second."""
+        """Drop messages that are too old from idle queues, and tell a store what it missed: about once a second."""
         self.peers.drain(self, now)
         self.queue_limits.sweep(self._load, now)
-        if self._journal is not None and self._journal.pages is not None:
-            self._journal.pages.retry()
+        if self._journal is not None:
+            self._journal.retry()
+            if self._journal.pages is not None:
+                self._journal.pages.retry()
 
     def peer_left(self, event: PeerDisconnected, now: float) -> None:
         """Handle the end of a connection: the will, unfinished shared messages, and the session's end or expiry.
