@@ -8,7 +8,6 @@ was last used.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from broker.core.queues.delivery import Delivery, queue_of
@@ -238,7 +237,7 @@ def deadlines(router: Router) -> Facts:
 def branches(network: Network, publisher: Client, topics: tuple[str, ...], receivers: list[Client]) -> Facts:
     """In which form a burst of each topic comes to each connection: whole, message by message, or as objects.
 
-    For a topic with share groups, how many there were of each form: who of a group has them is its turn.
+    For a topic with share groups, how many messages there were: who of a group has them is its turn.
     """
     found: dict[tuple[str, int], Facts] = {}
     for qos in (0, 1, 2):
@@ -249,15 +248,14 @@ def branches(network: Network, publisher: Client, topics: tuple[str, ...], recei
                 publisher.post(topic, b"probe", qos)
             network.settle()
             forms: dict[str, list[str]] = {}
+            count = 0
             for client in receivers:
+                count += client.wire.outbox.messages
                 forms[client.client_id] = [form(each) for each in client.wire.outbox.queue.items]
                 client.wire.frozen = False
             network.settle()
             entries = network.router.cache.route(topic.encode()).entries
-            if any(each.groups for each in entries):
-                found[topic, qos] = Counter(each for some in forms.values() for each in some)
-            else:
-                found[topic, qos] = forms
+            found[topic, qos] = count if any(each.groups for each in entries) else forms
     for client in receivers:
         client.take()
     return found
