@@ -59,7 +59,7 @@ class Session(Subscriber):
         # No topic aliases are used, so that frames can be shared; and whether a QoS 0 frame may go straight to the
         # outbox: none waits here that it would overtake either, and no terms hold for it but the queue's.
         self.plain = self.fast_path = True
-        self.v5 = self.queue_qos0 = False
+        self.v5 = self.queue_qos0 = self.will_alone = False  # the last: a store keeps the will without the session
         self.uplink = False  # a link's to an upstream broker: what it subscribes to here is nobody's demand
         self.own = False  # the broker's: a link's, or of the program that it runs in. No rule is about it
         self.node = False  # another node's of the mesh: nothing that came from a node goes to one
@@ -78,13 +78,8 @@ class Session(Subscriber):
         self.version = V311
         # Expiry and will, and when the present connection came (s); the times are 0.0 while they do not apply.
         self.expiry_interval, self.ended = 0, False
-        self.expires_at = self.will_due = self.attached_at = 0.0
+        self.expires_at = self.will_due = self.grace_from = self.attached_at = 0.0
         self.will: Will | None = None
-        # Whether a store keeps the will without the session (`Journal.will_alone`).
-        self.will_alone = False
-        # The end of the will's own delay, where the will waits longer because the broker died (`will_grace`); 0.0: it
-        # does not.
-        self.grace_from = 0.0
         # Nodes, as publishers, whose messages of QoS 1 and 2 come another way for now, but for those for share groups.
         self.shut: set[str] | None = None
         # Of the present connection: the id of the broker that its client is; whether it says it is a 3.1.1 bridge, and
