@@ -36,11 +36,13 @@ SMALL: dict[str, Any] = {
 }
 """Every bound in bytes is below the message."""
 
+LONG = (pytest.mark.long, pytest.mark.timeout(900))
+
 SIZES = [
     pytest.param(1, SMALL, id="1-small-bounds"),
     pytest.param(9, {}, id="9-defaults"),
-    pytest.param(64, {}, id="64-defaults", marks=pytest.mark.long),
-    pytest.param(200, {}, id="200-defaults", marks=pytest.mark.long),
+    pytest.param(64, {}, id="64-defaults", marks=LONG),
+    pytest.param(200, {}, id="200-defaults", marks=LONG),
 ]
 
 
