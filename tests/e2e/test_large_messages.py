@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 
+from broker.settings import Limits, Queue, Shutdown, Sys
 from broker.store.sqlite import SqliteStore
 from canopy import Broker, Settings
 from tests.e2e import wire
@@ -35,11 +36,13 @@ SMALL: dict[str, Any] = {
 }
 """Every bound in bytes is below the message."""
 
+LONG = (pytest.mark.long, pytest.mark.timeout(900))
+
 SIZES = [
     pytest.param(1, SMALL, id="1-small-bounds"),
     pytest.param(9, {}, id="9-defaults"),
-    pytest.param(64, {}, id="64-defaults", marks=pytest.mark.long),
-    pytest.param(200, {}, id="200-defaults", marks=pytest.mark.long),
+    pytest.param(64, {}, id="64-defaults", marks=LONG),
+    pytest.param(200, {}, id="200-defaults", marks=LONG),
 ]
 
 
@@ -123,12 +126,13 @@ class Place:
         self.edge: Broker
 
     async def start(self) -> None:
-        self.broker = Broker(Settings(listener=self._listeners, **self._settings), store=SqliteStore(self._folder))
+        settings = Settings(**{"listener": self._listeners, **self._settings})
+        self.broker = Broker(settings, store=SqliteStore(self._folder))
         await self.broker.start()
 
     async def start_edge(self) -> None:
         links = [link(self.broker, publish=["up/#"], subscribe=["down/#"])]
-        settings = Settings(listen=("mqtt://127.0.0.1:0",), upstream=links, **self._settings)
+        settings = Settings(**{"listen": ("mqtt://127.0.0.1:0",), "upstream": links, **self._settings})
         self.edge = await self._stack.enter_async_context(Broker(settings))
         await until(lambda: "down/#" in self.broker.router.trie.filters())
 
@@ -238,9 +242,9 @@ async def test_a_second_one_does_not_fit_beside_a_large_one(embed_small: Broker)
 async def embed_small() -> AsyncIterator[Broker]:
     settings = Settings(
         listen=("mqtt://127.0.0.1:0",),
-        limits={"max_packet_size": 4 * MIB},
-        queue={"live_bytes": 65_536, "session_bytes": 65_536},
-        shutdown={"flush_timeout": 0.0},
+        limits=Limits(max_packet_size=4 * MIB),
+        queue=Queue(live_bytes=65_536, session_bytes=65_536),
+        shutdown=Shutdown(flush_timeout=0.0),
     )
     async with Broker(settings) as broker:
         yield broker
@@ -253,7 +257,7 @@ async def test_a_client_that_sends_too_much_can_read_what_came_before(
 ) -> None:
     """It sent all of it at once, without a wait for CONNACK: the socket is not reset while the client sends. 5.0 is
     told 0x95 [MQTT-3.2.2-15]; of 3.1.1 the log says what can be done."""
-    settings = Settings(listener=({"url": "mqtt://127.0.0.1:0"}, {"url": "ws://127.0.0.1:0"}), sys={"interval": 0})
+    settings = Settings(listen=("mqtt://127.0.0.1:0", "ws://127.0.0.1:0"), sys=Sys(interval=0.0))
     async with Broker(settings) as broker:
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports[transport == "ws"])
         if transport == "ws":

@@ -23,6 +23,7 @@ from tests.core.harness import Client, Network, bag, limits
 from tests.core.persistence.test_waiting_for_commits import EXPIRY, House
 from tests.store.grouped import CALLS, GroupStore
 from tests.store.observed import at_once, restored, see_kept
+from tests.store.places import rebooted
 
 
 class Faulty(Journal):
@@ -238,7 +239,7 @@ def test_a_store_that_refuses_says_so() -> None:
 def test_a_journal_without_commits_holds_acknowledgements_as_well() -> None:
     """It says nothing of a disk: until it has been told, nothing is acknowledged."""
     network = Network(limits())
-    store = MemoryStore(lambda: network.now)
+    store = MemoryStore(rebooted(lambda: network.now))
     at_once(store.open(lambda: network.now))
     journal = Faulty(store.journal)
     network.router.journal = GuardedJournal(journal, Reporter())
