@@ -15,6 +15,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from broker.store.groups import checksums
+from broker.store.groups.group import (
+    BROADCAST_COLUMNS,
+    DELIVERY_COLUMNS,
+    MESSAGE_COLUMNS,
+    RETAINED_COLUMNS,
+    SESSION_COLUMNS,
+    SUBSCRIPTION_COLUMNS,
+)
 from broker.store.times import Note
 
 PAGE: Final = 4096
@@ -39,9 +47,17 @@ MAPPED: Final = PAGE // 5
 """Pages of which a page of the map tells, which stands before them."""
 
 COLUMNS: Final = {
-    TABLE_LEAF: {15: "session", 10: "message", 20: "delivery", 8: "retained", 9: "broadcast"}
-    | {2: "gone_session", 3: "read_back", 5: "clock"},
-    INDEX_LEAF: {12: "subscription", 4: "received", 3: "passed"},
+    TABLE_LEAF: {
+        SESSION_COLUMNS: "session",
+        MESSAGE_COLUMNS: "message",
+        DELIVERY_COLUMNS: "delivery",
+        RETAINED_COLUMNS: "retained",
+        BROADCAST_COLUMNS: "broadcast",
+        2: "gone_session",
+        3: "read_back",
+        5: "clock",
+    },
+    INDEX_LEAF: {SUBSCRIPTION_COLUMNS: "subscription", 4: "received", 3: "passed"},
 }
 """By kind of page and number of columns: the table of a row."""
 

@@ -395,15 +395,6 @@ class TestOpening:
         with pytest.raises(StoreError, match="is damaged: a number in it is above"):
             await opened(name)
 
-    async def test_rows_that_no_broker_wrote(self, name: str) -> None:
-        store = await opened(name)
-        store.journal.session_kept("c", Principal("u"), 300, 0.0)
-        await store.flush()
-        await ask(name, "UPDATE session SET principal = '[]'")
-        with pytest.raises(StoreError, match="is damaged: restore it from a backup"):
-            await store.load()
-        await store.close()
-
     def test_what_it_is_called_has_no_password(self) -> None:
         found = database_module.place("postgresql://u:p%40ss@db1:5433,db2/canopy?sslmode=require")
         assert found == "postgresql://db1:5433,db2/canopy"

@@ -24,6 +24,8 @@ from broker.store.groups.principals import Principals
 from broker.store.sqlite import rebuilding
 from broker.store.sqlite.opening import FILE, open_store
 from broker.store.sqlite.reading import discard, read, read_on_disk
+from broker.store.sqlite.salvaging import COLUMNS, INDEX_LEAF, TABLE_LEAF
+from broker.store.sqlite.schema import SCHEMA
 from broker.store.tools.verifying import verify
 from tests.store.sqlite.place import Listener, ask, opened
 from tests.store.tools.test_commands import canopy
@@ -31,6 +33,7 @@ from tests.support.runs import examples
 from tests.support.waiting import until
 
 SESSIONS = 12
+TABLES = "SELECT name, sql FROM sqlite_schema WHERE type = 'table'"
 
 
 class Content(NamedTuple):
@@ -392,6 +395,18 @@ async def test_damage_that_is_met_while_the_broker_runs(whole: Path, tmp_path: P
     assert len(again.listener.aside) == 1
     assert len((await again.load()).retained) == 60
     await again.close()
+
+
+def test_salvage_knows_each_table_by_its_columns() -> None:
+    """Tables of one kind of page are told apart by their number of columns."""
+    db = sqlite3.connect(":memory:")
+    db.executescript(SCHEMA)
+    kinds = {name: "WITHOUT ROWID" in sql for name, sql in db.execute(TABLES)}
+    counts = {name: len(db.execute(f"PRAGMA table_info({name})").fetchall()) for name in kinds}
+    db.close()
+    for kind, page in ((False, TABLE_LEAF), (True, INDEX_LEAF)):
+        known = {name: count for count, name in COLUMNS[page].items()}
+        assert known == {name: count for name, count in counts.items() if kinds[name] is kind and name != "canopy"}
 
 
 class TestCommands:
