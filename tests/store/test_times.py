@@ -316,10 +316,11 @@ class Life:
         if world.wrong != self.noted_wrong or world.true - self.noted_at >= NOTED_ALONE:
             self._noted(always=True)
 
-    async def restart(self, kill: bool, off: float) -> None:
-        """The broker ends, and comes back on the same boot."""
+    async def restart(self, kill: bool, off: float, step: float) -> None:
+        """The broker ends, and comes back on the same boot; the clock may be set meanwhile."""
         await self._end(kill)
         self.world.true += off
+        self.world.wrong += step
         self.world.origin += 17.0
         await self._start()
         self.agree(self.further, self.further)
@@ -379,7 +380,7 @@ action = st.one_of(
     st.tuples(st.just("pass"), st.sampled_from([0.5, 30.0, 7_000.0, DAY])),
     st.tuples(st.just("step"), steps),
     st.tuples(st.just("look")),
-    st.tuples(st.just("restart"), st.booleans(), off_time),
+    st.tuples(st.just("restart"), st.booleans(), off_time, steps),
     st.tuples(st.just("reboot"), st.booleans(), off_time, steps),
 )
 
@@ -395,7 +396,7 @@ async def _live(house: SqliteHouse | DatabaseHouse, actions: list[tuple[Any, ...
                 life.world.wrong += values[0]
             else:
                 await getattr(life, what)(*values)
-        await life.restart(False, 1.0)
+        await life.restart(False, 1.0, 0.0)
     finally:
         await house.store.close()
 
