@@ -18,7 +18,7 @@
 #   make attack  hostile clients of every kind beside 100 pairs of good ones   ARGS="flood --seconds 3" or "--list"
 #   make docs     the documentation as a site, in site/; a dead link is an error
 #   make demo    a recorded broker, an IoT fleet for 20 seconds, and what the pipeline makes of it   ARGS="--scale 2"
-#   make fuzz    random and mutated packets, for FUZZ_SECONDS (default 60)
+#   make fuzz    random and mutated packets, and hostile settings, for FUZZ_SECONDS (default 60)
 #   make setup   only the environment, in .venv, with everything the tests need
 #   make clean   remove what the targets built
 #

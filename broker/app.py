@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from broker.configuration.exposure import exposed
 from broker.configuration.ineffective import ineffective
 from broker.configuration.reading import SettingsError
+from broker.configuration.secret_files import open_to_others
 from broker.core.hooks import AccessControl, AuthMethod, EventListener
 from broker.core.persistence.journal import SessionRecord
 from broker.draining import Draining
@@ -437,7 +438,8 @@ class Broker(Server):
         """What in settings about clients is hardly meant, a line each."""
         own = self._own_access_control
         embedded = own or self._embedded
-        return [*exposed(settings, embedded), *ineffective(settings, embedded, own, self._own_store)]
+        unused = ineffective(settings, embedded, own, self._own_store)
+        return [*exposed(settings, embedded), *open_to_others(settings), *unused]
 
     def warn(self, settings: Settings) -> None:
         """Tell of links that are hardly meant so."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cache
 
@@ -59,10 +60,12 @@ def all_routes() -> tuple[Route, ...]:
 def with_document(routes: Sequence[Route]) -> Route:
     """The route of the document about those of these routes that are the API's."""
     made = document(route for route in routes if route.path.startswith(BASE))
+    # Once: whoever reaches the port may ask for it, again and again.
+    body = json.dumps(made).encode()
 
     async def openapi(call: Call) -> web.Response:
         """The document."""
         del call
-        return web.json_response(made)
+        return web.Response(body=body, content_type="application/json", charset="utf-8")
 
     return Route("GET", f"{BASE}/openapi.json", openapi, "What the API is", role="anyone")

@@ -30,6 +30,7 @@ from broker.configuration.exposure import exposed
 from broker.configuration.ineffective import ineffective
 from broker.configuration.reading import SettingsError, annotated_defaults, changed, ignored, load_settings, of_tables
 from broker.configuration.removed import ONE_PROCESS, WHERE
+from broker.configuration.secret_files import open_settings, open_to_others
 from broker.configuration.wording import show
 from broker.convert import mosquitto
 from broker.convert.source import ConvertError
@@ -38,6 +39,7 @@ from broker.net.listening.tls import check as certificates
 from broker.net.listening.unix_sockets import check as socket_files
 from broker.process import daemon, logs
 from broker.process.logwriter import BackgroundWriter
+from broker.process.without_rich import structlog
 from broker.security.building import check as authenticators
 from broker.security.errors import SecurityError
 from broker.security.passwords.hashes import Kind
@@ -157,6 +159,9 @@ def serve(
     # A log that nobody reads must not hold up the broker.
     writer = BackgroundWriter(sys.stderr)
     logs.configure(settings.log.level, settings.log.format, writer)
+    if config is not None:
+        for line in open_settings(config, settings):
+            structlog.get_logger().warning("suspicious setting", detail=line)
     # Nothing but the file can have changed.
     read = None if config is None else lambda: load_settings(config, changes, addresses)
     _run(settings, read, writer)
@@ -242,6 +247,8 @@ def check_config(
     for line in (
         *warnings(settings),
         *exposed(settings),
+        *open_to_others(settings),
+        *([] if file is None else open_settings(file, settings)),
         *ineffective(settings),
         *ignored(),
         *odd,

@@ -25,7 +25,7 @@ from broker.configuration.environment import candidates, nearest_flat, variable
 from broker.configuration.removed import removed
 from broker.configuration.toml_lines import Path as Steps
 from broker.configuration.toml_lines import lines, nearest
-from broker.configuration.wording import HIDDEN, SECRETS, TABLES, allowed, cut, inner_model, show, to_toml
+from broker.configuration.wording import HIDDEN, SECRETS, TABLES, allowed, cut, inner_model, is_known, show, to_toml
 from broker.settings import Listener, Section, Settings, defaults, flatten, section_models
 from broker.settings.brokers.upstream import A_LIST, A_WORD
 
@@ -352,6 +352,9 @@ def _judgements(error: ValidationError, chosen: Mapping[str, Entry]) -> list[str
         if kind:
             # Behind the number of a table pydantic names its type.
             steps = (*steps[:2], *steps[3:])
+        while len(steps) > 1 and isinstance(steps[-1], str) and fault["type"] not in OF_KEYS and not is_known(steps):
+            # Of a setting that may be several things pydantic tells which of them the value is not.
+            steps = steps[:-1]
         # A setting's own name, and the way to a part of its value.
         length = 2 if len(steps) > 1 and isinstance(steps[1], str) else 1
         name = ".".join(str(step) for step in steps[:length])
@@ -372,6 +375,10 @@ def _judgements(error: ValidationError, chosen: Mapping[str, Entry]) -> list[str
         else:
             problems.append(f"{where}: {_about_part(fault, name, steps[length:], kind)}")
     return list(dict.fromkeys(problems))
+
+
+OF_KEYS: Final = ("extra_forbidden", "missing")
+"""Faults that are about a key, which may be none of a table's."""
 
 
 def _about_section(fault: ErrorDetails, section: str, chosen: Mapping[str, Entry]) -> str:

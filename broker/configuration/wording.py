@@ -79,6 +79,7 @@ ALLOWED: Final = {
     "rule[].listener": A_PATTERN + '"mqtts://*"',
     "rule[].address": 'IP addresses or networks, like "10.0.0.0/8" or ["10.0.0.0/8", "fd00::/8"]',
     "rule[].action": '"publish", "subscribe", "receive" or "all", or a list of them',
+    "rule[].retain": 'true, false or "any"',
     "rule[].filters": 'a topic filter or a list of them, like ["sensors/{user}/#"]',
     "store.path": 'a folder, like "/var/lib/canopy", or "" for memory only',
     "store.url": 'a database, like "postgresql://canopy@localhost/canopy", or "" for none',
@@ -249,6 +250,16 @@ def allowed(name: str) -> str:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             model = annotation
     return _in_words(annotation, metadata)
+
+
+def is_known(steps: Sequence[int | str]) -> bool:
+    """Whether a way through the settings ends at one of them, or at a key or an item of one."""
+    name = ".".join(str(step) for step in steps)
+    try:
+        allowed(re.sub(r"\.\d+", "[]", name))
+    except (KeyError, StopIteration):
+        return False
+    return True
 
 
 def _plain(annotation: Any, metadata: Sequence[Any]) -> tuple[Any, list[Any]]:

@@ -41,12 +41,21 @@ def listed(
 @app.command()
 @asking
 def get(context: typer.Context, topic: Topic) -> None:
-    """Write the payload of a topic's retained message to standard output, as it is."""
+    """Write the payload of a topic's retained message to standard output: as it is, or on a terminal with control
+    characters and bytes that are no UTF-8 escaped."""
     found = options(context).api().call("GET", f"/mqtt/retainer/message/{named(topic)}")
     if options(context).as_json:
         typer.echo(json.dumps(found))
     else:
-        write(base64.b64decode(found["payload"]))
+        payload = base64.b64decode(found["payload"])
+        write(harmless(payload) if sys.stdout.isatty() else payload)
+
+
+def harmless(payload: bytes) -> bytes:
+    """A payload for a terminal, which a client's escape sequences must not steer. Lines and tabs stay."""
+    text = payload.decode("utf-8", "backslashreplace")
+    shown = (each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
+    return "".join(shown).encode() + (b"" if text.endswith("\n") else b"\n")
 
 
 @app.command()

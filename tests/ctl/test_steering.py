@@ -15,6 +15,7 @@ from broker.core.codec.properties import SESSION_EXPIRY_INTERVAL
 from broker.core.codec.reasons import ADMINISTRATIVE_ACTION
 from broker.ctl import lists
 from broker.ctl.cli import app
+from broker.ctl.messages import harmless
 from canopy import Broker, Settings
 from tests.ctl.conftest import Ctl
 from tests.e2e.wire import Peer
@@ -225,3 +226,17 @@ async def test_the_api_itself(ctl: Ctl) -> None:
     assert json.loads(await told(ctl, "api", "POST", "/publish", body)) == {"matched": 0, "retained": True}
     assert await told(ctl, "api", "DELETE", "/clients/ä b", code=1) == ""
     assert (await ctl("api", "POST", "/publish", "{")).stderr.startswith("canopy: the body is not JSON")
+
+
+@pytest.mark.parametrize(
+    ("payload", "shown"),
+    [
+        (b"21.5", b"21.5\n"),
+        (b"a\tb\nc\n", b"a\tb\nc\n"),
+        (b"\x1b]0;owned\x07", b"\\x1b]0;owned\\x07\n"),
+        (b"\x00\xff", b"\\x00\\xff\n"),
+        ("\u202egnp \u2028 é".encode(), "\\u202egnp \\u2028 é\n".encode()),
+    ],
+)
+def test_a_payload_cannot_steer_a_terminal(payload: bytes, shown: bytes) -> None:
+    assert harmless(payload) == shown

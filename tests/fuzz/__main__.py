@@ -13,12 +13,13 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.fuzz import decoder_target, live_target
+from tests.fuzz import decoder_target, live_target, settings_target
 from tests.fuzz.finding import Finding
 
 TARGETS: dict[str, Callable[[int, Callable[[], bool]], int]] = {
     "decoder": decoder_target.run,
     "live": live_target.run,
+    "settings": settings_target.run,
 }
 
 
@@ -30,7 +31,9 @@ def after(seconds: float) -> Callable[[], bool]:
 
 def main(arguments: list[str]) -> int:
     """Run; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Random and mutated packets.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz", description="Random and mutated packets, and hostile settings."
+    )
     parser.add_argument("targets", nargs="*", metavar="target", help=f"any of: {', '.join(TARGETS)} (default: all)")
     parser.add_argument("--seconds", type=float, default=float(os.environ.get("FUZZ_SECONDS", "60")))
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))

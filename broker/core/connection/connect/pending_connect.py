@@ -12,6 +12,7 @@ from collections.abc import Callable
 from broker.core.codec import reasons
 from broker.core.codec.errors import Refused
 from broker.core.codec.packets import V31, Connack, Connect
+from broker.core.codec.topic_names import has_control
 from broker.core.connection.connect import identity, opening
 from broker.core.connection.connect.authenticating import Authentication
 from broker.core.connection.connect.handshake import Terms
@@ -92,7 +93,12 @@ class PendingConnect:
         router = self._router
         principal = identity.principal_of(connect, self._ticket, self._origin, self.client_id)
         if principal.user_name != connect.user_name:
-            # Who the client proved to be may be another one than it says.
+            # Who the client proved to be may be another one than it says: by a token, a certificate or a service.
+            name = principal.user_name
+            if name is not None and not router.limits.control_characters and has_control(name):
+                raise Refused(
+                    "authenticated as a user name with a control character", reasons.BAD_USER_NAME_OR_PASSWORD
+                )
             opening.check_ban(self.client_id, principal.user_name, self._origin.host, router, now)
         self._principal = principal
         self._refusal = opening.check_client(connect, principal, router)

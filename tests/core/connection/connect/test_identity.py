@@ -39,6 +39,33 @@ class Rules(AccessControl):
         return FORBIDDEN if topic_filter in self.forbidden else min(qos, self.most)
 
 
+class Found(AccessControl):
+    """Finds out another user name than that of the CONNECT, as from a token, a certificate or a service."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def admit(self, connect: p.Connect, origin: Origin, ticket: Ticket) -> int:
+        del connect, origin
+        ticket.principal = Principal(self.name)
+        return 0
+
+
+@pytest.mark.parametrize(("allowed", "name", "code"), [
+    (False, "a\nb", 0x86), (False, "\x1b[2J", 0x86), (False, "a\x85", 0x86), (True, "a\nb", 0), (False, "anna", 0),
+])  # fmt: skip
+@pytest.mark.parametrize("said", ["anna", None])
+def test_a_user_name_that_was_found_out_may_hold_no_control_character(
+    allowed: bool, name: str, code: int, said: str | None
+) -> None:
+    """As little as one in a CONNECT."""
+    network = Network(limits(control_characters=allowed))
+    network.router.access_control = Found(name)
+    client = network.idle("c")
+    assert client.connect(user_name=said).reason_code == code
+    assert (network.router.sessions.get("c") is None) is (code != 0)
+
+
 class TestOwner:
     """A session belongs to the user name that made it."""
 
