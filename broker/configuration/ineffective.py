@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Final
 
 from broker.configuration.exposure import admits_anonymous, asked_at
+from broker.configuration.sizes import contradicting
 from broker.configuration.wording import show
 from broker.core.codec.topic_names import covers
 from broker.security.rules.rule import ACTIONS, ALL, SUBSCRIBE
@@ -61,6 +62,7 @@ def _all(settings: Settings, embedded: bool, own_store: bool) -> Iterator[str]:
     yield from _authenticators(settings)
     for listener in settings.listeners:
         yield from _limits(listener, settings)
+    yield from contradicting(settings)
     if settings.access.acl_file and settings.access.default:
         yield "access.default has no effect: access.acl_file denies what none of its lines allows"
     yield from _store(settings, own_store)

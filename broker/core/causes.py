@@ -87,3 +87,7 @@ EVICTIONS: Final = frozenset(
 def publishes_will(cause: str) -> bool:
     """Whether the will is published on this end [MQTT-3.1.2-8] [MQTT-3.1.2-10] [MQTT-3.14.4-3]."""
     return cause != CLIENT_DISCONNECT
+
+
+REFUSED_PACKETS: Final = (PROTOCOL_ERROR, NOT_ALLOWED)
+"""Ends for a packet of the client, which may still be sending it: a large one ends its connection when it begins."""

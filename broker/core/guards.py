@@ -1,8 +1,9 @@
-"""Guards around the hooks (`core.hooks`, `Journal`): an exception of a hook does not leave its guard.
+"""Guards around the hooks (`core.hooks`): an exception of a hook does not leave its guard.
 
 Each guard wraps one hook and is called instead. It reports the exception to a `HookReporter` and answers for the hook:
-access is refused, an authentication exchange fails, a listener or journal has not been told. Hooks that decide about a
-client are timed too, if a clock is given, because the event loop waits for them.
+access is refused, an authentication exchange fails, a listener has not been told. Hooks that decide about a client are
+timed too, if a clock is given, because the event loop waits for them. A store's journal has a guard of its own
+(`journal_guard`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final
 from mypy_extensions import i64, mypyc_attr
 
 from broker.core.codec import reasons
-from broker.core.codec.packets import Connect, Will
+from broker.core.codec.packets import Connect
 from broker.core.hooks import (
     FORBIDDEN,
     AccessControl,
@@ -24,12 +25,7 @@ from broker.core.hooks import (
     SubscriptionListener,
     Ticket,
 )
-from broker.core.persistence.journal import Fetch, Journal
-from broker.core.persistence.pages import Page
 from broker.core.principal import Principal
-from broker.core.queues.delivery import Delivery
-from broker.core.queues.message import Message
-from broker.core.topics.subscription import Subscription
 
 ACCESS_CONTROL: Final = "access-control"
 AUTH_METHOD: Final = "auth-method"
@@ -52,6 +48,9 @@ class HookReporter:
 
     def failed(self, hook: str, error: Exception) -> None:
         """A call of the hook has raised."""
+
+    def mended(self, hook: str) -> None:
+        """The calls of a journal that had failed were repeated, and succeeded."""
 
     def slow(self, hook: str, call: str, seconds: float) -> None:
         """A call of the hook has kept the event loop for longer than `SLOW`."""
@@ -284,177 +283,3 @@ class GuardedAuthExchange(AuthExchange):
             seconds = clock() - began
             if seconds > SLOW:
                 self._reporter.slow(AUTH_METHOD, _CALLS[call], seconds)
-
-
-class GuardedJournal(Journal):
-    """Continues after a failed call: its change is missing or stale in the store, all others are kept."""
-
-    def __init__(self, hook: Journal, reporter: HookReporter) -> None:
-        super().__init__()
-        self._hook = hook
-        self._reporter = reporter
-        self.commits = hook.commits
-        self.pages = hook.pages
-
-    def session_kept(self, client_id: str, principal: Principal, expiry_interval: int, disconnected_at: float) -> None:
-        try:
-            self._hook.session_kept(client_id, principal, expiry_interval, disconnected_at)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def session_gone(self, client_id: str) -> None:
-        try:
-            self._hook.session_gone(client_id)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def subscribed(self, client_id: str, subscription: Subscription, streaming: bool) -> None:
-        try:
-            self._hook.subscribed(client_id, subscription, streaming)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def streamed(self, client_id: str, topic_filter: str) -> None:
-        try:
-            self._hook.streamed(client_id, topic_filter)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def unsubscribed(self, client_id: str, topic_filter: str) -> None:
-        try:
-            self._hook.unsubscribed(client_id, topic_filter)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def queued(self, client_id: str, delivery: Delivery) -> None:
-        try:
-            self._hook.queued(client_id, delivery)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def paged(self, client_id: str, delivery: Delivery) -> None:
-        try:
-            self._hook.paged(client_id, delivery)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def unpaged(self, client_id: str, page: Page) -> None:
-        try:
-            self._hook.unpaged(client_id, page)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def fetch(self, client_id: str, fetch: Fetch) -> None:
-        try:
-            self._hook.fetch(client_id, fetch)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def read_back(self, client_id: str, number: int) -> None:
-        try:
-            self._hook.read_back(client_id, number)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def renewed(self, client_id: str, delivery: Delivery) -> None:
-        try:
-            self._hook.renewed(client_id, delivery)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def in_flight(self, client_id: str, delivery: Delivery) -> None:
-        try:
-            self._hook.in_flight(client_id, delivery)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def unsent(self, client_id: str, delivery: Delivery) -> None:
-        try:
-            self._hook.unsent(client_id, delivery)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def released(self, client_id: str, delivery: Delivery) -> None:
-        try:
-            self._hook.released(client_id, delivery)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def finished(self, client_id: str, delivery: Delivery) -> None:
-        try:
-            self._hook.finished(client_id, delivery)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def restored(self, client_id: str, delivery: Delivery, number: int) -> None:
-        try:
-            self._hook.restored(client_id, delivery, number)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def received(self, client_id: str, packet_id: int, number: int = 0) -> None:
-        try:
-            self._hook.received(client_id, packet_id, number)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def confirmed(self, client_id: str, packet_id: int) -> None:
-        try:
-            self._hook.confirmed(client_id, packet_id)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def completed(self, client_id: str, packet_id: int) -> None:
-        try:
-            self._hook.completed(client_id, packet_id)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def broadcast(self, message: Message) -> int:
-        try:
-            return self._hook.broadcast(message)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-            return 0
-
-    def passed(self, number: int, client_id: str) -> None:
-        try:
-            self._hook.passed(number, client_id)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def broadcast_over(self, number: int) -> None:
-        try:
-            self._hook.broadcast_over(number)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def will_set(self, client_id: str, will: Will, due: float) -> None:
-        try:
-            self._hook.will_set(client_id, will, due)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def will_alone(self, name: str, principal: Principal, will: Will, due: float) -> None:
-        try:
-            self._hook.will_alone(name, principal, will, due)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def will_cleared(self, client_id: str) -> None:
-        try:
-            self._hook.will_cleared(client_id)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def retained_set(self, message: Message) -> None:
-        try:
-            self._hook.retained_set(message)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)
-
-    def retained_cleared(self, topic: str) -> None:
-        try:
-            self._hook.retained_cleared(topic)
-        except Exception as error:
-            self._reporter.failed(JOURNAL, error)

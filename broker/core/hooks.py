@@ -87,8 +87,9 @@ class Ticket:
 
     `principal`: who the client is. After enhanced authentication it is set already, and the credentials of the CONNECT
     mean nothing. Otherwise `admit` may set it before the answer 0x00, and may use one object for many clients. With
-    None, the client is the user of its CONNECT. `detail`: why a client is refused, for the log only; the client gets
-    the name of the reason code.
+    None, the client is the user of its CONNECT. Without a name in `Principal.authenticator` the user name counts as
+    unconfirmed, and what the client holds is on the account of its address (`core.accounts`). `detail`: why a client is
+    refused, for the log only; the client gets the name of the reason code.
     """
 
     def __init__(self, told: Callable[[int], None], principal: Principal | None = None) -> None:

@@ -15,7 +15,7 @@ class Limits:
     """The limits of the settings, as numbers. 0 means unlimited where the field says so."""
 
     def __init__(self) -> None:
-        self.max_packet_size = 1_048_576
+        self.max_packet_size = 8_388_608
         self.max_connect_size = 100_000
         self.max_payload_size = 0
         self.max_client_id_length = 256

@@ -22,6 +22,7 @@ from broker.core import guards
 from broker.core.causes import SHUTDOWN
 from broker.core.codec import reasons
 from broker.core.hooks import AccessControl, AuthMethod, EventListener
+from broker.core.journal_guard import GuardedJournal
 from broker.core.persistence.journal import SessionRecord
 from broker.core.persistence.restore import restore
 from broker.core.routing.router import Router
@@ -30,6 +31,7 @@ from broker.net.connections.admission import admission
 from broker.net.connections.client import Client
 from broker.net.connections.connection_log import ConnectionLog
 from broker.net.connections.connection_table import ConnectionTable
+from broker.net.journal_faults import JournalFaults
 from broker.net.limits import change, limits
 from broker.net.listening.handshakes import Handshakes
 from broker.net.listening.listeners import Listeners, StartupError
@@ -147,8 +149,10 @@ class Server:
         for name, method in auth_methods.items():
             router.auth_methods[name] = guards.GuardedAuthMethod(method, faults, time.monotonic)
             faults.watch(guards.AUTH_METHOD)
-        if self.store is not None:
-            router.journal = guards.GuardedJournal(self.store.journal, faults)
+        store = self.store
+        if store is not None:
+            reporter = JournalFaults(faults, store.journal.commits, lambda: store.listener)
+            router.journal = GuardedJournal(store.journal, reporter)
             faults.watch(guards.JOURNAL)
 
     # -- life ----------------------------------------------------------------------------------------------------------
@@ -272,6 +276,8 @@ class Server:
         self.hub.close()
         if self.store is not None:
             # Last: the ends of the connections are kept too.
+            if self.router.journal is not None:
+                self.router.journal.retry()
             try:
                 await self.store.close()
             except Exception as error:

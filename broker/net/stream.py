@@ -125,25 +125,26 @@ class Stream:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def finish(self, last: bytes, half: bool) -> None:
+    def finish(self, last: bytes, half: bool, sending: bool = False) -> None:
         """Write the last packet, if there is one, and close.
 
-        `half`: close our half only, and let the peer close the other one: what it has sent meanwhile would have the
-        system reset the connection, and our last packet be lost. It is to be read, and forgotten, until then.
+        `half`: where there is one, or the peer is `sending`, close our half only, and let the peer close the other one:
+        what it has sent meanwhile would have the system reset the connection, and the packets that it has not read yet
+        be lost, such as a CONNACK. What it sends is to be read, and forgotten, until then.
         """
         transport = self.transport
         if transport.is_closing():
             return
         if last:
             self.write(last)
-            if half and transport.can_write_eof():
-                self.resume_reading()
-                try:
-                    transport.write_eof()
-                except OSError:
-                    # The peer has reset the connection meanwhile; only asyncio's own loop tells.
-                    transport.abort()
-                return
+        if half and (last or sending) and transport.can_write_eof():
+            self.resume_reading()
+            try:
+                transport.write_eof()
+            except OSError:
+                # The peer has reset the connection meanwhile; only asyncio's own loop tells.
+                transport.abort()
+            return
         transport.close()
 
     def linger_due(self, now: float) -> float:

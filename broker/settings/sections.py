@@ -80,7 +80,7 @@ class Limits(Section):
     max_handshakes: CountOrUnlimited = 512
     """TLS handshakes under way on all listeners; over it the one that has been under way for longest is closed. 0: no
     limit."""
-    max_packet_size: Annotated[int, Field(ge=0, le=LARGEST_PACKET), AfterValidator(_packet_size)] = 1_048_576
+    max_packet_size: Annotated[int, Field(ge=0, le=LARGEST_PACKET), AfterValidator(_packet_size)] = 8_388_608
     """Bytes of the largest packet accepted, fixed header included, at least 2. MQTT 5.0 clients are told. 0: no limit
     but what can be forwarded, 267,386,884."""
     max_connect_size: Annotated[int, Field(ge=0, le=LARGEST_PACKET), AfterValidator(_connect_size)] = 100_000

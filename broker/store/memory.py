@@ -115,6 +115,7 @@ class _MemoryJournal(Journal):
         self.retained: dict[str, _Message] = {}
         self.broadcasts: dict[int, _Broadcast] = {}
         self._number = 0
+        self._placed = 0
         # Somebody has loaded: the next broker's deliveries will take the place of the last one's.
         self.loaded = False
         # A fanout tells of the same message again and again: its record is made once.
@@ -151,10 +152,21 @@ class _MemoryJournal(Journal):
 
     def _add(self, session: _Session, delivery: Delivery) -> _Delivery:
         kept = _Delivery(delivery, self._record(delivery.message))
-        self._number += 1
-        session.numbers[delivery] = self._number
-        session.deliveries[self._number] = kept
+        number = self._next_number()
+        session.numbers[delivery] = number
+        session.deliveries[number] = kept
         return kept
+
+    def _next_number(self) -> int:
+        number, self._placed = self._placed, 0
+        return number or self.place()
+
+    def place(self) -> int:
+        self._number += 1
+        return self._number
+
+    def placed(self, number: int) -> None:
+        self._placed = number
 
     def renewed(self, client_id: str, delivery: Delivery) -> None:
         session = self.sessions[client_id]
@@ -199,9 +211,9 @@ class _MemoryJournal(Journal):
         del self.sessions[client_id].received[packet_id]
 
     def broadcast(self, message: Message) -> int:
-        self._number += 1
-        self.broadcasts[self._number] = _Broadcast(self._record(message))
-        return self._number
+        number = self._next_number()
+        self.broadcasts[number] = _Broadcast(self._record(message))
+        return number
 
     def passed(self, number: int, client_id: str) -> None:
         self.broadcasts[number].passed[client_id] = None

@@ -289,7 +289,7 @@ class TestCheckConfig:
         assert result.exit_code == 0
         assert result.stdout.splitlines() == [
             f"{config}: OK",
-            "  limits.max_packet_size = 1000  (default 1048576)",
+            "  limits.max_packet_size = 1000  (default 8388608)",
             '  log.level = "debug"  (default "info")',
         ]
 

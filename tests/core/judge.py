@@ -76,6 +76,9 @@ class Judge:
         if isinstance(packet, Publish) and packet.qos > 0:
             self._publish(packet)
             self.sizes[packet.packet_id] = size
+        elif isinstance(packet, Ack) and packet.kind == p.PUBREL and packet.packet_id in self.open:
+            # The publish of an earlier connection that this stands for is unacknowledged on this one, too.
+            self.open_now.add(packet.packet_id)
 
     def _publish(self, packet: Publish) -> None:
         number = packet.packet_id

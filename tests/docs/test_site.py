@@ -42,7 +42,7 @@ def test_the_page_of_settings_has_each_setting_and_its_variable() -> None:
     for table in ("upstream", "listener", "rule", "authenticator", "queue.rules"):
         assert f"## `[[{table}]]`" in page
     row = next(line for line in page.splitlines() if line.startswith("| `limits.max_packet_size` |"))
-    assert "| whole number, 0 to 267,386,884 | `1048576` | Bytes of the largest packet accepted" in row
+    assert "| whole number, 0 to 267,386,884 | `8388608` | Bytes of the largest packet accepted" in row
 
 
 def test_every_setting_tells_what_it_is() -> None:

@@ -26,6 +26,7 @@ from broker.core.hooks import (
     SubscriptionListener,
     Ticket,
 )
+from broker.core.journal_guard import GuardedJournal
 from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
 from broker.core.topics.subscription import Subscription
@@ -354,7 +355,7 @@ def test_every_call_of_a_hook_is_guarded() -> None:
         (SubscriptionListener, guards.GuardedSubscriptionListener),
         (AuthMethod, guards.GuardedAuthMethod),
         (AuthExchange, guards.GuardedAuthExchange),
-        (Journal, guards.GuardedJournal),
+        (Journal, GuardedJournal),
     ):
         calls = {name for name, value in vars(hook).items() if callable(value) and not name.startswith("_")}
         assert calls

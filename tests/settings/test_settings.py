@@ -86,7 +86,7 @@ class TestModels:
         monkeypatch.chdir(tmp_path)
         (tmp_path / "canopy.toml").write_text("[limits]\nmax_packet_size = 4096\n")
         assert Settings() == before
-        assert Settings().limits.max_packet_size == 1_048_576
+        assert Settings().limits.max_packet_size == 8_388_608
 
     def test_sections_are_given_as_models_or_mappings(self) -> None:
         as_model = Settings(limits=Limits(max_packet_size=1000))
@@ -868,7 +868,7 @@ class TestFiles:
 
     def test_changed_tells_what_differs(self) -> None:
         assert changed(Settings()) == {}
-        assert changed(Settings(limits=Limits(max_packet_size=9))) == {"limits.max_packet_size": (9, 1_048_576)}
+        assert changed(Settings(limits=Limits(max_packet_size=9))) == {"limits.max_packet_size": (9, 8_388_608)}
 
     def test_flatten_has_every_field_once(self) -> None:
         fields = sum(len(model.model_fields) for model in section_models().values())

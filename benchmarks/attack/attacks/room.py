@@ -57,7 +57,7 @@ def _come(field: Field) -> None:
         raise NoRoom(f"{reader.seen['PUBLISH']} of {OTHERS} messages were retained")
 
 
-@attack(growth=CROWD, settings=("limits.max_filter_bytes=67108864",))
+@attack(growth=CROWD, settings=("limits.max_filter_bytes=16777216",))
 def all_room_for_filters(field: Field) -> None:
     """One address with deep filters under ever new identifiers, each of which leaves; then 20 others subscribe"""
     for number in field.rounds(500):
@@ -71,17 +71,19 @@ def all_room_for_filters(field: Field) -> None:
     _others(field)
 
 
-@attack(growth=CROWD, settings=("retained.max_bytes=67108864", "retained.max_bytes_per_client=0"))
+@attack(growth=CROWD, settings=("retained.max_bytes=16777216", "retained.max_bytes_per_client=0"))
 def all_room_for_retained_messages(field: Field) -> None:
     """One address that retains ever more messages under ever new identifiers, and leaves; then 20 others retain some"""
-    for number in field.rounds(20):
+    for number in field.rounds(6):
         client = _greedy(field, number)
-        client.packets(Publish(b"x/%d/%d" % (number, each), b"y" * 9_000, 0, True) for each in range(field.some(1_000)))
+        client.packets(Publish(b"x/%d/%d" % (number, each), b"y" * 4_000, 0, True) for each in range(field.some(1_000)))
+        client.publish(b"x/end", b"", 1)
+        client.wait_for("PUBACK")
         client.close()
     _others(field)
 
 
-@attack(growth=CROWD, settings=("session.max_bytes=67108864",))
+@attack(growth=CROWD, settings=("session.max_bytes=16777216",))
 def all_room_for_sessions(field: Field) -> None:
     """One address with large wills under ever new identifiers, each of which leaves; then 20 others connect"""
     will = Will("w", b"x" * 60_000, delay=NEVER)

@@ -56,6 +56,10 @@ NEXT_WORK: Final = 2
 """Deliveries that one connection may cause in a turn, or what takes as long: three to four milliseconds. What a packet
 counts for, and what each further PUBLISH that is taken with it."""
 
+LARGER: Final = "limits.max_packet_size, or max_packet_size of the listener"
+LARGER_CONNECT: Final = "limits.max_connect_size"
+"""What an operator may raise for a packet that was too large, from a client that was accepted and from another."""
+
 LARGE_READ: Final = 1_024
 """Bytes of a read that are a sign of life though no packet was completed: a large packet over a thin link. A client
 that trickles a packet byte by byte is silent, in the sense of its keep alive."""
@@ -347,6 +351,8 @@ class ServerProtocol(Peer):
         answer is a CONNACK and never a DISCONNECT [MQTT-3.14.0-1].
         """
         text = str(error)[:MAX_TEXT]
+        if isinstance(error, PacketTooLarge):
+            text += f": raise {LARGER if self.state == CONNECTED else LARGER_CONNECT}"
         if self.state == CONNECTED and not self.v5 and isinstance(error, (Refused, PacketTooLarge)):
             # Only 5.0 clients are told of the limits that hold for them, in CONNACK.
             self._end(NOT_ALLOWED, text)

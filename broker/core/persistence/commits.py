@@ -67,6 +67,12 @@ class Commits:
         self._left: i64 = 0
         self._first: Waiter | None = None
         self._last: Waiter | None = None
+        # Calls of the journal have failed and are postponed: what it has been told is not complete, and no group may
+        # end. Nothing above `_gap_start` is committed before `_gap_end` is, where all of them have been told; -1: there
+        # is no such gap.
+        self.incomplete = False
+        self._gap_start: i64 = -1
+        self._gap_end: i64 = 0
 
     def pending(self) -> bool:
         """Whether anything that was told is not safe yet."""
@@ -84,6 +90,12 @@ class Commits:
 
         A number that is not above the last one says nothing new.
         """
+        if self._gap_start >= 0:
+            if self.incomplete or number < self._gap_end:
+                if number > self._gap_start:
+                    number = self._gap_start
+            else:
+                self._gap_start = -1
         if number <= self.committed:
             return
         self.committed = number
@@ -107,11 +119,28 @@ class Commits:
     def recover(self) -> None:
         """The store can write again."""
         self.failed = False
+        self.full = self.full and self.incomplete
+
+    # -- calls of the journal that failed ------------------------------------------------------------------------------
+
+    def postpone(self) -> None:
+        """A call of the journal is postponed: it counts as told, and is not committed before `complete`."""
+        self.incomplete = True
+        if self._gap_start < 0:
+            self._gap_start = self.told
+        self.told += 1
+        self.cut = -1
+
+    def complete(self) -> None:
+        """The journal has been told all that was postponed: the next group has it."""
+        self.incomplete = False
         self.full = False
+        self._gap_end = self.told
+        self.cut = -1
 
     def refuses(self, on_failure: bool) -> bool:
         """Whether a publish of QoS 1 or 2 is refused now. `on_failure`: whenever the store cannot write."""
-        return self.full or (on_failure and self.failed)
+        return self.full or (on_failure and (self.failed or self.incomplete))
 
     # -- those who wait ------------------------------------------------------------------------------------------------
 

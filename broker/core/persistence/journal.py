@@ -41,13 +41,24 @@ class Journal:
 
     The core knows only the caller's monotonic clock. The methods get times of that clock; records have seconds
     relative to the moment of loading. The store measures the time between two processes (by a wall clock). The
-    methods must neither block nor raise, because they are called during a fanout: the store reports what it cannot
-    keep.
+    methods must not block, because they are called during a fanout; the store reports what it cannot write. A method
+    that raises should have changed nothing: it is called again with the same arguments (`journal_guard`), and
+    until that has succeeded nothing is acknowledged.
     """
 
     commits: Commits | None = None
     pages: Pages | None = None
     """The limits for messages that wait on disk only; None: there are no such messages."""
+
+    def retry(self) -> None:
+        """About once a second: repeat the calls that failed, if there are any."""
+
+    def place(self) -> int:
+        """Set aside the next number of a delivery or broadcast, for a call that was postponed. 0: it needs none."""
+        return 0
+
+    def placed(self, number: int) -> None:
+        """The next call that gives a delivery or broadcast a new number has this one, which was set aside."""
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 

@@ -68,7 +68,7 @@ class DiskQueue(Starved):
         assert journal is not None
         sums = self._sums
         size: i64 = delivery.message.size()
-        while sums.bytes + size > sums.disk_bytes:
+        while sums.bytes + size > sums.disk_bytes and sums.messages > 0:
             if not drop_oldest or not self._pages:
                 self._end_if_empty()
                 return False

@@ -118,8 +118,10 @@ class QueueTotals:
         self.tick_due: float = 0.0
 
     def has_room(self, messages: i64, size: i64) -> bool:
-        """Whether all queues together may hold so much more."""
-        return self.messages + messages <= self.max_messages and self.bytes + size <= self.max_bytes
+        """Whether all queues together may hold so much more; where nothing waits, one message of any size."""
+        return self.messages + messages <= self.max_messages and (
+            self.bytes + size <= self.max_bytes or (self.messages == 0 and messages == 1)
+        )
 
     def in_flight_room(self, size: i64) -> bool:
         """Whether one more may be in flight: no more than half of the bounds, so that the rest can be shed."""

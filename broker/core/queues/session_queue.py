@@ -113,9 +113,12 @@ class SessionQueue(PagedQueue):
             self._shed_expired()
         messages: i64 = self.messages + 1 - self.max_messages
         beyond: i64 = self.bytes + size - self.max_bytes
+        if size > self.max_bytes:
+            # It fits when the queue is empty. Nothing goes for it.
+            beyond = self.bytes
         if messages > 0 or beyond > 0:
             cause = FULL_MESSAGES if messages > 0 else FULL_BYTES
-            if not self._make_room(delivery.sub_queue, messages, beyond, size, cause):
+            if size > self.max_bytes or not self._make_room(delivery.sub_queue, messages, beyond, cause):
                 sub_queue = delivery.sub_queue
                 if outbox is not None and size <= self.max_bytes:
                     if self.policy == DISCONNECT or (sub_queue is not None and sub_queue.policy == DISCONNECT):
@@ -155,12 +158,8 @@ class SessionQueue(PagedQueue):
             self.enter(delivery.sub_queue, delivery)
         return ACCEPTED
 
-    def _make_room(
-        self, sub_queue: SubscriptionQueue | None, messages: i64, size: i64, coming: i64, cause: int
-    ) -> bool:
-        """Make room here for a message of `coming` bytes, as far as a policy has something to shed for it."""
-        if coming > self.max_bytes:
-            return False
+    def _make_room(self, sub_queue: SubscriptionQueue | None, messages: i64, size: i64, cause: int) -> bool:
+        """Make room here for so many messages and bytes, as far as a policy has something to shed for it."""
         if sub_queue is not None and sub_queue.policy == DROP_OLDEST:
             while messages > 0 or size > 0:
                 oldest = sub_queue.oldest()

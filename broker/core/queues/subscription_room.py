@@ -105,9 +105,9 @@ def _renew(
     grown -= waiting.message.size()
     if waiting.live:
         assert outbox is not None
-        fits = outbox.bytes + grown <= outbox.max_bytes
+        fits = outbox.bytes + grown <= outbox.max_bytes or outbox.messages == 1
     else:
-        fits = queue.bytes + grown <= queue.max_bytes
+        fits = queue.bytes + grown <= queue.max_bytes or queue.messages == 1
     if not fits:
         return queue.drop(FULL_BYTES)
     if grown > 0 and not load.has_room(0, grown):

@@ -58,7 +58,7 @@ class Publisher:
         count = self._fanout.forward(route, message, origin)
         # Without RETAIN no retained message is touched [MQTT-3.3.1-8]; nodes tell each other of theirs by another way.
         if message.retain and (origin is None or not origin.node):
-            self._retained.retain(message, origin)
+            self._retained.retain(message, origin, True)
         return count
 
     def from_node(self, message: Message, origin: Session) -> int:

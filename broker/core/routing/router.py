@@ -299,9 +299,7 @@ class Router(PeerListener):
             if session.outbox is not None:
                 raise RuntimeError("the session is still connected")
             if clean_start:
-                if 0.0 < session.grace_from <= now:
-                    # Its own delay is over, and the client is back before the broker has given it up.
-                    self.wills.forget(session)
+                self.wills.called_off(session, now)
                 self.end_session(session, now)
                 session = None
             else:
@@ -309,8 +307,7 @@ class Router(PeerListener):
                 self.wills.forget(session)
                 session.expires_at = 0.0
                 self.deadlines.cancel(session)
-        if self.wills.held:
-            self.wills.back(client_id, None if principal is None else principal.user_name, now)
+        self.wills.back(client_id, None if principal is None else principal.user_name, now)
         if session is None:
             session = self.session_table.make(client_id, self.limits, self.counters, principal)
             session.account.retained = self.retained_store.shares.of(client_id)
@@ -335,11 +332,13 @@ class Router(PeerListener):
             overflowed.pop().overflow(now)
 
     def sweep(self, now: float) -> None:
-        """Drop messages that are too old from idle queues: to be called about once a second."""
+        """Drop messages that are too old from idle queues, and tell a store what it missed: about once a second."""
         self.peers.drain(self, now)
         self.queue_limits.sweep(self._load, now)
-        if self._journal is not None and self._journal.pages is not None:
-            self._journal.pages.retry()
+        if self._journal is not None:
+            self._journal.retry()
+            if self._journal.pages is not None:
+                self._journal.pages.retry()
 
     def peer_left(self, event: PeerDisconnected, now: float) -> None:
         """Handle the end of a connection: the will, unfinished shared messages, and the session's end or expiry.
@@ -486,9 +485,6 @@ class Router(PeerListener):
         # Never while it is connected [MQTT-4.1.0-1], but as soon as its time is over after that [MQTT-4.1.0-2].
         if session.outbox is None and 0.0 < session.expires_at <= now:
             self.counters.sessions_expired += 1
-            held = self.wills.outlive(session, now)
             self.end_session(session, now)
-            if held is not None:
-                self.wills.hold(held.client_id, held.principal, held.will, held.due)
         else:
             self.schedule(session)

@@ -133,8 +133,13 @@ class WillQueue:
     def publish(self, session: Session, now: float) -> None:
         """Publish a session's will, if it has one; in a turn to come where those before it have half filled a queue."""
         will = session.will
+        due = session.will_due if 0.0 < session.grace_from <= now else 0.0
         self.forget(session)
         if will is None:
+            return
+        if session.ended and due > now:
+            # Its client has time to come back (`will_grace`), longer than the session lasts.
+            self.hold(session.client_id, session.principal, will, due)
             return
         self._publish(will, session.client_id, session, session.principal, now)
 
@@ -175,15 +180,10 @@ class WillQueue:
         if new and self.journal is not None:
             self.journal.will_alone(client_id, principal, will, due)
 
-    def outlive(self, session: Session, now: float) -> HeldWill | None:
-        """Take the will of a session that is about to expire out of it, if it waits for longer because the broker
-        died: it is to be held when the session has gone. None: it is published with the session's end."""
-        will = session.will
-        if will is None or session.grace_from == 0.0 or session.will_due <= now:
-            return None
-        taken = HeldWill(session.client_id, session.principal, will, session.will_due)
-        self.forget(session)
-        return taken
+    def called_off(self, session: Session, now: float) -> None:
+        """A client begins anew where its session was: a will that waits for `will_grace` alone is not published."""
+        if 0.0 < session.grace_from <= now:
+            self.forget(session)
 
     def back(self, client_id: str, user_name: str | None, now: float) -> None:
         """A client connects: the will of this identifier that is held is not published; another user's is, now."""

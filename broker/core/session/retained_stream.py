@@ -2,7 +2,8 @@
 
 Owns, for one session, the subscriptions that still wait for some, and a cursor over the retained tree for the first of
 them. Promises: nothing is queued here, whatever a filter matches; a message is looked up when it is sent, so that an
-older one never follows a live message; the work of one turn is bounded, even if a filter visits much and finds little;
+older one never follows a live message; one of QoS 2 that the session accepted as a live message while the stream ran
+is not sent again [MQTT-4.3.3-1]; the work of one turn is bounded, even if a filter visits much and finds little;
 starting, stopping and ending a stream cost the same for any number of streams.
 """
 
@@ -13,7 +14,6 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.core.counters import FULL_BYTES
 from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
 from broker.core.queues.delivery import Delivery
@@ -38,13 +38,25 @@ TOPICS: Final = 8
 """Topics of the retained tree that are looked at for what one message counts in a turn."""
 
 
+NEVER: Final = -2
+"""In place of `epochs` where what access control says is not remembered: nothing is known of what it said then."""
+
+MISSED: Final = 256
+"""Topics remembered whose live message was not accepted, of a session. Beyond it, streams send again all that was
+published so far: a message may come twice then, and none is lost."""
+
+
 class RetainedStream:
     """The retained messages for one subscription, of the topics that exist now."""
 
-    def __init__(self, subscription: Subscription, tree: RetainedTree) -> None:
+    def __init__(self, subscription: Subscription, tree: RetainedTree, epochs: i64) -> None:
+        """`epochs`: how often access control has said other things (`Permissions`); -1: it filters nothing."""
         self.subscription = subscription
-        self._tree = tree
+        self.tree = tree
         self._youngest = tree.youngest
+        # What was published later went to the session as a live message, unless access control barred it then.
+        self._since: i64 = tree.published
+        self._epochs: i64 = epochs
         # Made when it is the stream's turn: thousands may wait for theirs, each a few bytes.
         self._cursor: RetainedCursor | None = None
         # Taken from the cursor and not sent yet, for want of room.
@@ -56,14 +68,24 @@ class RetainedStream:
         if cursor is None:
             entry = self.subscription.entry
             assert entry is not None
-            cursor = self._tree.walk(entry.topic_filter, self._youngest)
+            cursor = self.tree.walk(entry.topic_filter, self._youngest)
             self._cursor = cursor
         return cursor
 
-    def restart(self, tree: RetainedTree) -> None:
+    def was_live(self, node: TopicNode, epochs: i64) -> bool:
+        """Whether the session was offered a topic's message when it was published."""
+        return node.published > self._since and self._epochs == epochs != NEVER
+
+    def send_all(self) -> None:
+        """Send again what has been published until now, and what is being published."""
+        self._since = self.tree.published + 1
+
+    def restart(self, tree: RetainedTree, epochs: i64) -> None:
         """Begin again, with what there is now."""
-        self._tree = tree
+        self.tree = tree
         self._youngest = tree.youngest
+        self._since = tree.published
+        self._epochs = epochs
         self._cursor = None
         self.ahead = None
 
@@ -82,6 +104,8 @@ class RetainedStreams:
         self._node: TopicNode | None = None
         # Filters whose stream has come to its end, and that no journal has been told of.
         self._ended: dict[str, None] = {}
+        # Topics whose live message was not accepted while streams ran, with the highest number that it may have got.
+        self._missed: dict[bytes, int] = {}
 
     @property
     def empty(self) -> bool:
@@ -107,9 +131,27 @@ class RetainedStreams:
         self._ended.pop(subscription.topic_filter, None)
         running = self._streams.get(subscription.topic_filter)
         if running is not None and running.subscription is subscription:
-            running.restart(tree)
+            running.restart(tree, self._epochs())
         else:
-            self._streams[subscription.topic_filter] = RetainedStream(subscription, tree)
+            self._streams[subscription.topic_filter] = RetainedStream(subscription, tree, self._epochs())
+
+    def _epochs(self) -> i64:
+        permissions = self._totals.permissions
+        if permissions is None or not permissions.filters:
+            return -1
+        permissions.refresh()
+        return permissions.epochs if permissions.steady else NEVER
+
+    def missed(self, topic: bytes) -> None:
+        """A live message of this topic was not accepted: a stream that has still to send it does."""
+        if len(self._missed) >= MISSED:
+            self._missed = {}
+            for stream in self._streams.values():
+                stream.send_all()
+        for stream in self._streams.values():
+            # It is made the retained one after it was offered.
+            self._missed[topic] = stream.tree.published + 1
+            break
 
     def stop(self, topic_filter: str) -> None:
         """The subscription is gone: so are the retained messages that it still waited for."""
@@ -162,11 +204,18 @@ class RetainedStreams:
                 if most < 0:
                     self._ledger.barred(principal, message.topic)
                     continue
+            qos = min(message.qos, subscription.qos, most)
+            if (
+                qos == 2
+                and stream.was_live(node, self._epochs())
+                and node.published > self._missed.get(message.topic, 0)
+            ):
+                continue
             self._current = stream
             self._node = node
             # With the lower QoS [MQTT-3.8.4-8], and with RETAIN, since a new subscription is why it is sent
             # [MQTT3-3.3.1-8].
-            return Delivery(message, min(message.qos, subscription.qos, most), True, identifiers(subscription), None)
+            return Delivery(message, qos, True, identifiers(subscription), None)
         return None
 
     def tell_ended(self, journal: Journal | None) -> None:
@@ -182,8 +231,6 @@ class RetainedStreams:
         size: i64 = delivery.message.size() + HEADROOM
         if outbox.too_large(delivery):
             return outbox.why_not(delivery.message)
-        if size > outbox.max_bytes:
-            return FULL_BYTES
         if not self._has_room(outbox, delivery.qos, size, window) or (
             delivery.qos > 0 and (window.quota <= 0 or not window.send_new(delivery, outbox))
         ):

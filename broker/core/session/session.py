@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from mypy_extensions import i64
 
 from broker.core.codec.packets import PUBACK, PUBREC, V5, V311, Will
-from broker.core.counters import DISCONNECTED, FULL_BYTES, GLOBAL, SESSION_ENDED, Counters
+from broker.core.counters import DISCONNECTED, GLOBAL, SESSION_ENDED, Counters
 from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
 from broker.core.queues.delivery import QUEUED, SENT, Delivery, SubscriptionQueue
@@ -59,7 +59,7 @@ class Session(Subscriber):
         # No topic aliases are used, so that frames can be shared; and whether a QoS 0 frame may go straight to the
         # outbox: none waits here that it would overtake either, and no terms hold for it but the queue's.
         self.plain = self.fast_path = True
-        self.v5 = self.queue_qos0 = False
+        self.v5 = self.queue_qos0 = self.will_alone = False  # the last: a store keeps the will without the session
         self.uplink = False  # a link's to an upstream broker: what it subscribes to here is nobody's demand
         self.own = False  # the broker's: a link's, or of the program that it runs in. No rule is about it
         self.node = False  # another node's of the mesh: nothing that came from a node goes to one
@@ -78,13 +78,8 @@ class Session(Subscriber):
         self.version = V311
         # Expiry and will, and when the present connection came (s); the times are 0.0 while they do not apply.
         self.expiry_interval, self.ended = 0, False
-        self.expires_at = self.will_due = self.attached_at = 0.0
+        self.expires_at = self.will_due = self.grace_from = self.attached_at = 0.0
         self.will: Will | None = None
-        # Whether a store keeps the will without the session (`Journal.will_alone`).
-        self.will_alone = False
-        # The end of the will's own delay, where the will waits longer because the broker died (`will_grace`); 0.0: it
-        # does not.
-        self.grace_from = 0.0
         # Nodes, as publishers, whose messages of QoS 1 and 2 come another way for now, but for those for share groups.
         self.shut: set[str] | None = None
         # Of the present connection: the id of the broker that its client is; whether it says it is a 3.1.1 bridge, and
@@ -210,7 +205,7 @@ class Session(Subscriber):
                 return outbox.offer_late(Delivery(message, 0, retain, identifiers, group))
         if outbox is not None and outbox.too_long(message, qos, identifiers):
             # It will never fit, however long it waits: nothing makes room for it.
-            return self.drop(outbox.why_not(message))
+            return self._missed(message, self.drop(outbox.why_not(message)))
         if sub_queue is not None:
             queue = self.queue
             self.account.fit()
@@ -223,7 +218,7 @@ class Session(Subscriber):
                 if renewed is not None:
                     self._ask(renewed)
             if answer != GO_ON:
-                return answer
+                return answer if answer == ACCEPTED else self._missed(message, answer)
         delivery = Delivery(message, qos, retain, identifiers, group)
         if sub_queue is not None:
             delivery.sub_queue = sub_queue
@@ -232,8 +227,6 @@ class Session(Subscriber):
                 return offer_live(self.queue, delivery, sub_queue, outbox)
         size: i64 = message.size()
         # Past the queue only when nothing waits there: every topic is an ordered one [MQTT-4.6.0-6] [MQTT3-4.6.0-6].
-        if outbox is not None and size + HEADROOM > outbox.max_bytes:
-            return self.drop(FULL_BYTES)  # nor will this, in this queue
         if (
             outbox is not None
             and qos > 0
@@ -246,12 +239,19 @@ class Session(Subscriber):
             # One may always be on its way to a client with nothing else before it.
             idle = outbox.messages == 0 and self.inflight.count == 0
             if not idle and not self.totals.has_room(1, size) and not self.totals.relieve(1, size):
-                return self.drop(GLOBAL)
+                return self._missed(message, self.drop(GLOBAL))
             if self.window.send_new(delivery, outbox):
                 if self.answers:
                     self._ask(delivery)
                 return ACCEPTED
-        return self._wait(delivery)
+        cause = self._wait(delivery)
+        return cause if cause == ACCEPTED else self._missed(message, cause)
+
+    def _missed(self, message: Message, cause: int) -> int:
+        """A live message was not accepted: if it is retained, a stream may still send it. Returns the cause."""
+        if message.retain and self.streams is not None:
+            self.streams.missed(message.topic)
+        return cause
 
     def room(self, count: i64, size: i64) -> i64:
         """How many messages of `size` bytes, at most `count`, `send_now` or `send_run` would send now.

@@ -34,11 +34,13 @@ class Retainable:
 
 
 class TopicNode:
-    """One topic, or a level above topics. Readers use `topic`, `value` and `level`, and the number below."""
+    """One topic, or a level above topics. Readers use `topic`, `value`, `level`, `published`, and the number below."""
 
     def __init__(self, level: str, born: int, reserved: bool) -> None:
         self.topic: str = ""  # set with the first value
         self.value: Retainable | None = None
+        # The number of the publish that set the value and went to subscribers as well; 0: none did.
+        self.published: i64 = 0
         self.level = level
         self.born = born
         self.reserved = reserved  # the first level of topics that begin with "$"
@@ -147,6 +149,7 @@ class RetainedTree:
     def __init__(self) -> None:
         self._root = TopicNode("", 0, False)
         self._born: int = 0  # the youngest node's number
+        self.published: i64 = 0  # the number of the last publish that set a value (`TopicNode.published`)
         self._values: int = 0
         self._nodes: int = 0
 
@@ -195,8 +198,8 @@ class RetainedTree:
             node = child
         return node.children()
 
-    def set(self, topic: str, value: Retainable) -> Retainable | None:
-        """Give a topic a value; the one it had before, or None."""
+    def set(self, topic: str, value: Retainable, published: bool = False) -> Retainable | None:
+        """Give a topic a value; the one it had before, or None. `published`: subscribers were sent it as well."""
         root = self._root
         node = root
         for level in topic.split("/"):
@@ -212,6 +215,11 @@ class RetainedTree:
             self._values += 1
             node.topic = topic
         node.value = value
+        if published:
+            self.published += 1
+            node.published = self.published
+        else:
+            node.published = 0
         return previous
 
     def remove(self, topic: str) -> Retainable | None:

@@ -327,7 +327,8 @@ class Connection(Client):
             # Nothing comes after the last packet [MQTT-3.14.4-1]: the writer ends here, and the connection with it
             # [MQTT-3.14.4-2]. The socket goes when the peer closes, or `LINGER` is over.
             self._finished = True
-            stream.finish(self.protocol.final_packet, True)
+            sending = self.protocol.accepted and self.protocol.close_cause in causes.REFUSED_PACKETS
+            stream.finish(self.protocol.final_packet, True, sending)
         except Exception as error:
             self.broke(error)
         return False

@@ -174,6 +174,9 @@ class WebSocketTransport:
             most: i64 = turns.work >> FRAME_WORK
             if most > FRAMES_A_TURN:
                 most = FRAMES_A_TURN
+            if reader.limit > 0 and most > 1:
+                # It may bring the CONNECT, after which the next one may be as large as it likes.
+                most = 1
             self._at = reader.read(self._rest, self._at, most, parts)
             turns.did(reader.frames << FRAME_WORK)
             left = len(self._rest) - self._at

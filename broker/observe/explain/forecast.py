@@ -161,8 +161,6 @@ class Forecast:
             if qos == 0 and outbox is not None and self._qos0 == 0:
                 return self._offer_live(own, outbox)
         if outbox is not None:
-            if self._size + HEADROOM > outbox.max_bytes:
-                return Fate(DROPPED_, FULL_BYTES)
             fate = self._send_new(outbox)
             if fate is not None:
                 return fate
@@ -198,7 +196,7 @@ class Forecast:
             if outbox.queue.deferred > 0:
                 self._shed_expired_live(outbox)
             messages = self._live + 1 - most
-            beyond = self._live_bytes + size - most_bytes
+            beyond = self._live_bytes + size - most_bytes if size <= most_bytes else self._live_bytes
             if messages > 0 or beyond > 0:
                 cause = FULL_MESSAGES if messages > 0 else FULL_BYTES
                 if outbox.policy == DROP_OLDEST and size <= most_bytes:
@@ -254,7 +252,7 @@ class Forecast:
             or (self._own is not None and self._live + held >= COMMIT)
             or outbox.closed
             or self._live >= outbox.max_messages
-            or self._live_bytes + size + HEADROOM > outbox.max_bytes
+            or not self._fits_live(size + HEADROOM, outbox)
         ):
             return None
         inflight = session.inflight
@@ -275,10 +273,10 @@ class Forecast:
         if self._waiting >= queue.max_messages or self._waiting_bytes + size > queue.max_bytes:
             self._shed_expired_waiting()
         messages = self._waiting + 1 - queue.max_messages
-        beyond = self._waiting_bytes + size - queue.max_bytes
+        beyond = self._waiting_bytes + size - queue.max_bytes if size <= queue.max_bytes else self._waiting_bytes
         if messages > 0 or beyond > 0:
             cause = FULL_MESSAGES if messages > 0 else FULL_BYTES
-            if not self._others_go(own, messages, beyond):
+            if size > queue.max_bytes or not self._others_go(own, messages, beyond):
                 if outbox is not None and size <= queue.max_bytes:
                     if queue.policy == DISCONNECT or (own is not None and own.policy == DISCONNECT):
                         self._disconnects = True
@@ -289,7 +287,7 @@ class Forecast:
             pages = queue.pages
             assert pages is not None
             self._on_disk = True
-            if pages.bytes + size > pages.disk_bytes:
+            if pages.bytes + size > pages.disk_bytes and pages.messages > 0:
                 if queue.policy != DROP_OLDEST or queue.disk is None:
                     return Fate(DROPPED_, GLOBAL)
                 self._sheds += 1
@@ -301,8 +299,6 @@ class Forecast:
     def _others_go(self, own: SubscriptionQueue | None, messages: int, beyond: int) -> bool:
         """`SessionQueue._make_room`."""
         queue = self._session.queue
-        if self._size > queue.max_bytes:
-            return False
         if own is not None and own.policy == DROP_OLDEST:
             while messages > 0 or beyond > 0:
                 oldest = self._oldest(own)
@@ -374,10 +370,10 @@ class Forecast:
         grown = self._size - waiting.message.size()
         if waiting.live:
             assert outbox is not None
-            fits = self._live_bytes + grown <= outbox.max_bytes
+            fits = self._live_bytes + grown <= outbox.max_bytes or self._live == 1
         else:
             self._session.account.fit()
-            fits = self._waiting_bytes + grown <= self._session.queue.max_bytes
+            fits = self._waiting_bytes + grown <= self._session.queue.max_bytes or self._waiting == 1
         if not fits:
             return Fate(DROPPED_, FULL_BYTES)
         totals = self._session.totals
@@ -402,7 +398,13 @@ class Forecast:
 
     def _has_room(self, size: int) -> bool:
         totals = self._session.totals
-        return self._load + 1 <= totals.max_messages and self._load_bytes + size <= totals.max_bytes
+        return self._load + 1 <= totals.max_messages and (
+            self._load_bytes + size <= totals.max_bytes or self._load == 0
+        )
+
+    def _fits_live(self, size: int, outbox: Outbox) -> bool:
+        """One always fits a queue that is empty."""
+        return self._live_bytes + size <= outbox.max_bytes or self._live == 0
 
     def _drop(self, delivery: Delivery) -> None:
         """One that waits would go."""

@@ -134,6 +134,8 @@ class Groups:
             loop = self._loop
             if loop is None:
                 raise StoreError("the store is closed")
+            if self._commits.incomplete:
+                raise StoreError("changes could not be noted: see the log for the error")
             outcome: asyncio.Future[str] = loop.create_future()
             self._flushing.append(outcome)
             if self._retry is not None:
@@ -213,24 +215,42 @@ class Groups:
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
-        if self.journal.noted:
+        if self._commits.incomplete:
+            self._later(FIRST_RETRY)
+        elif self.journal.noted:
             self._ripe = True
             if self._air is None:
                 self._end_group()
             elif self.journal.size() >= self._size and not self._commits.failed:
-                self._line.append(self._take())
+                batch = self._take()
+                if batch is not None:
+                    self._line.append(batch)
+
+    def _later(self, seconds: float) -> None:
+        """The open group cannot end now: try it again."""
+        if self._loop is not None:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(seconds, self._window_over)
 
     def _noted_bytes(self) -> int:
         """What waits to be written, but for the group that is being written."""
         return self.journal.size() + sum(batch.size for batch in self._line)
 
-    def _take(self) -> Batch:
-        """End the open group."""
+    def _take(self) -> Batch | None:
+        """End the open group. None: its rows could not be made; it stays open, nobody is released, and it is tried
+        again."""
+        try:
+            batch = self.journal.take()
+        except Exception as error:
+            self._later(self._pause)
+            self._pause = min(self._pause * 2, LAST_RETRY)
+            self.tell_failure(f"a group of changes cannot be written: {type(error).__name__}: {error}")
+            return None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._ripe = False
-        batch = self.journal.take()
         batch.began = self._began
         batch.clock = self._times.note()
         if self.journal.noted:
@@ -241,7 +261,10 @@ class Groups:
     def _end_group(self) -> None:
         """Write the open group; no other is being written."""
         batch = self._take()
+        if batch is None:
+            return
         if batch.empty() and batch.clock is None:
+            self._recover()
             self._filed = batch.number
             self.fetches.last = batch.last
             self._commits.advance(batch.number)
@@ -252,24 +275,20 @@ class Groups:
         self._air = batch
         self._write()
 
-    def end(self) -> None:
-        """End the open group now, in the call of the core in which it was told of something."""
-        if self._loop is None or not self.journal.noted:
-            return
-        batch = self._take()
-        if self._air is None:
-            self._air = batch
-            self._write()
-        else:
-            self._line.append(batch)
-
     def beat(self) -> None:
         """Write something, be it an empty group, unless something is being written: so it is known whether it can."""
-        if self._loop is not None and self._air is None:
-            if not self.journal.noted:
-                self._began = self._loop.time()
-            self._air = self._take()
-            self._write()
+        loop = self._loop
+        if loop is None or self._air is not None:
+            return
+        if not self.journal.noted:
+            self._began = loop.time()
+        batch = None if self._commits.incomplete else self._take()
+        if batch is None:
+            # What there is to write cannot be written yet.
+            batch = Batch(self._filed)
+            batch.last = self.fetches.last
+        self._air = batch
+        self._write()
 
     def _write(self) -> None:
         loop, batch = self._loop, self._air
@@ -304,20 +323,24 @@ class Groups:
             self.count += 1
             self.rows += batch.rows()
             self.commit_times.add(loop.time() - batch.began)
-        if self._commits.failed:
-            self._commits.recover()
-            listener = self._listener()
-            if listener is not None:
-                listener.recovered()
+        self._recover()
         self._commits.advance(batch.number)
         self._let_go()
         self._tell("")
         if self._line:
             self._air = self._line.popleft()
             self._write()
-        elif self._ripe:
+        elif self._ripe and not self._commits.incomplete:
             self._end_group()
         self.fetches.again()
+
+    def _recover(self) -> None:
+        """Something could be written."""
+        if self._commits.failed:
+            self._commits.recover()
+            listener = self._listener()
+            if listener is not None and not self._commits.incomplete:
+                listener.recovered()
 
     def failed(self, batch: Batch, reason: str, *, for_good: bool = False) -> None:
         """A group was not written for this reason: it stays, and is tried again. `for_good`: it is known that no group

@@ -111,6 +111,14 @@ class Kept:
         else:
             received[packet_id] = OVER
 
+    def written(self) -> None:
+        """The open group ended, with all that it changes of the session."""
+        self.touched = False
+        self.changed = False
+        self.size = 0
+        self.subscriptions = None
+        self.received = None
+
     def _changed(self) -> dict[int, int]:
         if self.received is None:
             self.received = {}
@@ -273,8 +281,6 @@ def _lasting(message: Message, offset: float) -> float | None:
 def of_session(batch: Batch, kept: Kept) -> None:
     """What the group changes of one session."""
     if kept.changed:
-        kept.changed = False
-        kept.size = 0
         will = kept.will
         batch.sessions += (
             kept.id, kept.client_id, kept.principal, kept.expiry_interval,
@@ -289,7 +295,6 @@ def of_session(batch: Batch, kept: Kept) -> None:
             )  # fmt: skip
     subscriptions = kept.subscriptions
     if subscriptions is not None:
-        kept.subscriptions = None
         for topic_filter, row in subscriptions.items():
             if row is None:
                 batch.unsubscribed.append((kept.id, topic_filter))
@@ -305,7 +310,6 @@ def of_session(batch: Batch, kept: Kept) -> None:
                 batch.subscriptions += (options.policy, options.max_age, options.depth, None)
     received = kept.received
     if received is not None:
-        kept.received = None
         for packet_id, change in received.items():
             if change == OVER:
                 batch.completed.append((kept.id, packet_id))
@@ -322,7 +326,6 @@ def of_deliveries(batch: Batch, rows: dict[int, Row], last: i64, offset: float) 
     before: i64 = last
     shared: dict[int, i64] = {}
     for row in rows.values():
-        row.kept.rows -= 1
         message = row.message
         if message is None or row.kept.gone:
             continue

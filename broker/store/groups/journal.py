@@ -59,6 +59,8 @@ class GroupJournal(Journal):
         self._session: i64 = 0
         self._number: i64 = 0
         self._message: i64 = 0
+        # The number of the next delivery or broadcast, if it was set aside; 0: a new one.
+        self._placed: i64 = 0
         # The open group: what comes after these numbers was never written.
         self.noted = False
         self._size: i64 = 0
@@ -231,10 +233,9 @@ class GroupJournal(Journal):
         self._add(client_id, delivery)
 
     def _add(self, client_id: str, delivery: Delivery) -> Row:
-        number: i64 = self._number + 1
-        self._number = number
-        delivery.record = number
         kept = self.kept[client_id]
+        number = self._next_number()
+        delivery.record = number
         kept.rows += 1
         row = Row(kept, delivery, self._commits.told + 1)
         self._rows[number] = row
@@ -244,6 +245,18 @@ class GroupJournal(Journal):
         else:
             self._note(delivery.message.size())
         return row
+
+    def _next_number(self) -> i64:
+        number: i64 = self._placed
+        self._placed = 0
+        return number if number > 0 else self.place()
+
+    def place(self) -> int:
+        self._number += 1
+        return self._number
+
+    def placed(self, number: int) -> None:
+        self._placed = number
 
     def paged(self, client_id: str, delivery: Delivery) -> None:
         row = self._add(client_id, delivery)
@@ -379,8 +392,7 @@ class GroupJournal(Journal):
     # -- messages for very many ----------------------------------------------------------------------------------------
 
     def broadcast(self, message: Message) -> int:
-        self._number += 1
-        number: i64 = self._number
+        number = self._next_number()
         self.broadcasts.begin(number, message)
         self._note(message.size())
         return number
@@ -438,10 +450,25 @@ class GroupJournal(Journal):
         deliveries was told. So the file has everything up to a point between two calls, and beyond it only the end of
         deliveries that were acknowledged, and what was handed out of those that it has: a crash leaves a state that
         there was, but that less comes again. Whoever waits for a young delivery goes on waiting (`Batch.number`).
+
+        Raises what making the rows raises: the open group is then as it was, and can be taken later.
         """
-        limit = self._limit()
-        rows, young = split(self._rows, limit, self._commits.told)
-        batch = Batch(limit)
+        rows, young = split(self._rows, self._limit(), self._commits.told)
+        try:
+            batch = self._batch(rows)
+        except Exception:
+            # Messages have numbers of this attempt, which no other one may take for its own.
+            self._message += len(rows)
+            raise
+        for row in rows.values():
+            row.kept.rows -= 1
+        self._clear()
+        self._keep(young)
+        return batch
+
+    def _batch(self, rows: dict[int, Row]) -> Batch:
+        """The open group with these of its deliveries. It changes nothing but the numbers of messages."""
+        batch = Batch(self._limit())
         batch.awaited = self._binding > 0 or len(rows) > 0
         batch.size = self._size
         batch.last = self._number
@@ -449,20 +476,18 @@ class GroupJournal(Journal):
         batch.gone = self._gone
         batch.wills_gone = self._wills_gone
         for kept in self._touched.values():
-            kept.touched = False
             of_session(batch, kept)
         batch.streamed = self._streamed
         batch.finished = self._finished
         batch.unpaged = self._unpaged
         batch.read_back = list(self._read_back.items())
-        self._message = of_deliveries(batch, rows, self._message, offset)
+        message = of_deliveries(batch, rows, self._message, offset)
         for number, change in self._changed.items():
             batch.changed.append((number, SENT, change.packet_id, change.attempts))
         batch.released = list(self._released.items())
-        self._retained.take(batch, offset)
-        self.broadcasts.take(batch, offset)
-        self._clear()
-        self._keep(young)
+        self._retained.add_to(batch, offset)
+        self.broadcasts.add_to(batch, offset)
+        self._message = message
         return batch
 
     def _keep(self, young: dict[int, Row]) -> None:
@@ -488,7 +513,11 @@ class GroupJournal(Journal):
         self._finished = []
         self._unpaged = []
         self._read_back = {}
+        for kept in self._touched.values():
+            kept.written()
         self._touched = {}
         self._streamed = []
         self._gone = []
         self._wills_gone = []
+        self._retained.clear()
+        self.broadcasts.clear()

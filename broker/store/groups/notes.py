@@ -24,10 +24,13 @@ class RetainedNotes:
         self._changed[topic] = message
         return 0 if earlier is None else earlier.size()
 
-    def take(self, batch: Batch, offset: float) -> None:
-        """Give the batch all of it, and begin anew."""
-        changed, self._changed = self._changed, {}
-        of_retained(batch, changed, offset)
+    def add_to(self, batch: Batch, offset: float) -> None:
+        """Give the batch all of it."""
+        of_retained(batch, self._changed, offset)
+
+    def clear(self) -> None:
+        """The batch is made: begin anew."""
+        self._changed = {}
 
 
 class BroadcastNotes:
@@ -59,9 +62,14 @@ class BroadcastNotes:
         self.under_way.pop(number, None)
         self._over.append(number)
 
-    def take(self, batch: Batch, offset: float) -> None:
-        """Give the batch all of it, and begin anew."""
-        begun, self._begun = self._begun, {}
-        of_broadcasts(batch, begun, offset)
-        batch.passed, self._passed = self._passed, []
-        batch.broadcasts_over, self._over = self._over, []
+    def add_to(self, batch: Batch, offset: float) -> None:
+        """Give the batch all of it."""
+        of_broadcasts(batch, self._begun, offset)
+        batch.passed = self._passed
+        batch.broadcasts_over = self._over
+
+    def clear(self) -> None:
+        """The batch is made: begin anew."""
+        self._begun = {}
+        self._passed = []
+        self._over = []

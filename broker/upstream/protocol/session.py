@@ -227,7 +227,7 @@ class UplinkSession(Session):
                     self._end_trial(now)
                 return False
             size = delivery.message.size() + HEADROOM
-            if outbox.too_large(delivery) or size > outbox.max_bytes:
+            if outbox.too_large(delivery):
                 if delivery.state == QUEUED:
                     self.shed_one(delivery, TOO_LARGE)
                     continue
@@ -318,7 +318,7 @@ class UplinkSession(Session):
     def _end_trial(self, now: float) -> None:
         """Everything goes as ever."""
         self.trial.over()
-        self.window.quota = self.window.limit
+        self.window.reopen()
         self._release_qos0()
         self.go_on(now)
 

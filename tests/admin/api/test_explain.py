@@ -54,7 +54,7 @@ async def test_the_rule_that_decides_is_named_with_its_file_and_line(
     [receiver] = answer["receivers"]
     assert receiver["outcome"] == "denied"
     assert receiver["rule"] == f"{acl}: line 2"
-    assert f"{acl}: line 2 does not allow it" in receiver["sentence"]
+    assert f"{acl}: line 2" in receiver["sentence"]
     answer = await told(broker, ask, topic="plant/1/temp", publisher="logger")
     assert answer["publisher"]["accepted"] is False
     assert answer["publisher"]["rule"] == f"{acl}: line 2"

@@ -62,9 +62,8 @@ class Sent:
         self.qos = qos
         self.expires_at = expires_at
         self.asked = asked
-        # Whether it takes part in the send quota of the present connection, and whether its PUBREC has come.
+        # Whether it takes part in the send quota of the present connection.
         self.counted = False
-        self.released = False
 
 
 class Queue:
@@ -144,7 +143,7 @@ class Requests(RuleBasedStateMachine):
         self._settle(asked, reached)
 
     def _has_quota(self, queue: Queue) -> bool:
-        """Whether one more may be sent (section 4.9): a PUBLISH of this connection counts, a PUBREL does not."""
+        """Whether one more may be sent (section 4.9): what was sent again counts, a PUBREL as well."""
         return sum(each.counted for each in queue.flight) < self.window
 
     def _send(self, queue: Queue, sent: Sent) -> None:
@@ -249,8 +248,6 @@ class Requests(RuleBasedStateMachine):
             client.answer(1)
             if owed.kind != p.PUBREC or code >= 0x80:
                 del queue.flight[at]
-            else:
-                queue.flight[at].released = True
             self._pump(queue)
 
     @rule(name=links, clean=st.booleans())
@@ -260,7 +257,7 @@ class Requests(RuleBasedStateMachine):
         if client.wire.cut:
             self._connect(name)
             for sent in queue.flight:
-                sent.counted = not sent.released
+                sent.counted = True
             self._pump(queue)
             return
         if clean:
@@ -379,30 +376,6 @@ class Requests(RuleBasedStateMachine):
             assert self.waiting[name] == []
         self.told_what_the_model_says()
         self.only_what_is_not_settled_asks()
-
-
-def test_a_publish_released_on_an_earlier_connection_takes_no_send_quota() -> None:
-    """Its PUBREL alone is sent again: the client, of a Receive Maximum of 1, may be sent another PUBLISH beside it.
-
-    The send quota of a new connection begins at the Receive Maximum [MQTT-4.9.0-1], and only a PUBLISH takes from it
-    [MQTT-4.9.0-2].
-    """
-    machine = Requests()
-    machine.begin(window=1, depth=1, policy=DROP_NEWEST, pace=0, wanted=(set(), {"q/a"}, set()))
-    machine.ask("p1", "q/a", 2, -1, True, 1)
-    machine.answer("l2", 0x00, 1)
-    machine.go_or_come_back("l2", False)
-    machine.go_or_come_back("l2", False)
-    machine.ask("p1", "q/a", 1, -1, True, 1)
-    machine.ask("p2", "q/a", 1, -1, True, 1)
-    # Released, in flight, and waiting: nothing was dropped.
-    queue = machine.queues["l2"]
-    assert [each.payload for each in queue.flight] == [b"1", b"2"]
-    assert [each.payload for each in queue.waiting] == [b"3"]
-    machine.only_what_is_not_settled_asks()
-    machine.told_what_the_model_says()
-    machine.the_ledger_adds_up()
-    machine.teardown()
 
 
 TestRequests = Requests.TestCase

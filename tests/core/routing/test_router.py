@@ -160,8 +160,10 @@ class TestRouting:
                 for topic in deep[:3]:
                     router.retain(Message(topic.encode(), b"1" * size, 0, True, b"", 0.0, ""))
         elif how == "refused":  # and gone all the same
+            assert router.retain(Message(b"another", b"1", 0, True, b"", 0.0, ""))
             for topic in deep[:3]:
                 assert not router.retain(Message(topic.encode(), b"1" * 20_000, 0, True, b"", 0.0, ""))
+            router.retain(Message(b"another", b"", 0, True, b"", 0.0, ""))
         elif how == "expired":
             network.advance(10)
         else:

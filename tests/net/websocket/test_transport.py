@@ -252,7 +252,7 @@ async def test_a_giant_frame_is_refused_before_it_is_there(broker: Broker) -> No
 async def test_packets_are_bounded_as_over_tcp(broker: Broker) -> None:
     """A packet that is too large is refused by its header, in however large a frame."""
     client = await accepted(broker, "there")
-    client.says(frame(b"\x30" + wire.varint(2_000_000) + bytes(1_000)))
+    client.says(frame(b"\x30" + wire.varint(9_000_000) + bytes(1_000)))
     await rounds()
     found = client.take()
     assert (found[0].payload[0] >> 4, found[0].payload[2]) == (wire.DISCONNECT, 0x95)

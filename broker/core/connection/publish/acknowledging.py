@@ -13,7 +13,7 @@ from mypy_extensions import i64
 
 from broker.core.codec import reasons
 from broker.core.codec.encoder import ack
-from broker.core.codec.errors import ProtocolViolation
+from broker.core.codec.errors import ProtocolViolation, ReceiveMaximumExceeded
 from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, V5
 from broker.core.limits import Limits
 from broker.core.persistence.commits import Commits
@@ -22,6 +22,7 @@ from broker.core.queues.queue_totals import UNLIMITED
 from broker.core.queues.requests import NodeRun, Request, WaitingRequests
 from broker.core.queues.windows.held_answers import HeldAnswers
 from broker.core.queues.windows.in_flight import LARGEST_ID
+from broker.core.queues.windows.receive_window import uncounted_pubcomp
 from broker.core.routing.deadlines import Deadlines
 from broker.core.session.session import Session
 
@@ -35,7 +36,7 @@ RELEASE_RUN: Final = 1_024
 
 class Acknowledger:
     """The acknowledgements of one connection. A publish is unacknowledged, as section 3.3.4 counts, from when it came
-    until its PUBACK, its PUBCOMP, or a PUBREC that refuses it was written."""
+    on this connection until its PUBACK, its PUBCOMP, or a PUBREC that refuses it was written."""
 
     def __init__(self, outbox: Outbox, limits: Limits, deadlines: Deadlines) -> None:
         self._outbox = outbox
@@ -54,6 +55,9 @@ class Acknowledger:
         # the publish that is dealt with came; -1: it came earlier.
         self._held: HeldAnswers | None = None
         self._told_before: i64 = -1
+        # QoS 2 publishes of earlier connections that are not released and did not come again on this one: they do not
+        # count against Receive Maximum, and neither do their PUBCOMPs (section 4.9).
+        self._earlier: set[int] | None = None
         # Requests whose answers wait for links or nodes, once there was one: they are this connection's.
         self._requests: WaitingRequests | None = None
 
@@ -61,6 +65,8 @@ class Acknowledger:
         """The client was accepted. `commits`: of the router's journal."""
         self._session = session
         self._node = session.node
+        if session.incoming_qos2:
+            self._earlier = set(session.incoming_qos2)
         if commits is not None:
             self._held = HeldAnswers(self._outbox, commits)
             self._outbox.held = self._held
@@ -79,6 +85,7 @@ class Acknowledger:
         if session is not None and session.numbers:
             _keep_confirmed(session, session.numbers)
         self._session = None
+        self._earlier = None
         held = self._held
         if held is not None:
             self._held = None
@@ -98,7 +105,10 @@ class Acknowledger:
         session = self._session
         incoming = None if session is None else session.incoming_qos2
         window = self._window
-        return window.unwritten + window.held + (0 if incoming is None else len(incoming))
+        count = window.unwritten + window.held + (0 if incoming is None else len(incoming))
+        earlier = self._earlier
+        # More than that a client has not sent which publishes within Receive Maximum and completes what it resumes.
+        return count if earlier is None else count - min(len(earlier), self._limits.receive_maximum)
 
     def full(self) -> bool:
         """Whether one more QoS 1 or 2 publish would exceed the Receive Maximum that was announced [MQTT-3.3.4-7]."""
@@ -152,6 +162,25 @@ class Acknowledger:
         if session.journal is not None:
             session.journal.received(session.client_id, packet_id, number)
 
+    def comes_again(self, packet_id: int) -> None:
+        """A QoS 2 publish came again. If its first PUBLISH came on an earlier connection, it counts on this one, too.
+
+        Raises:
+            ReceiveMaximumExceeded: one more may not come [MQTT-3.3.4-7].
+        """
+        if not self._counts(packet_id) and self._v5 and self.room() < 0:
+            raise ReceiveMaximumExceeded(f"more than {self._limits.receive_maximum} publishes in flight")
+
+    def _counts(self, packet_id: int) -> bool:
+        """Whether a publish counted on this connection already; it does from now on."""
+        earlier = self._earlier
+        if earlier is None or packet_id not in earlier:
+            return True
+        earlier.discard(packet_id)
+        if not earlier:
+            self._earlier = None
+        return False
+
     def _forget(self, packet_id: int) -> bool:
         session = self._session
         assert session is not None
@@ -159,6 +188,7 @@ class Acknowledger:
         if incoming is None or packet_id not in incoming:
             return False
         incoming.discard(packet_id)
+        self._counts(packet_id)
         if session.numbers is not None:
             session.numbers.pop(packet_id, None)
         if session.journal is not None:
@@ -231,7 +261,7 @@ class Acknowledger:
             end = start + 4 * RELEASE_RUN
         packet_ids: list[bytes] = []
         requests = self._requests
-        if requests is None or not requests.by_id:
+        if self._earlier is None and (requests is None or not requests.by_id):
             while at < end and data[at] == 0x62 and data[at + 1] == 2:
                 if not self._forget(data[at + 2] << 8 | data[at + 3]):
                     break
@@ -249,8 +279,12 @@ class Acknowledger:
         """
         if self.holds(packet_id) and self.knows(packet_id):
             raise ProtocolViolation("PUBREL for a publish that got no PUBREC yet")
+        earlier = self._earlier is not None and packet_id in self._earlier
         known = self._forget(packet_id)
         reason = reasons.SUCCESS if known or not self._v5 else reasons.PACKET_IDENTIFIER_NOT_FOUND
+        if earlier and self._v5:
+            self._send(uncounted_pubcomp(packet_id), self._told_of_session())  # [MQTT-4.3.3-11]
+            return
         # An identifier that is free already may have become so on a connection that was lost, and not be committed.
         self._send(ack(PUBCOMP, packet_id, reason, self._version), self._told_of_session())  # [MQTT-4.3.3-11]
 

@@ -351,6 +351,7 @@ class PublishHandler:
                 return
             if qos == 2 and acknowledger.knows(packet_id):
                 # Known already: acknowledged again, not routed again [MQTT-4.3.3-10].
+                acknowledger.comes_again(packet_id)
                 if acknowledger.number_of(packet_id) > 0:
                     self._publish_again(publish, topic, now)
                 else:

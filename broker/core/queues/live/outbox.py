@@ -189,6 +189,9 @@ class Outbox:
             queue.shed_expired()
         messages: i64 = queue.messages + count - self.max_messages
         beyond: i64 = queue.bytes + size - self.max_bytes
+        if count == 1 and size > self.max_bytes:
+            # It fits when the queue is empty. Nothing goes for it.
+            beyond = queue.bytes
         if messages > 0 or beyond > 0:
             cause = FULL_MESSAGES if messages > 0 else FULL_BYTES
             if self.policy == DROP_OLDEST and size <= self.max_bytes and count <= self.max_messages:
@@ -216,9 +219,16 @@ class Outbox:
     # -- what the session does -----------------------------------------------------------------------------------------
 
     def has_room(self, size: int) -> bool:
-        """True when a message of `size` bytes fits now. The session asks before it sends with QoS 1 or 2."""
+        """True when a message of `size` bytes fits now. The session asks before it sends with QoS 1 or 2.
+
+        One always fits an empty queue, whatever its size: the limit in bytes is for those that wait beside it.
+        """
         queue = self.queue
-        return not self.closed and queue.messages < self.max_messages and queue.bytes + size <= self.max_bytes
+        return (
+            not self.closed
+            and queue.messages < self.max_messages
+            and (queue.bytes + size <= self.max_bytes or queue.messages == 0)
+        )
 
     def takes(self, count: i64, size: i64) -> bool:
         """Whether this many more of this many bytes fit, and are sent unchanged: nothing depends on the peer."""

@@ -2,7 +2,8 @@
 
 A publish of the peer ends with our PUBACK, our PUBCOMP, or a PUBREC that refuses it. What the peer cannot have seen
 still counts against its Receive Maximum: such a packet counts until it is written. A PUBCOMP for an unknown identifier
-ends nothing. The session counts QoS 2 publishes that wait for PUBREL.
+ends nothing, and one for a publish of an earlier connection ends none of this one. The session counts QoS 2 publishes
+that wait for PUBREL.
 """
 
 from __future__ import annotations
@@ -24,13 +25,18 @@ def ended_publishes(packet: bytes) -> i64:
             return size >> 2
         return 1
     if kind == 0x70:
-        # With a reason code it is "Packet Identifier not found", the only one there is besides success.
+        # With a reason code it is "Packet Identifier not found", or success of an earlier connection's publish.
         if whole:
             return size >> 2
         return 0
     if kind == 0x50 and not whole and packet[4] >= 0x80:
         return 1
     return 0
+
+
+def uncounted_pubcomp(packet_id: int) -> bytes:
+    """A PUBCOMP of 5.0 with success that ends no publish of its connection: it has its reason code written out."""
+    return bytes((0x70, 3, packet_id >> 8, packet_id & 0xFF, 0))
 
 
 class ReceiveWindow:

@@ -3,8 +3,8 @@
 Owns the packet identifiers, the quota, the byte sums and the effect of each acknowledgement on a delivery.
 
 Promises:
-- Never more unacknowledged publishes than the client's Receive Maximum [MQTT-3.3.4-9], nor more bytes of them than
-  `max_bytes`, except for a single message.
+- No PUBLISH while as many are unacknowledged as the client's Receive Maximum, those included of which only PUBREL was
+  sent again [MQTT-3.3.4-9]; nor while they have more bytes than `max_bytes`, except for a single message.
 - What was in flight when a connection ended is sent again first, in its order [MQTT-4.4.0-1].
 """
 
@@ -19,7 +19,7 @@ from broker.core.codec.encoder import ack
 from broker.core.codec.errors import ProtocolViolation
 from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5
 from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS, PACKET_IDENTIFIER_NOT_FOUND, SUCCESS
-from broker.core.counters import AGE, EXPIRED, FULL_BYTES, NOT_AUTHORIZED
+from broker.core.counters import AGE, EXPIRED, NOT_AUTHORIZED
 from broker.core.permissions import Permissions
 from broker.core.persistence.commits import Commits
 from broker.core.persistence.journal import Journal
@@ -85,14 +85,32 @@ class SendWindow:
         self._asked_link = None
 
     def begin_resend(self, outbox: Outbox, version: int) -> None:
-        """Begin to send again what was in flight when the last connection ended (section 4.4)."""
+        """Begin to send again what was in flight when the last connection ended (section 4.4).
+
+        A PUBREL stands for a publish that is not acknowledged, and takes its place in the send quota, which may be
+        below 0 then: if the client's Receive Maximum is smaller than on its last connection [MQTT-3.3.4-9].
+        """
         resend: deque[Delivery] = deque()
         for delivery in self.inflight.values():
             if delivery.state == RELEASED:
+                self._take_quota(delivery)
                 send_promise(outbox, ack(PUBREL, delivery.packet_id, SUCCESS, version), self.journal is not None)
             else:
                 resend.append(delivery)
         self.resend = resend if resend else None
+
+    def _take_quota(self, delivery: Delivery) -> None:
+        """It is unacknowledged on this connection."""
+        if not delivery.counted:
+            delivery.counted = True
+            self.quota -= 1
+
+    def reopen(self) -> None:
+        """The quota, which was 0 for a while, is again what is left of its limit."""
+        self.quota = self.limit
+        for delivery in self.inflight.values():
+            if delivery.counted:
+                self.quota -= 1
 
     @property
     def backlog(self) -> bool:
@@ -119,7 +137,7 @@ class SendWindow:
             if delivery.state == SENT:
                 # Of QoS 2 that was sent the client may know the identifier: that goes on, whatever the rules are now.
                 asked = permissions is not None and (delivery.qos == 1 or delivery.attempts == 0)
-                if outbox.too_large(delivery) or size > outbox.max_bytes:
+                if outbox.too_large(delivery):
                     # The client came back with a smaller Maximum Packet Size: as if it had been sent [MQTT-3.1.2-25].
                     self._give_up(delivery, outbox.why_not(delivery.message))
                 elif not outbox.has_room(size):
@@ -173,7 +191,7 @@ class SendWindow:
         if self.resend is not None or (self.in_order and self.held is not None and self.held.count > 0):
             return 0
         if count > self.quota:
-            count = self.quota
+            count = self.quota if self.quota > 0 else 0
         while count > 0 and not (
             outbox.takes(count, count * size + HEADROOM)
             and self.bytes + count * size <= self.max_bytes
@@ -293,8 +311,6 @@ class SendWindow:
             cause = AGE
         elif outbox.too_large(delivery):
             cause = outbox.why_not(message)
-        elif size + HEADROOM > outbox.max_bytes:
-            cause = FULL_BYTES
         elif queue.review is not None and queue.bars(delivery):
             cause = NOT_AUTHORIZED
         elif not outbox.has_room(size + HEADROOM) or (
@@ -456,6 +472,8 @@ class SendWindow:
         if self.journal is not None and delivery.state != RELEASED:
             self.journal.released(self._client_id, delivery)
         delivery.state = RELEASED
+        # Of one that was to be sent again on this connection the client had the PUBLISH already.
+        self._take_quota(delivery)
 
     def on_acks(self, kind: i64, data: bytes, start: i64, outbox: Outbox | None) -> i64:
         """Acknowledgements of one kind, side by side in `data` from `start` on, dealt with in one go.

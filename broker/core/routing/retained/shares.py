@@ -74,7 +74,12 @@ class RetainedShares:
         if isinstance(old, RetainedMessage) and old.publisher == client_id and old.shared:
             size -= old.charge
         session = self._sessions.get(client_id)
-        if self.of(client_id) + size > self.most:
+        held = self.of(client_id)
+        replaced = old.charge if isinstance(old, RetainedMessage) and old.publisher == client_id else 0
+        if held == replaced:
+            # One message of each client may always be retained, within the bounds of all.
+            return ""
+        if held + size > self.most:
             return "limits.max_retained_bytes_per_client"
         return "" if session is None or session.account.has_room(size) else "limits.max_client_bytes"
 

@@ -66,11 +66,12 @@ class RetainedStore:
         # What each client takes of them, and each account.
         self.shares = RetainedShares(limits.max_retained_bytes_per_client, sessions, accounts)
 
-    def retain(self, message: Message, origin: Session | None = None) -> bool:
+    def retain(self, message: Message, origin: Session | None = None, published: bool = False) -> bool:
         """Keep a retained message in place of the topic's last; an empty payload clears it. `origin`: the publisher's
         session, which may be over; None: it is looked for by the client identifier.
 
-        False, and counted, when the limits of retained messages are reached. [MQTT-3.3.1-5] [MQTT-3.3.1-6]
+        `published`: it was offered to the topic's subscribers as well. False, and counted, when the limits of retained
+        messages are reached. [MQTT-3.3.1-5] [MQTT-3.3.1-6]
         """
         topic = message.topic.decode()
         old = cast("Message | None", self.tree.get(topic))
@@ -104,7 +105,7 @@ class RetainedStore:
                     True,
                 )
             return False
-        message = self.put(topic, message, account)  # whatever its QoS
+        message = self.put(topic, message, account, published)  # whatever its QoS
         self._written(topic, message)
         if self.journal is not None and not is_system(message.topic):
             self.journal.retained_set(message)
@@ -191,7 +192,8 @@ class RetainedStore:
                 used -= 1
             if rooms[RETAINED].left(account, limits.max_retained_messages, used) < 1:
                 return RETAINED
-        if limits.max_retained_bytes > 0:
+        others = len(self.tree) - self.system_count - (0 if old is None else 1)
+        if limits.max_retained_bytes > 0 and others > 0:  # one fits where nothing else is retained
             needed = self._needed(old, account, size)
             most = limits.max_retained_bytes
             used = self.bytes
@@ -220,7 +222,7 @@ class RetainedStore:
         session = self._sessions.get(client_id)
         return session is not None and session.link_peer != ""
 
-    def put(self, topic: str, message: Message, account: Account) -> Message:
+    def put(self, topic: str, message: Message, account: Account, published: bool = False) -> Message:
         """Make a message the retained one of its topic and count it, whatever the limits say. No journal is told.
 
         Returns it as it is kept: without the wire forms that its fanout made.
@@ -229,7 +231,7 @@ class RetainedStore:
         levels = tree.node_count
         size = kept_bytes(message, topic)
         kept = RetainedMessage(message, size)
-        old = cast("Message | None", tree.set(topic, kept))
+        old = cast("Message | None", tree.set(topic, kept, published))
         self._fanout.work += RETAIN_WORK + LEVEL_WORK * (tree.node_count - levels)
         if not is_system(message.topic):
             size += (tree.node_count - levels) * NODE_BYTES

@@ -275,6 +275,7 @@ class TestWaking:
         """Nothing to take, nobody to wake."""
         wakeups: list[Outbox] = []
         box = Outbox(wakeups, Counters(), 0, 1)
+        box.closed = True
         box.offer(frame())
         assert wakeups == []
 

@@ -75,7 +75,7 @@ class Line(RuleBasedStateMachine):
         """Why something does not fit; ACCEPTED when it does."""
         if len(self.messages()) + 1 > self.max_messages:
             return FULL_MESSAGES
-        return FULL_BYTES if self.size() + size > self.max_bytes else ACCEPTED
+        return FULL_BYTES if self.messages() and self.size() + size > self.max_bytes else ACCEPTED
 
     def shed_first(self) -> Item | None:
         for at, item in enumerate(self.items):

@@ -219,8 +219,10 @@ class TestFullQueueAndLanes:
         assert client.wire.protocol.close_cause == QUEUE_FULL
 
     @pytest.mark.parametrize("qos", [0, 1])
-    def test_nobody_goes_for_a_message_that_would_never_fit(self, qos: int) -> None:
+    def test_nobody_goes_for_a_message_that_fits_an_empty_queue_only(self, qos: int) -> None:
         _, client, publisher = scene(DISCONNECT, live_bytes=500, session_bytes=500)
+        publisher.publish("t", b"1", qos=qos)
+        publisher.publish("t", b"2", qos=1)
         publisher.publish("t", bytes(1_000), qos=qos)
         assert not client.wire.protocol.close_cause
         assert dropped_by_cause(client.session)[FULL_BYTES] == 1

@@ -40,7 +40,7 @@ class Queue:
         self.max_bytes = max_bytes or 1 << 40
         # Bytes that a message counts for beyond its payload.
         self.overhead = overhead
-        # Messages that are larger than the queue.
+        # Messages larger than the queue that were lost.
         self.oversize = 0
         self.waiting: list[tuple[str, bytes]] = []
         self.lost: Counter[str] = Counter()
@@ -52,7 +52,8 @@ class Queue:
         """Why a message does not fit now; empty when it does."""
         if len(self.waiting) + 1 > self.max_messages:
             return "full-messages"
-        return "full-bytes" if self.size() + len(payload) + self.overhead > self.max_bytes else ""
+        # One fits an empty queue, whatever its size.
+        return "full-bytes" if self.waiting and self.size() + len(payload) + self.overhead > self.max_bytes else ""
 
     def offer(self, topic: str, payload: bytes) -> None:
         if self.policy == LATEST:
@@ -61,8 +62,8 @@ class Queue:
                     self.waiting[at] = (topic, payload)
                     self.lost["replaced-by-latest"] += 1
                     return
-        self.oversize += len(payload) + self.overhead > self.max_bytes
         cause = self.full(payload)
+        self.oversize += bool(cause) and len(payload) + self.overhead > self.max_bytes
         if cause and self.policy == DROP_OLDEST and len(payload) + self.overhead <= self.max_bytes:
             while self.full(payload):
                 self.waiting.pop(0)
@@ -223,7 +224,7 @@ class TestLiveQueue:
         publisher, client = network.client("p"), network.client("c")
         client.subscribe("t", qos=1)
         client.wire.frozen = True
-        publisher.publish("t", b"x" * 700, 1)
+        publisher.publish("t", b"x" * 500, 1)
         burst(publisher, "t", numbers(3))
         publisher.publish("t", b"y" * 400)
         assert losses(client.session) == {"full-bytes": 1}

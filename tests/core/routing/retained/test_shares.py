@@ -48,10 +48,28 @@ def test_one_client_does_not_take_all_the_room() -> None:
 def test_a_deep_topic_takes_what_its_levels_take() -> None:
     network = Network(limits(max_retained_bytes_per_client=SHARE))
     client = network.client("deep")
+    client.publish("first", b"x", retain=True)
     client.publish("d" + "/x" * 100, b"x", retain=True)
-    assert kept(network.router) == set()
+    assert kept(network.router) == {"first"}
     client.publish("d" + "/x" * 20, b"x", retain=True)
     assert network.router.retained_store.shares.of("deep") > 20 * NODE_BYTES
+
+
+def test_one_message_of_each_client_may_always_be_retained() -> None:
+    """However large it is, and also in place of its last one; all together stay within their bound."""
+    network = Network(
+        limits(max_retained_bytes=10 * SHARE, max_retained_bytes_per_client=SHARE, max_client_bytes=SHARE)
+    )
+    one, other = network.client("one"), network.client("other")
+    for size in (2 * SHARE, 5 * SHARE, 3 * SHARE):
+        one.publish("large", bytes(size), retain=True)
+        assert network.router.retained_store.shares.of("one") > size
+    one.publish("small", b"x", retain=True)
+    other.publish("large of another", bytes(8 * SHARE), retain=True)
+    assert kept(network.router) == {"large"}
+    one.publish("large", b"", retain=True)
+    other.publish("large of another", bytes(20 * SHARE), retain=True)
+    assert kept(network.router) == {"large of another"}
 
 
 def test_what_another_replaces_is_the_others() -> None:

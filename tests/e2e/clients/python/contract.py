@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.clients.conftest import Unique
 from tests.e2e.clients.python.drivers import Driver, Opener, Received, Will
 
-LARGEST_PACKET = 1_048_576
+LARGEST_PACKET = 8_388_608
 """The default of `limits.max_packet_size`."""
 
 UNICODE = "grüße/世界/🌍/ñandú ¿qué?"

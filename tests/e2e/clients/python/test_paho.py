@@ -87,7 +87,7 @@ class TestPaho5(Contract, UnicodeIdentifiers):
         assert client.connack is not None
         told = client.connack.json()  # type: ignore[no-untyped-call]
         assert told["AssignedClientIdentifier"]
-        assert told["MaximumPacketSize"] == 1_048_576
+        assert told["MaximumPacketSize"] == 8_388_608
 
     async def test_a_takeover_says_why(self, opener: Opener, unique: Unique) -> None:
         """Session taken over, 0x8E."""
