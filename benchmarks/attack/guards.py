@@ -34,6 +34,7 @@ def options() -> list[str]:
         f"authenticator=[{', '.join(tables)}]",
         f'security.ban_exempt=["{HOST}"]',
         f'http.password_file="{_password_file()}"',
+        f'access.acl_file="{_acl_file()}"',
     )
     return [part for setting in settings for part in ("--set", setting)]
 
@@ -51,10 +52,23 @@ def _part(content: dict[str, Any]) -> bytes:
 
 
 @cache
-def _password_file() -> str:
-    """A file that goes with this process."""
+def _folder() -> Path:
+    """A folder that goes with this process."""
     folder = tempfile.mkdtemp(prefix="canopy-attack-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    file = Path(folder, "passwd")
+    return Path(folder)
+
+
+@cache
+def _acl_file() -> str:
+    """Everybody may subscribe to everything, and read all but what is secret, which is for one user."""
+    file = _folder() / "acl"
+    file.write_text(f"topic readwrite pairs/#\ntopic read $SYS/#\nuser {USER}\ntopic readwrite secret/#\n")
+    return str(file)
+
+
+@cache
+def _password_file() -> str:
+    file = _folder() / "passwd"
     set_password(file, USER, PASSWORD, "argon2id", create=True)
     return str(file)

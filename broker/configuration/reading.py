@@ -25,9 +25,10 @@ from broker.configuration.environment import candidates, nearest_flat, variable
 from broker.configuration.removed import removed
 from broker.configuration.toml_lines import Path as Steps
 from broker.configuration.toml_lines import lines, nearest
-from broker.configuration.wording import HIDDEN, SECRETS, TABLES, allowed, cut, inner_model, is_known, show, to_toml
+from broker.configuration.wording import SECRETS, TABLES, allowed, cut, inner_model, is_known, show, to_toml
 from broker.settings import Listener, Section, Settings, defaults, flatten, section_models
 from broker.settings.brokers.upstream import A_LIST, A_WORD
+from broker.settings.urls import HIDDEN
 
 DEFAULTS: Final = (
     Path(__file__).resolve().parents[1] / "settings" / "files" / "default.toml",

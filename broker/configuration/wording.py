@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 from broker.settings import LARGEST_PACKET, Listener, QueueRuleSettings, Rule, Section, Settings, Upstream
 from broker.settings.access.authenticators import TYPES
 from broker.settings.listeners import FORMS
+from broker.settings.urls import HIDDEN, shown
 
 LONGEST_SHOWN: Final = 80
 """Characters of a wrong value that a message repeats."""
@@ -34,13 +35,8 @@ TABLES: Final[Mapping[str, type[Section] | Mapping[str, type[Section]]]] = {
 }
 """The settings that are lists of tables, and what a table of each may hold; by its key `type`, where that decides."""
 
-HIDDEN: Final = "***"
-"""Replaces a password."""
-
 SECRETS: Final = frozenset({"password", "secret", "key_password", "headers"})
 """Keys of tables whose values are not repeated."""
-
-USER_OF_URL: Final = re.compile(r"(?<=://)[^/]*@")
 
 A_RULE: Final = '{client_id = "display-*", policy = "latest"}'
 
@@ -194,7 +190,7 @@ def show(value: Any) -> str:
 def to_toml(value: Any) -> str:
     """A value as TOML, on one line, without passwords. Of a model, what was set."""
     if isinstance(value, str):
-        return json.dumps(USER_OF_URL.sub(f"{HIDDEN}@", value), ensure_ascii=False)
+        return json.dumps(shown(value), ensure_ascii=False)
     if isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, (list, tuple)):

@@ -29,6 +29,7 @@ from broker.security.fair_places import FairPlaces, Full
 from broker.security.fetching import FetchError, HttpClient, tls_context
 from broker.security.rules.claims import read_claims
 from broker.settings import HttpTable, called
+from broker.settings.urls import shown
 
 FULL: Final = Refusal(reasons.SERVER_BUSY, "too many clients wait for the service")
 DOWN: Final = Refusal(reasons.SERVER_UNAVAILABLE, "the service does not answer as it should")
@@ -97,7 +98,7 @@ class HttpAuthenticator(Authenticator):
             self._places.give_back()
         if self._failing:
             self._failing = False
-            self._told(f"{self._table.url}: the service answers again")
+            self._told(f"{shown(self._table.url)}: the service answers again")
         if isinstance(verdict, Principal) and self._table.cache_time > 0.0:
             self._remember(attempt, verdict)
         return verdict
@@ -125,7 +126,7 @@ class HttpAuthenticator(Authenticator):
     def _failed(self, attempt: Attempt, why: str) -> Verdict:
         if not self._failing:
             self._failing = True
-            self._told(f"{self._table.url}: {why}")
+            self._told(f"{shown(self._table.url)}: {why}")
         if self._table.on_error == "allow":
             return Principal(attempt.user_name)
         return None if self._table.on_error == "ignore" else DOWN

@@ -21,6 +21,7 @@ from broker.security.errors import SecurityError
 from broker.security.http_authenticator import HttpAuthenticator
 from broker.security.rules.rule import Rule
 from broker.settings import HttpTable
+from broker.settings.urls import shown
 from tests.security.http_service import Service, service
 from tests.support.waiting import until
 
@@ -208,7 +209,7 @@ class TestFailures:
         there.open.clear()
         ask = await make(timeout=0.05)
         assert is_refused(await ask(attempt()), 0x88)
-        assert ask.told == [f"{there.url}: no answer within 0.05 seconds"]
+        assert ask.told == [f"{shown(there.url)}: no answer within 0.05 seconds"]
 
     async def test_it_is_told_once_that_it_fails_and_once_that_it_is_back(self, there: Service, make: Make) -> None:
         there.says(500)
@@ -219,8 +220,8 @@ class TestFailures:
         for _ in range(20):
             await ask(attempt())
         assert ask.told == [
-            f"{there.url}: it answers with status 500",
-            f"{there.url}: the service answers again",
+            f"{shown(there.url)}: it answers with status 500",
+            f"{shown(there.url)}: the service answers again",
         ]
 
     async def test_a_service_with_another_certificate_is_not_asked(self, make: Make) -> None:

@@ -84,6 +84,24 @@ def passwords_guessed_from_one_address(field: Field) -> None:
     guess(field, (("127.0.0.2", guards.USER, b"guess %d" % number) for number in count()))
 
 
+@attack(growth=CROWD, guarded=True)
+def share_groups_without_permission(field: Field) -> None:
+    """1,500 clients in a share group whose messages they may not have, beside the one member that may"""
+    worker = knocks(field, "127.255.0.1", guards.USER, guards.PASSWORD.encode())
+    worker.wait_for("CONNACK")
+    worker.subscribe(["$share/workers/secret/#"])
+    for _ in field.rounds(1_500):
+        field.client().subscribe(["$share/workers/secret/#"])
+    sent = 0
+    while not field.over:
+        worker.publish(b"secret/%d" % (sent % 20), b"x")
+        sent += 1
+        if not worker.wait_for("PUBLISH", sent):
+            break
+    if worker.seen["PUBLISH"] < sent and not field.over:
+        raise LetIn(f"{sent - worker.seen['PUBLISH']} of {sent} messages did not come to the one that may have them")
+
+
 @attack(guarded=True)
 def operators_passwords_guessed(field: Field) -> None:
     """One address that tries one password of an operator after the other over HTTP, 100 at a time"""

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from broker.security.errors import SecurityError
 from broker.security.fetching import FetchError, HttpClient
+from broker.settings.urls import shown
 
 MOST_KEYS: Final = 100
 """Keys of a set that are used: those behind them are not."""
@@ -166,7 +167,7 @@ class FetchedKeys(KeySource):
                 raise FetchError(f"it answers with status {status}")
             self._keys = parse_key_set(content)
         except (FetchError, ValueError) as error:
-            self._failure = f"{self._url}: the keys cannot be fetched: {error}"
+            self._failure = f"{shown(self._url)}: the keys cannot be fetched: {error}"
             self._told(self._failure)
         else:
             self._failure = ""

@@ -19,6 +19,7 @@ from broker.security.fetching import FetchError, HttpClient
 from broker.security.tokens.authenticator import TokenAuthenticator
 from broker.security.tokens.key_sets import FetchedKeys
 from broker.settings import JwtTable
+from broker.settings.urls import shown
 from tests.security.http_service import Service, service
 from tests.security.key_material import jwk, token
 from tests.support.waiting import until
@@ -90,7 +91,7 @@ async def test_old_keys_serve_while_new_ones_are_fetched_and_where_they_cannot_b
     await until(lambda: len(there.requests) == 2)
     there.open.set()
     await until(lambda: keys.told)
-    assert keys.told[0] == f"{there.url}: the keys cannot be fetched: it answers with status 503"
+    assert keys.told[0] == f"{shown(there.url)}: the keys cannot be fetched: it answers with status 503"
     assert keys.known("one", "ES256") is not None
 
 
