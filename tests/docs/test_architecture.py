@@ -170,13 +170,3 @@ def test_a_module_begins_with_at_most_eight_lines(package: str) -> None:
         headers[str(file)] = sum(bool(line) for line in header.splitlines())
     assert {file: lines for file, lines in headers.items() if lines > 8} == {}
     assert headers
-
-
-def test_modules_stay_below_500_lines() -> None:
-    lines = {
-        str(file): len(file.read_text(encoding="utf-8").splitlines())
-        for package in PACKAGES
-        for file in (ROOT / package).rglob("*.py")
-    }
-    assert len(lines) > 500
-    assert {file: count for file, count in lines.items() if count >= 500} == {}

@@ -10,7 +10,7 @@ from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.principal import Principal
 from broker.core.queues.live.outbox import Outbox
 from broker.core.routing.peers import PeerDisconnected
-from broker.core.routing.receivers.permitted import EXPLORED
+from broker.core.routing.receivers.reach import EXPLORED
 from broker.core.topics.subscription import FREE_SLOTS, TAKERS
 from tests.core.harness import Client, Network
 from tests.core.routing.receivers.test_permissions import HOUR, Rules, ruled
