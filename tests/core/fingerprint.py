@@ -237,7 +237,7 @@ def deadlines(router: Router) -> Facts:
 def branches(network: Network, publisher: Client, topics: tuple[str, ...], receivers: list[Client]) -> Facts:
     """In which form a burst of each topic comes to each connection: whole, message by message, or as objects.
 
-    For a topic with share groups, how many messages there were: who of a group has them is its turn.
+    Nothing is said of a topic with share groups: who of a group has a message, and in which form, is its turn.
     """
     found: dict[tuple[str, int], Facts] = {}
     for qos in (0, 1, 2):
@@ -248,14 +248,12 @@ def branches(network: Network, publisher: Client, topics: tuple[str, ...], recei
                 publisher.post(topic, b"probe", qos)
             network.settle()
             forms: dict[str, list[str]] = {}
-            count = 0
             for client in receivers:
-                count += client.wire.outbox.messages
                 forms[client.client_id] = [form(each) for each in client.wire.outbox.queue.items]
                 client.wire.frozen = False
             network.settle()
             entries = network.router.cache.route(topic.encode()).entries
-            found[topic, qos] = count if any(each.groups for each in entries) else forms
+            found[topic, qos] = {} if any(each.groups for each in entries) else forms
     for client in receivers:
         client.take()
     return found
