@@ -38,6 +38,7 @@ SPECIAL: Final[Mapping[str, Any]] = {
     "queue.on_full": "tell-publisher",
     "session.takeover": "any-user",
     "store.on_failure": "refuse",
+    "store.on_damage": "set-aside",
     "mqtt.versions": ("5.0",),
     "mqtt.auto_id_prefix": "other-",
     "federation.link_users": ("edge-*",),

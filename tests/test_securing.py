@@ -100,6 +100,7 @@ async def test_a_password_file_without_users(
     """It can be used, and nobody comes in by it: the log says so at the start."""
     file = tmp_path / "passwd"
     file.write_text("# nobody yet\n")
+    file.chmod(0o600)
     broker = await brokers.start(passwords(file))
     assert await brokers.code(broker, "alice", b"hunter2") == 0x86
     (line,) = [each["detail"] for each in told if each["event"] == "suspicious setting"]

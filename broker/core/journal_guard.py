@@ -26,8 +26,7 @@ LATE_CALL: Final = 256
 """Bytes that a postponed call of the journal counts for, besides its message."""
 
 MAX_LATE_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of postponed calls beyond which publishes of QoS 1 and 2 are refused. At twice as many the broker gives up: it
-acknowledges nothing that has to be stored until it is restarted."""
+"""The default of `GuardedJournal.max_late_bytes`."""
 
 
 class LateCall:
@@ -56,6 +55,9 @@ class GuardedJournal(Journal):
         self.pages = hook.pages
         self._late: deque[LateCall] = deque()
         self._late_bytes: i64 = 0
+        # Bytes of postponed calls beyond which publishes of QoS 1 and 2 are refused. At twice as many the broker gives
+        # up: it acknowledges nothing that has to be stored until it is restarted.
+        self.max_late_bytes: i64 = MAX_LATE_BYTES
         # Too much is postponed to be kept in memory: only a restart helps.
         self._given_up = False
 
@@ -94,9 +96,9 @@ class GuardedJournal(Journal):
             return call
         self._late.append(call)
         self._late_bytes += LATE_CALL + size
-        if self._late_bytes > MAX_LATE_BYTES:
+        if self._late_bytes > self.max_late_bytes:
             self._commits.full = True
-            if self._late_bytes > 2 * MAX_LATE_BYTES:
+            if self._late_bytes > 2 * self.max_late_bytes:
                 self._given_up = True
                 self._late.clear()
                 self._reporter.failed(

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sqlite3
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from broker.store.times import Note
 from tests.support import postgresql
 
 LEASE: Final = 1.0
 """Seconds that a broker waits for one that was killed before it."""
 
-AWAY: Final = "UPDATE session SET disconnected_at = disconnected_at - {0}, will_due = will_due - {0}"
-EXPIRY: Final = "UPDATE {1} SET expires_at = expires_at - {0}"
 ALONE: Final = "SELECT count(*) FROM delivery WHERE size IS NOT NULL AND state = 0"
 
 
@@ -26,8 +26,8 @@ class Kept(ABC):
         self.flags = flags
 
     @abstractmethod
-    def change(self, *statements: str) -> None:
-        """The tables are plain enough to be changed by hand."""
+    def pass_(self, seconds: float) -> None:
+        """Let so much time go by until the next broker: the last note of the clocks becomes so much older."""
 
     @abstractmethod
     def count(self, statement: str) -> int:
@@ -37,10 +37,11 @@ class Kept(ABC):
         """Messages that the store has for a broker which counts them, and has none of them in memory."""
         return self.count(ALONE)
 
-    def pass_(self, seconds: float) -> None:
-        """Everything in the store happened so much earlier."""
-        tables = ("message", "delivery", "retained")
-        self.change(AWAY.format(seconds), *(EXPIRY.format(seconds, table) for table in tables))
+
+def _older(found: Sequence[Any], seconds: float) -> tuple[float, float, float, str, int]:
+    """The note of the clocks in a row, so many seconds older, as a row."""
+    time, wall, uptime, boot = float(found[0]), float(found[1]), float(found[2]), str(found[3])
+    return Note(time, wall - seconds, uptime - seconds, boot).row()
 
 
 class InFile(Kept):
@@ -50,10 +51,12 @@ class InFile(Kept):
         super().__init__(str(folder), "--store", str(folder))
         self.folder = folder
 
-    def change(self, *statements: str) -> None:
+    def pass_(self, seconds: float) -> None:
         with closing(sqlite3.connect(self.folder / "canopy.db")) as db, db:
-            for statement in statements:
-                db.execute(statement)
+            found = db.execute("SELECT time, wall, uptime, boot FROM clock").fetchone()
+            db.execute(
+                "UPDATE clock SET time = ?, wall = ?, uptime = ?, boot = ?, checksum = ?", _older(found, seconds)
+            )
 
     def count(self, statement: str) -> int:
         with closing(sqlite3.connect(self.folder / "canopy.db")) as db:
@@ -72,9 +75,15 @@ class InDatabase(Kept):
             *("--store", server.url, "--set", f"store.name={self.name}", "--set", f"store.lease_timeout={LEASE}"),
         )
 
-    def change(self, *statements: str) -> None:
-        for statement in statements:
-            self.server.ask(f'SET search_path = "{self.name}"', then=statement)
+    def pass_(self, seconds: float) -> None:
+        path = f'SET search_path = "{self.name}"'
+        [found] = self.server.ask(path, then="SELECT time, wall, uptime, boot FROM owner")
+        time, wall, uptime, boot, checksum = _older(found, seconds)
+        self.server.ask(
+            path,
+            then=f"UPDATE owner SET time = {time!r}, wall = {wall!r}, uptime = {uptime!r}, boot = '{boot}',"
+            f" clock_checksum = {checksum}",
+        )
 
     def count(self, statement: str) -> int:
         [[found]] = self.server.ask(f'SET search_path = "{self.name}"', then=statement)

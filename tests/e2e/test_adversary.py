@@ -200,7 +200,8 @@ async def test_a_dead_peer_is_noticed_by_the_system(serve: Serve) -> None:
     sock = next(iter(broker.connections)).stream.transport.get_extra_info("socket")
     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
-    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
+    # Later than `queue.stall_timeout`, so that the broker says why it ends the connection.
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 50_000
     await peer.disconnect()
 
 
@@ -256,21 +257,6 @@ async def test_a_maximum_packet_size_that_no_connack_fits_into(serve: Serve, siz
     assert broker.router.subscription_count == 1
     peer.abort()
     await old.disconnect()
-
-
-async def test_a_message_that_never_fits_does_not_hold_up_the_next(serve: Serve) -> None:
-    """`queue.live_bytes` below the size of a message: it is dropped and counted, and the rest flows."""
-    broker = await serve(queue={"live_bytes": 1_000})
-    subscriber = await join(broker)
-    await subscriber.subscribe(("q", 1))
-    publisher = await join(broker)
-    await subscriber.fence()
-    await publisher.publish("q", b"x" * 2_000, qos=1)
-    await publisher.publish("q", b"small", qos=1)
-    assert (await subscriber.message()).payload == b"small"
-    assert sum(broker.router.counters.dropped) == 1
-    for peer in (subscriber, publisher):
-        await peer.disconnect()
 
 
 async def test_bytes_of_an_unfinished_packet_are_no_sign_of_life(serve: Serve) -> None:

@@ -77,6 +77,7 @@ STORE: Final = (
     _store("store_state", TEXT, "state", "`written`, or why the store cannot be written"),
     _store("store_path", TEXT, "path", "The store's folder"),
     _store("store_failures", COUNTER, "failures", "How often writing began to fail"),
+    _store("store_damaged", COUNTER, "damaged", "Damaged rows found, which are lost"),
     _store("store_groups", COUNTER, "groups", "Committed groups of changes"),
     _store("store_rows", COUNTER, "rows", "Rows written"),
     _store("store_file", GAUGE, "bytes", "Bytes on the disk", "bytes"),

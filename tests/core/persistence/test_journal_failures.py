@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from broker.core import guards, journal_guard
+from broker.core import guards
 from broker.core.codec import packets as p
 from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, Ack, Suback, Unsuback, Will
 from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.core.journal_guard import GuardedJournal
+from broker.core.journal_guard import LATE_CALL, GuardedJournal
 from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
 from broker.store import MemoryStore
@@ -257,12 +257,12 @@ def test_a_journal_without_commits_holds_acknowledgements_as_well() -> None:
     assert len(pub.acks(PUBACK)) == 1
 
 
-def test_what_is_postponed_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_postponed_is_bounded() -> None:
     """Beyond a size publishes are refused; beyond twice that it waits for a restart, and keeps nothing."""
-    monkeypatch.setattr(journal_guard, "MAX_LATE_BYTES", 20 * journal_guard.LATE_CALL)
     house = FaultyHouse()
     guard = house.network.router.journal
     assert isinstance(guard, GuardedJournal)
+    guard.max_late_bytes = 20 * LATE_CALL
     house.journal.failing = {"session_kept"}
     for number in range(30):
         guard.session_kept(f"c{number}", Principal(), 1, 0.0)

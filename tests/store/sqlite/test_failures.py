@@ -126,6 +126,8 @@ def test_messages_that_were_told_late_come_in_their_order(tmp_path: Path, failin
         for _ in range(20):
             sub.answer()
             all_.turn()
+            # What was asked of the writer's thread has come.
+            all_.do(all_.store._call(lambda: None))
     assert faulty.raised > 0
     faulty.failing = set()
     all_.network.router.sweep(all_.network.now)
