@@ -34,6 +34,10 @@ class Room:
         self._left -= size
         return True
 
+    def begin(self, now: float) -> None:
+        """What was written so far counts as written now."""
+        self._at = now
+
     def full(self, now: float) -> bool:
         """Whether nothing has been written for so long that it is as if there had been nothing at all."""
         return now - self._at >= REFILL
@@ -45,6 +49,7 @@ class LogRoom:
     def __init__(self) -> None:
         self._most = self._most_of_address = 0
         self._now = 0.0
+        self._begun = False
         self._all = Room(0, 0.0)
         self._by_address: dict[str, Room] = {}
         # Lines that were not written, by event and by address.
@@ -68,6 +73,11 @@ class LogRoom:
 
     def look(self, now: float) -> None:
         """So late it is now."""
+        if not self._begun:
+            # The time before the first look, since the clock's beginning, has made no room.
+            self._begun = True
+            for room in (self._all, *self._by_address.values()):
+                room.begin(now)
         self._now = now
 
     def summed_up(self) -> tuple[str, int]:

@@ -274,6 +274,18 @@ def test_lines_at_info_have_so_much_room(told: Lines, name: str, addresses: int)
     assert not log._room._by_address
 
 
+def test_the_first_look_at_the_clock_makes_no_room(told: Lines) -> None:
+    """A flood in the first second of a broker has the room of any other one."""
+    settings = Log()
+    log = ConnectionLog(structlog.get_logger, settings)
+    for _ in range(2_500):
+        log.opened(came("192.0.2.1", "c", "u"))
+    log.look(1_000.0)
+    for _ in range(2_500):
+        log.opened(came("192.0.2.1", "c", "u"))
+    assert written(told) <= 1.02 * settings.client_bytes_per_address
+
+
 def test_a_site_of_two_thousand_devices_is_logged_whole(told: Lines) -> None:
     log = ConnectionLog(structlog.get_logger, Log())
     log.look(0.0)
