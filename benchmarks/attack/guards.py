@@ -61,7 +61,7 @@ def _folder() -> Path:
 
 @cache
 def _acl_file() -> str:
-    """Everybody may subscribe to everything, and read all but what is secret, which is for one user."""
+    """Clients without a name have what the pairs exchange, and `$SYS`; `secret/#` is for one user."""
     file = _folder() / "acl"
     file.write_text(f"topic readwrite pairs/#\ntopic read $SYS/#\nuser {USER}\ntopic readwrite secret/#\n")
     return str(file)

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -28,15 +28,17 @@ Ctl: TypeAlias = Callable[..., Awaitable[Result]]
 ROOT = Path(__file__).resolve().parents[2]
 
 
+SETTINGS: dict[str, Any] = {
+    "listen": ("mqtt://127.0.0.1:0",),
+    "http": {"listen": ("http://127.0.0.1:0",)},
+    "shutdown": {"flush_timeout": 0.0},
+    "sys": {"interval": 0.0},
+}
+
+
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
-    settings = {
-        "listen": ("mqtt://127.0.0.1:0",),
-        "http": {"listen": ("http://127.0.0.1:0",)},
-        "shutdown": {"flush_timeout": 0.0},
-        "sys": {"interval": 0.0},
-    }
-    async with Broker(Settings.model_validate(settings)) as started:
+    async with Broker(Settings.model_validate(SETTINGS)) as started:
         yield started
 
 

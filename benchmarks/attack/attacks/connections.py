@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import cycle
 
 from benchmarks.attack.attacks.registry import CROWD, attack
 from benchmarks.attack.field import Field
@@ -59,12 +60,13 @@ def trickled_packets(field: Field) -> None:
 def names_that_fill_the_log(field: Field) -> None:
     """Clients with names that JSON writes at length, which come and go as fast as it can be done"""
     name = "\U0001f600" * 60
-    while not field.over:
-        for number in range(50):
-            hostile = field.socket()
-            hostile.send(encode(Connect(f"{number}{name}", V5, user_name=name * 4), V5) + b"\xe0\0")
-            hostile.wait_for("CONNACK")
-            hostile.close()
+    for number in cycle(range(50)):
+        if field.over:
+            break
+        hostile = field.socket()
+        hostile.send(encode(Connect(f"{number}{name}", V5, user_name=name * 4), V5) + b"\xe0\0")
+        hostile.wait_for("CONNACK")
+        hostile.close()
 
 
 @attack()

@@ -70,7 +70,7 @@ def subscription_churn(field: Field) -> None:
 
 
 @attack()
-def share_groups(field: Field) -> None:
+def share_groups_of_everything(field: Field) -> None:
     """One client in 10,000 share groups at #: each message of anybody is so many deliveries"""
     client = field.client()
     client.subscribe([f"$share/g{number}/#" for number in range(field.some(10_000))])

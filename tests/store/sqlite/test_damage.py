@@ -29,7 +29,7 @@ from broker.store.sqlite.schema import SCHEMA
 from broker.store.tools.verifying import verify
 from tests.store.sqlite.place import Listener, ask, opened
 from tests.store.tools.test_commands import canopy
-from tests.support.runs import examples
+from tests.support.runs import FEWEST, LONG
 from tests.support.waiting import until
 
 SESSIONS = 12
@@ -162,16 +162,12 @@ def check(before: Content, after: Content) -> None:
     assert len(lost) <= 1, lost
 
 
-def flips() -> list[int]:
-    return list(range(examples(600)))
-
-
 def test_any_byte_costs_one_row_at_most(whole: Path, tmp_path: Path) -> None:
     """All over the file: rows, heads and pointers of pages, roots of trees, indexes, maps, schema, the first page."""
     before, _ = look(copy(whole, tmp_path / "s"))
     data = (whole / FILE).read_bytes()
     chosen = random.Random(29)
-    for _ in flips():
+    for _ in range(600 if LONG else FEWEST):  # each takes as long as hundreds of most examples
         at, bit = chosen.randrange(len(data)), chosen.choice([0x01, 0x02, 0x04, 0x10, 0x40, 0x80, 0xFF])
         copy(whole, tmp_path / "s")
         hurt(tmp_path / "s", at, bit)

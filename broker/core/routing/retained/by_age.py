@@ -93,10 +93,10 @@ class ByAge:
         if chunk.count == 0:
             del self._chunks[number]
 
-    def oldest(self) -> RetainedMessage | None:
-        """The message that was set first; None: there is none."""
+    def oldest(self, but: Message | None) -> RetainedMessage | None:
+        """The message that was set first, but for one; None: there is no other."""
         for chunk in self._chunks.values():
             for message in chunk.messages:
-                if message is not None:
+                if message is not None and message is not but:
                     return message
         return None

@@ -119,12 +119,16 @@ class RetainedShares:
         message.account = None
         message.charge = 0
 
-    def giver(self, room: Room, account: Account, need: int, bound: int) -> RetainedMessage | None:
-        """The message that is to go so that an account gets some of a room (`Room.givers`); None: it gets none."""
+    def giver(self, room: Room, account: Account, need: int, bound: int, old: Message | None) -> RetainedMessage | None:
+        """The message that is to go so that an account gets some of a room (`Room.givers`); None: it gets none.
+
+        Not `old`, which the new one replaces: its room is counted as free already.
+        """
         for each in room.givers(account, need, bound):
             giving = self._giving.get(each)
-            if giving is not None:
-                return giving.oldest()
+            message = None if giving is None else giving.oldest(old)
+            if message is not None:
+                return message
         return None
 
     def _change(self, client_id: str, change: int) -> None:

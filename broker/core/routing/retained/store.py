@@ -123,7 +123,7 @@ class RetainedStore:
         setting = self._refused_alone(message, old, account, size)
         if not setting:
             lacking = self._lacking(old, account, size)
-            if lacking >= 0 and self._giver(lacking, account, self._needed(old, account, size)) is None:
+            if lacking >= 0 and self._giver(lacking, account, self._needed(old, account, size), old) is None:
                 setting = SETTINGS[lacking]
         return setting
 
@@ -145,8 +145,8 @@ class RetainedStore:
             lacking = self._lacking(old, account, size)
             if lacking < 0:
                 return ""
-            giving = self._giver(lacking, account, self._needed(old, account, size))
-            if giving is None or giving is old or giving.account is None:
+            giving = self._giver(lacking, account, self._needed(old, account, size), old)
+            if giving is None or giving.account is None:
                 break
             accounts.give_way(giving.account, accounts.rooms[lacking])
             self._fanout.work += RETAIN_WORK
@@ -203,12 +203,12 @@ class RetainedStore:
                 return RETAINED_SIZE
         return -1
 
-    def _giver(self, lacking: int, account: Account, needed: int) -> RetainedMessage | None:
+    def _giver(self, lacking: int, account: Account, needed: int, old: Message | None) -> RetainedMessage | None:
         """The message that is to go so that an account gets some of a room; None: it gets none."""
         room = self._accounts.rooms[lacking]
         if lacking == RETAINED:
-            return self.shares.giver(room, account, 1, self._limits.max_retained_messages)
-        return self.shares.giver(room, account, needed, self._limits.max_retained_bytes)
+            return self.shares.giver(room, account, 1, self._limits.max_retained_messages, old)
+        return self.shares.giver(room, account, needed, self._limits.max_retained_bytes, old)
 
     def _account_of(self, message: Message, origin: Session | None) -> Account:
         """Whose account a message is on."""
