@@ -155,17 +155,22 @@ class MatchCache:
         return topic in self._routes
 
     def peek(self, topic: bytes) -> Route:
-        """The route of a topic, cached or not, for inspection: no use, no hit, nothing is cached."""
-        route = self._routes.get(topic)
-        if route is not None:
-            self._refresh(route)
-        else:
-            probes = self.trie.probes
-            name = str(topic, "utf-8")
-            route = Route(topic, self.trie.match(name), self.changes)
-            self.trie.probes = probes
-            if self.taps is not None:
-                route.tapped = len(self.taps.match(name)) > 0
+        """The route of a topic, for inspection: no use, no hit, nothing is cached or mended.
+
+        It is the remembered one while that is as a look-up would leave it, else one of its own.
+        """
+        remembered = self._routes.get(topic)
+        if remembered is not None and remembered.as_of == self.changes.count:
+            return remembered
+        probes = self.trie.probes
+        name = str(topic, "utf-8")
+        route = Route(topic, self.trie.match(name), self.changes)
+        self.trie.probes = probes
+        if remembered is not None:
+            # What is known of the members of share groups goes on.
+            route.reach = remembered.reach
+        if self.taps is not None:
+            route.tapped = len(self.taps.match(name)) > 0
         return route
 
     def store(self, topic: bytes) -> Route:
