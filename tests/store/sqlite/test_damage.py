@@ -178,7 +178,8 @@ def test_any_byte_costs_one_row_at_most(whole: Path, tmp_path: Path) -> None:
             # A byte that nothing uses may be any.
             assert faults or after == before
             assert told or after == before
-            assert not faults_of(tmp_path / "s")
+            # A delivery that waits on disk alone is passed over each time, and its row stays in the file.
+            assert all(each.startswith("delivery ") for each in faults_of(tmp_path / "s"))
         except AssertionError as error:
             raise AssertionError(
                 f"byte {at} (page {at // 4096 + 1}, {at % 4096}) ^ {bit:#x}: {faults[:3]} {told}"
