@@ -2,7 +2,7 @@
 
 Owns the tree of retained messages and its accounts. Promises: retained messages are limited in number and bytes,
 including the levels of their topics; one that does not fit is delivered, counted, and not retained. The broker's own
-(`$SYS`) do not count against the clients' limits.
+(`$SYS`) do not count against the clients' limits; the states of bridges do, which bridges publish there.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from broker.core.limits import Limits
 from broker.core.persistence.journal import Journal
 from broker.core.queues.message import Message
 from broker.core.refusals import RETAIN
+from broker.core.routing.bridge_states import is_bridge_state
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.receivers.fanout import Fanout
 from broker.core.routing.retained.by_age import RetainedMessage
@@ -35,6 +36,11 @@ MAX_GIVEN: Final = 64
 
 EXPIRY_WORK: Final = 48
 """What the time of one that expires counts for besides: it stands among all times that there are."""
+
+
+def is_free(message: Message) -> bool:
+    """Whether a retained message is the broker's own, which counts against no client's limits."""
+    return is_system(message.topic) and not is_bridge_state(message.topic)
 
 
 class RetainedStore:
@@ -116,7 +122,7 @@ class RetainedStore:
     def refused_by(self, topic: str, message: Message, old: Message | None) -> str:
         """The setting that leaves no room for a retained message in place of `old`; empty: there is room, or others
         make some."""
-        if is_system(message.topic):
+        if is_free(message):
             return ""
         account = self._account_of(message, None)
         size = self._size(topic, message, old)
@@ -132,7 +138,7 @@ class RetainedStore:
 
         Returns the setting that leaves no room; empty: there is room.
         """
-        if is_system(message.topic):
+        if is_free(message):
             return ""
         size = self._size(topic, message, old)
         accounts = self._accounts
@@ -233,7 +239,7 @@ class RetainedStore:
         kept = RetainedMessage(message, size)
         old = cast("Message | None", tree.set(topic, kept, published))
         self._fanout.work += RETAIN_WORK + LEVEL_WORK * (tree.node_count - levels)
-        if not is_system(message.topic):
+        if not is_free(message):
             size += (tree.node_count - levels) * NODE_BYTES
             self.bytes += size
             if isinstance(old, RetainedMessage):
@@ -257,12 +263,12 @@ class RetainedStore:
         levels = tree.node_count
         tree.remove(topic)
         self.shares.give_back(message)
-        if is_system(message.topic):
+        if is_free(message):
             self.system_count -= 1
         else:
             kept = message.kept if isinstance(message, RetainedMessage) else kept_bytes(message, topic)
             self.bytes -= kept + (levels - tree.node_count) * NODE_BYTES
-            if self.journal is not None:
+            if self.journal is not None and not is_system(message.topic):
                 self.journal.retained_cleared(topic)
         self._deadlines.cancel(topic)
 
