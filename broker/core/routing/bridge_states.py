@@ -1,4 +1,4 @@
-"""The states of mosquitto's bridges: `$SYS/broker/connection/NAME/state`, retained, `1` while it is connected, else `0`.
+"""The states of mosquitto's bridges: `$SYS/broker/connection/NAME/state`, retained, `1` while connected, else `0`.
 
 Owns the decision who may write there; everything else below `$SYS` is the broker's own. A bridge announces its name by
 the will of its CONNECT, as mosquitto's does by default, and publishes `1` itself.
@@ -28,10 +28,10 @@ _AFTER: Final = b"/state"
 DOWN: Final = b"0"
 """The payload of a bridge that is not connected."""
 
-ONLY_BRIDGES: Final = "the topic is the broker's own; the only wills below $SYS are those of bridges, to $SYS/broker/connection/NAME/state"
-ANOTHER: Final = (
-    "another client has the bridge state of this name; give each bridge a connection or client name of its own"
+ONLY_BRIDGES: Final = (
+    "the topic is the broker's own: below $SYS only a bridge may have its will, at $SYS/broker/connection/NAME/state"
 )
+ANOTHER: Final = "the bridge state of this name is another client's: give each bridge its own name (remote_clientid)"
 
 
 def is_bridge_state(topic: bytes) -> bool:

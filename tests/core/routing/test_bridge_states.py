@@ -168,9 +168,11 @@ class Rules(AccessControl):
     """Nobody publishes below $SYS."""
 
     def may_publish(self, principal: Principal, topic: str, qos: int, retain: bool) -> bool:
+        del principal, qos, retain
         return not topic.startswith("$SYS/")
 
     def said(self, principal: Principal, action: str, topic: str, qos: int, retain: bool) -> tuple[bool, str]:
+        del action
         return self.may_publish(principal, topic, qos, retain), "rule 1 (deny)"
 
 

@@ -124,7 +124,8 @@ def is_reserved(topic: bytes, link: bool, router: Router, session: Session | Non
     """Whether a topic name (UTF-8) is the broker's own, so that the client, with this session, may not publish there.
 
     `$SYS` is, but for the state of a bridge, which the bridge publishes itself (`bridge_states`). So is what tells who
-    is connected; but a link hands on who is connected elsewhere, which may stand below the same topic. What this broker has told of its own clients is nobody else's to change.
+    is connected; but a link hands on who is connected elsewhere, which may stand below the same topic. What this broker
+    has told of its own clients is nobody else's to change.
     """
     if is_system(topic):
         return session is None or not router.bridge_states.may_write(topic, session)
