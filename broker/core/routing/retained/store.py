@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from broker.core.accounts import MAX_USER_BYTES, RETAINED, RETAINED_SIZE, SETTINGS, Account, Accounts
+from broker.core.accounts import LINK_ACCOUNT, MAX_USER_BYTES, RETAINED, RETAINED_SIZE, SETTINGS, Account, Accounts
 from broker.core.codec import reasons
 from broker.core.codec.topic_names import is_system
 from broker.core.counters import Counters
@@ -21,6 +21,7 @@ from broker.core.refusals import RETAIN
 from broker.core.routing.bridge_states import is_bridge_state
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.receivers.fanout import Fanout
+from broker.core.routing.remote.loop_detection import UPLINKS
 from broker.core.routing.retained.by_age import RetainedMessage
 from broker.core.routing.retained.shares import RetainedShares, kept_bytes
 from broker.core.session.session import Session
@@ -220,6 +221,9 @@ class RetainedStore:
         """Whose account a message is on."""
         if origin is None:
             origin = self._sessions.get(message.publisher)
+        if origin is not None and origin.uplink:
+            # What the clients of another broker have published does not fill the whole either.
+            return self._accounts.named(LINK_ACCOUNT + origin.client_id[len(UPLINKS) :])
         # By name: that of a session that is over may have come anew.
         return self._accounts.internal if origin is None else self._accounts.named(origin.account.owner.name)
 
