@@ -408,6 +408,10 @@ class ServerProtocol(Peer):
         self.version = connect.version
         self.v5 = connect.version == V5
         self.client_id = connect.client_id
+        if not connect.user_name:
+            # An empty one is none: many clients send it, with an empty password, for a field that was left empty.
+            connect.user_name = None
+            connect.password = connect.password or None
         self.user_name = connect.user_name
         self.clean_start = connect.clean_start
         self._answers.connecting(connect)
