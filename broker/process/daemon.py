@@ -54,10 +54,14 @@ IGNORED_INTERVAL: Final = 10.0
 handshake, by a host name that is not ASCII; Python would write each to standard error."""
 
 
-UNUSED: Final = {
-    signal.SIGUSR1: "a store keeps everything by itself; for mosquitto this signal means: save",
-    signal.SIGUSR2: "it means nothing here; SIGHUP has the settings read again",
-    signal.SIGRTMIN: "the log goes to standard error, where no file is to be opened again",
+UNUSED: Final[dict[signal.Signals, str]] = {
+    getattr(signal, name): meaning
+    for name, meaning in (
+        ("SIGUSR1", "a store keeps everything by itself; for mosquitto this signal means: save"),
+        ("SIGUSR2", "it means nothing here; SIGHUP has the settings read again"),
+        ("SIGRTMIN", "the log goes to standard error, where no file is to be opened again"),
+    )
+    if hasattr(signal, name)
 }
 """Signals that mean something to other brokers, and would end this process if nobody handled them."""
 
