@@ -225,6 +225,12 @@ class ServerProtocol(Peer):
                 filters.turn(before + most - self.work_done, now)
                 continue
             if not decoder.next_frame():
+                begun: i64 = decoder.begun_kind()
+                if begun >= 0:
+                    refused: i64 = phases.action(self.state, begun)
+                    if refused >= phases.NOT_CONNECT:
+                        # The rest of what may not come is not waited for.
+                        raise ProtocolViolation(phases.ERRORS[refused])
                 return
             self.work_done += PACKET_WORK
             self.last_received = now
