@@ -19,6 +19,7 @@ from broker.configuration.wording import show
 from broker.core.codec.topic_names import covers
 from broker.security.rules.rule import ACTIONS, ALL, SUBSCRIBE
 from broker.settings import HttpTable, JwtTable, Listener, Rule, Settings, called
+from broker.settings.listeners import EVERYWHERE
 
 MOST_CATCH_ALLS: Final = 10
 """Rules about everybody that each later rule is held against: the work grows with the product of both."""
@@ -59,6 +60,7 @@ def ineffective(
 
 def _all(settings: Settings, embedded: bool, own_store: bool) -> Iterator[str]:
     yield from _addresses(settings.listeners)
+    yield from _families(settings.listeners)
     yield from _authenticators(settings)
     for listener in settings.listeners:
         yield from _limits(listener, settings)
@@ -96,7 +98,7 @@ def _store(settings: Settings, own: bool) -> Iterator[str]:
 def _addresses(listeners: Sequence[Listener]) -> Iterator[str]:
     """Listeners on a port of every interface, beside others on the same port."""
     for wide in listeners:
-        if wide.endpoint.host not in ("0.0.0.0", "::") or not wide.endpoint.port:
+        if wide.endpoint.host not in ("0.0.0.0", "::", EVERYWHERE) or not wide.endpoint.port:
             continue
         for other in listeners:
             here = other.endpoint
@@ -108,10 +110,22 @@ def _addresses(listeners: Sequence[Listener]) -> Iterator[str]:
 
 
 def _within(host: str, wide: Listener) -> bool:
+    if wide.endpoint.host == EVERYWHERE:
+        return host != ""
     try:
         return ipaddress.ip_address(host).version == ipaddress.ip_address(wide.endpoint.host).version
     except ValueError:
         return False
+
+
+def _families(listeners: Sequence[Listener]) -> Iterator[str]:
+    """Listeners on every interface of IPv6, and none that an IPv4 client reaches: elsewhere [::] has both."""
+    wide = [each for each in listeners if each.endpoint.host == "::"]
+    if wide and all(":" in each.endpoint.host for each in listeners):
+        yield (
+            f'listener "{wide[0].called}": [::] listens on IPv6 alone, and no listener has an IPv4 address. '
+            f"The host {EVERYWHERE} listens on both"
+        )
 
 
 def _authenticators(settings: Settings) -> Iterator[str]:

@@ -376,7 +376,7 @@ def _client_options(endpoint: Endpoint) -> str:
     """The mosquitto clients' options that reach this listener from the same machine."""
     if endpoint.path:
         return f"--unix {endpoint.path} "
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(endpoint.host, endpoint.host)
+    host = {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}.get(endpoint.host, endpoint.host)
     if endpoint.tls:
         # By name: certificates are seldom for an address.
         host = "localhost" if host in ("127.0.0.1", "::1") else host
