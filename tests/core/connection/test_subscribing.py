@@ -317,8 +317,9 @@ def test_such_a_reason_is_left_out_where_it_is_not_wanted() -> None:
     """Request Problem Information 0 [MQTT-3.1.2-29], or too large a packet [MQTT-3.9.2-1]; and it is short."""
     network = Network()
     network.router.access_control = Parts()
-    for number, terms in enumerate(({"properties": bag(i={REQUEST_PROBLEM_INFORMATION: 0})}, {"max_packet": 30})):
-        client = network.client(f"c{number}", V5, **terms)
+    unwilling = network.client("unwilling", properties=bag(i={REQUEST_PROBLEM_INFORMATION: 0}))
+    small = network.client("small", max_packet=30)
+    for client in (unwilling, small):
         client.subscribe("#")
         assert client.got(Suback)[0].properties.strings == {}
     client = network.client("long")
