@@ -30,6 +30,7 @@ from broker.net.sockets import OWN_DESCRIPTORS
 from broker.process import logs
 from broker.process.notify import Supervisor
 from broker.process.process import Process
+from broker.process.suspends import Suspends
 from broker.process.without_rich import structlog
 from broker.settings import DEFAULT_PORT, Endpoint, Settings, parse_endpoint
 from broker.storing import kept, place
@@ -62,6 +63,9 @@ class Service(Protocol):
 
     before_listening: Callable[[], None]
     """Called once everything that a store kept is back, and before the first client can connect."""
+
+    suspended: Callable[[], float]
+    """Called several times a second: for how many seconds, that the loop's clock did not count, the machine slept."""
 
     @property
     def listening(self) -> list[str]:
@@ -267,6 +271,7 @@ async def _serve(
         # answered, and reading makes none.
         gc.collect()
         broker.before_listening = gc.freeze
+    broker.suspended = Suspends(loop).look
     await broker.start()
     if settings.runtime.gc_freeze:
         # What was loaded since then.
