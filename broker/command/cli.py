@@ -397,7 +397,7 @@ def _password(stdin: bool, given: str | None) -> str:
     if given is not None:
         return given
     if stdin:
-        return sys.stdin.readline().rstrip("\r\n")
+        return sys.stdin.readline().removeprefix("\ufeff").rstrip("\r\n")
     if not sys.stdin.isatty():
         fail("nobody can be asked for the password here: use --stdin", MISUSED)
     return str(typer.prompt("Password", hide_input=True, confirmation_prompt="The same again"))

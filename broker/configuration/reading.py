@@ -205,7 +205,7 @@ def _one_line(text: str) -> str:
 
 def _from_file(path: Path, problems: list[str]) -> list[Entry]:
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = path.read_bytes().decode("utf-8-sig")
         data = tomllib.loads(text)
     except OSError as error:
         problems.append(f"{path}: cannot be read: {error.strerror or error}")

@@ -65,7 +65,7 @@ def _lines(path: Path, name: str) -> list[Line]:
     if content.startswith(PEM):
         raise ConvertError(f"{path}: a key or certificate (PEM); this is no mosquitto.conf")
     try:
-        text = content.decode()
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConvertError(f"{path}: not UTF-8 text (byte {error.start})") from None
     found: list[Line] = []

@@ -35,7 +35,7 @@ class Options:
             password = (
                 typer.prompt("Password", hide_input=True, err=True)
                 if sys.stdin.isatty()
-                else sys.stdin.readline().rstrip("\r\n")
+                else sys.stdin.readline().removeprefix("\ufeff").rstrip("\r\n")
             )
         return Api(self.url, token, self.user, password, self.ca)
 
@@ -43,7 +43,7 @@ class Options:
 def _token(file: Path) -> str:
     """The first token of a file. Raises CtlError."""
     try:
-        with file.open(encoding="utf-8") as opened:
+        with file.open(encoding="utf-8-sig") as opened:
             if os.name == "posix" and _open_to_others(os.fstat(opened.fileno())):
                 raise CtlError(f"{file}: others than its owner may read it; chmod 600 it")
             for line in opened:
