@@ -16,7 +16,11 @@ from broker.security.authenticator import Authenticator
 from broker.security.errors import SecurityError
 from broker.security.passwords.hashing import HashingPool
 from broker.security.passwords.verified import VerifiedCredentials
-from broker.security.plain_authenticators import AnonymousAuthenticator, CertificateAuthenticator
+from broker.security.plain_authenticators import (
+    AnonymousAuthenticator,
+    CertificateAuthenticator,
+    TrustAuthenticator,
+)
 from broker.security.rules.book import RuleBook
 from broker.settings import (
     AnonymousTable,
@@ -28,6 +32,7 @@ from broker.settings import (
     ScramTable,
     Security,
     Settings,
+    TrustTable,
     called,
 )
 
@@ -96,6 +101,8 @@ async def _made(table: AuthenticatorTable, shared: Shared) -> Authenticator:
         return CertificateAuthenticator(name, table.user)
     if isinstance(table, AnonymousTable):
         return AnonymousAuthenticator(name)
+    if isinstance(table, TrustTable):
+        return TrustAuthenticator(name)
     if isinstance(table, JwtTable):
         from broker.security.tokens.authenticator import TokenAuthenticator
 

@@ -15,6 +15,7 @@ from broker.settings.access.authenticators import (
     AnonymousTable,
     CertificateTable,
     PasswordFileTable,
+    TrustTable,
     called,
 )
 from broker.settings.access.rules import Access, Rule
@@ -102,6 +103,7 @@ __all__ = [
     "Tls",
     "Top",
     "Tracing",
+    "TrustTable",
     "Upstream",
     "called",
     "defaults",

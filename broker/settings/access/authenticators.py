@@ -41,7 +41,15 @@ class AnonymousTable(AuthenticatorTable):
     type: Literal["anonymous"]
 
 
-AnyTable: TypeAlias = PasswordFileTable | CertificateTable | JwtTable | HttpTable | ScramTable | AnonymousTable
+class TrustTable(AuthenticatorTable):
+    """Lets in every client under the user name that it gives, unchecked, and clients without one."""
+
+    type: Literal["trust"]
+
+
+AnyTable: TypeAlias = (
+    PasswordFileTable | CertificateTable | JwtTable | HttpTable | ScramTable | AnonymousTable | TrustTable
+)
 
 Authenticators: TypeAlias = Sequence[Annotated[AnyTable, Discriminator("type")]]
 
