@@ -19,6 +19,7 @@ from broker.security.passwords.verified import VerifiedCredentials
 from broker.security.plain_authenticators import (
     AnonymousAuthenticator,
     CertificateAuthenticator,
+    RejectAuthenticator,
     TrustAuthenticator,
 )
 from broker.security.rules.book import RuleBook
@@ -29,6 +30,7 @@ from broker.settings import (
     HttpTable,
     JwtTable,
     PasswordFileTable,
+    RejectTable,
     ScramTable,
     Security,
     Settings,
@@ -103,6 +105,8 @@ async def _made(table: AuthenticatorTable, shared: Shared) -> Authenticator:
         return AnonymousAuthenticator(name)
     if isinstance(table, TrustTable):
         return TrustAuthenticator(name)
+    if isinstance(table, RejectTable):
+        return RejectAuthenticator(name)
     if isinstance(table, JwtTable):
         from broker.security.tokens.authenticator import TokenAuthenticator
 

@@ -15,6 +15,7 @@ from broker.settings.access.authenticators import (
     AnonymousTable,
     CertificateTable,
     PasswordFileTable,
+    RejectTable,
     TrustTable,
     called,
 )
@@ -87,6 +88,7 @@ __all__ = [
     "Queue",
     "QueueRuleSettings",
     "Recorder",
+    "RejectTable",
     "Remote",
     "Retained",
     "Routing",

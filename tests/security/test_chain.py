@@ -17,6 +17,7 @@ from broker.security.chain import MOST_LINES, MOST_REASONS, Chain, ListenerAuth
 from broker.security.plain_authenticators import (
     AnonymousAuthenticator,
     CertificateAuthenticator,
+    RejectAuthenticator,
     TrustAuthenticator,
 )
 from broker.settings import Security
@@ -127,6 +128,13 @@ async def test_trust_takes_any_name_and_none(chains: Chains) -> None:
             "users" if user == "alice" else "trust",
         )
     assert await answer(chain, Asked(), "alice", b"wrong") == reasons.BAD_USER_NAME_OR_PASSWORD
+
+
+async def test_reject_lets_nobody_in(chains: Chains) -> None:
+    chain = chains(Scripted("users", {"alice": b"1"}), RejectAuthenticator("reject"))
+    for user, password in (("eve", b"x"), (None, None)):
+        assert await answer(chain, Asked(), user, password, certificate=CERTIFICATE) == reasons.NOT_AUTHORIZED
+    assert await answer(chain, Asked(), "alice", b"1") == reasons.SUCCESS
 
 
 async def test_trust_opens_no_listener_to_clients_without_a_name(chains: Chains) -> None:

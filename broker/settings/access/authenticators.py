@@ -47,8 +47,14 @@ class TrustTable(AuthenticatorTable):
     type: Literal["trust"]
 
 
+class RejectTable(AuthenticatorTable):
+    """Refuses every client that no authenticator before it has decided on."""
+
+    type: Literal["reject"]
+
+
 AnyTable: TypeAlias = (
-    PasswordFileTable | CertificateTable | JwtTable | HttpTable | ScramTable | AnonymousTable | TrustTable
+    PasswordFileTable | CertificateTable | JwtTable | HttpTable | ScramTable | AnonymousTable | TrustTable | RejectTable
 )
 
 Authenticators: TypeAlias = Sequence[Annotated[AnyTable, Discriminator("type")]]
