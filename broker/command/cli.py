@@ -50,8 +50,8 @@ from broker.storing import unwritable
 from broker.upstream.filters.suspicious import warnings
 from broker.upstream.links.choices import unreadable
 
-UNGUARDED: Final = 3
-"""What `convert` ends with when a guard of the source is missing in what it has printed."""
+UNCONVERTED: Final = 3
+"""What `convert` ends with when what it has printed does not do all that the source asks for."""
 
 ENVIRONMENT: Final = "environment"
 """What `check-config` calls its only source where it is given no file."""
@@ -283,18 +283,18 @@ def convert(
 ) -> None:
     """Convert a mosquitto.conf to Canopy settings: canopy convert mosquitto.conf > canopy.toml.
 
-    Options that cannot be converted become comments with the reason and Canopy's alternative; missing ones are also
-    listed on standard error. The exit code is 3 if one of them restricted access: replace it first.
+    Lines that become no setting stand as comments at the head, and on standard error, with the reason and Canopy's
+    alternative. The exit code is 3 if one of them asked for something that the settings do not do.
     """
     try:
         converted = mosquitto.convert(file)
     except ConvertError as error:
         fail(str(error), MISUSED)
     typer.echo(converted.toml, nl=False)
-    for line in (*converted.guards, *converted.missing):
+    for line in (*converted.guards, *converted.missing, *converted.hints):
         typer.echo(f"canopy: {line}", err=True)
-    if converted.guards:
-        raise typer.Exit(UNGUARDED)
+    if converted.guards or converted.missing:
+        raise typer.Exit(UNCONVERTED)
 
 
 @app.command()
