@@ -63,6 +63,20 @@ def test_names_of_the_guide_exist() -> None:
         assert f"| `{argument}` |" in text
 
 
+async def test_what_a_prompt_completes_is_what_the_guide_names() -> None:
+    broker = Broker(Settings(listen=["mqtt://127.0.0.1:0"]))
+    assert repr(broker) == "<Broker not running>"
+    async with broker:
+        assert repr(broker) == f"<Broker mqtt://127.0.0.1:{broker.ports[0]}>"
+        names = [name for name in dir(broker) if not name.startswith("_")]
+        assert {"publish", "subscribe", "start", "stop", "ports", "listening"} <= set(names)
+        text = GUIDE.read_text()
+        for name in names:
+            assert hasattr(broker, name)
+            assert f"`broker.{name}" in text or f"`await broker.{name}" in text or f"`{name}" in text, name
+    assert repr(broker) == "<Broker not running>"
+
+
 async def test_a_port_that_is_in_use_is_told_in_one_line() -> None:
     async with Broker(Settings(listen=["mqtt://127.0.0.1:0"])) as first:
         with pytest.raises(StartupError, match="the port is in use") as caught:
