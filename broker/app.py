@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 
 from broker.configuration.exposure import exposed
 from broker.configuration.ineffective import ineffective
-from broker.configuration.reading import SettingsError
 from broker.configuration.secret_files import open_to_others
 from broker.core.hooks import AccessControl, AuthMethod, EventListener
 from broker.core.persistence.journal import SessionRecord
@@ -47,6 +46,7 @@ from broker.security.authenticator import Authenticator
 from broker.security.errors import SecurityError
 from broker.security.rules.kept import KeptRules
 from broker.settings import Settings
+from broker.settings.errors import SettingsError
 from broker.store.base import Store
 from broker.storing import StoreWatch, make
 from broker.upstream.filters.suspicious import warnings

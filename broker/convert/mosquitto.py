@@ -10,7 +10,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from broker.configuration.wording import allowed
 from broker.convert.access import AccessOptions
 from broker.convert.bridges import Bridge, convert_bridge
 from broker.convert.draft import Draft, Kind, Value, fault
@@ -31,6 +30,7 @@ from broker.convert.options import (
 )
 from broker.convert.source import Line, read
 from broker.settings import Listener, section_models
+from broker.settings.wording import allowed
 
 LEVELS: Final = {"error": 3, "none": 3, "warning": 2, "notice": 1, "information": 1, "debug": 0, "all": 0}
 

@@ -130,9 +130,11 @@ class InProcessClient:
     ) -> Routed:
         router = self._server.router
         limits = router.limits
-        if not isinstance(topic, str):
+        try:
+            name = topic.encode()
+        except AttributeError:
             check_topic(topic)
-        name = topic.encode()
+            raise
         if not router.cache.knows(name):
             _check_topic(topic, name, self._server)
         if qos not in QOS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -59,7 +59,8 @@ class Properties:
             if value is not None and not isinstance(value, kind):
                 raise TypeError(f"{name} is {value!r:.60}; {words}")
         user = self.user_properties
-        for pair in user.items() if isinstance(user, Mapping) else user:
+        pairs: Iterable[object] = user.items() if isinstance(user, Mapping) else user
+        for pair in pairs:
             if not (isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(each, str) for each in pair)):
                 raise TypeError(f"user_properties has {pair!r:.60}; a name and a value, both text")
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from broker.settings.access.authenticator_table import AuthenticatorTable
 from broker.settings.access.authenticators import AuthenticatorList
-from broker.settings.access.rules import Access, Rules
+from broker.settings.access.rules import Access, Rule, Rules
 from broker.settings.access.security import Security
 from broker.settings.alarms import Alarms
 from broker.settings.brokers.upstream import Federation, Presence, Upstream
+from broker.settings.errors import SettingsError
 from broker.settings.http import Http
 from broker.settings.listeners import Endpoint, Listener
 from broker.settings.otel import Otel
@@ -40,7 +42,7 @@ PLUGIN: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 def _listeners(urls: Sequence[str]) -> tuple[str, ...]:
     if not urls:
-        raise PydanticCustomError("listen", "at least one listener is needed")
+        raise wrong("at least one listener")
     seen: set[tuple[str, int]] = set()
     for url in urls:
         try:
@@ -86,10 +88,10 @@ def _plugins(names: Sequence[str]) -> tuple[str, ...]:
 class Settings(BaseModel):
     """All settings of one broker.
 
-    Sections are given as models or as plain mappings: ``Settings(limits=Limits(max_packet_size=1000))``.
+    Sections are given as mappings: ``Settings(limits={"max_packet_size": 1000})``.
 
     Raises:
-        pydantic.ValidationError: a value is out of bounds or of the wrong type, or a name is unknown.
+        SettingsError: a value is out of bounds or of the wrong type, or a name is unknown; one line for each.
     """
 
     # An error that repeats what it was given would repeat passwords.
@@ -130,6 +132,54 @@ class Settings(BaseModel):
     log: Log = Log()
     shutdown: Shutdown = Shutdown()
     runtime: Runtime = Runtime()
+
+    if TYPE_CHECKING:
+        # What the validation takes, for tools that check types: sections are mappings as well. A test holds the names.
+        def __init__(
+            self,
+            *,
+            listen: Sequence[str] = ...,
+            upstream: Sequence[Upstream | Mapping[str, Any]] = ...,
+            authenticator: Sequence[AuthenticatorTable | Mapping[str, Any]] = ...,
+            listener: Sequence[Listener | Mapping[str, Any]] = ...,
+            rule: Sequence[Rule | Mapping[str, Any]] = ...,
+            hooks: Sequence[str] = ...,
+            limits: Limits | Mapping[str, Any] = ...,
+            mqtt: Mqtt | Mapping[str, Any] = ...,
+            access: Access | Mapping[str, Any] = ...,
+            security: Security | Mapping[str, Any] = ...,
+            session: Session | Mapping[str, Any] = ...,
+            queue: Queue | Mapping[str, Any] = ...,
+            retained: Retained | Mapping[str, Any] = ...,
+            store: Store | Mapping[str, Any] = ...,
+            routing: Routing | Mapping[str, Any] = ...,
+            federation: Federation | Mapping[str, Any] = ...,
+            presence: Presence | Mapping[str, Any] = ...,
+            sys: Sys | Mapping[str, Any] = ...,
+            http: Http | Mapping[str, Any] = ...,
+            alarms: Alarms | Mapping[str, Any] = ...,
+            top: Top | Mapping[str, Any] = ...,
+            tracing: Tracing | Mapping[str, Any] = ...,
+            otel: Otel | Mapping[str, Any] = ...,
+            recorder: Recorder | Mapping[str, Any] = ...,
+            log: Log | Mapping[str, Any] = ...,
+            shutdown: Shutdown | Mapping[str, Any] = ...,
+            runtime: Runtime | Mapping[str, Any] = ...,
+        ) -> None: ...
+
+    else:
+
+        def __init__(self, /, **given):  # noqa: ANN003, ANN204
+            try:
+                super().__init__(**given)
+            except ValidationError as error:
+                # Here, because it is only needed for what is wrong, and looks at the models.
+                from broker.settings.judging import faults
+
+                raise SettingsError(faults(given) or [str(error)]) from None
+
+        # Validation as a part of something else, or by `model_validate`, raises the errors of pydantic.
+        __init__.__pydantic_base_init__ = True
 
     @model_validator(mode="after")
     def _apart(self) -> Settings:

@@ -50,11 +50,13 @@ class RunningBroker:
         """`sections`: those of the settings, `mqtt={"max_qos": 1}`; `listen` adds listeners that know no faults.
 
         Raises:
-            ValueError: the settings are wrong.
+            SettingsError: the settings are wrong.
             StartupError: it cannot start.
         """
         sections = {"sys": {"interval": 0}, **sections}
-        sections["listen"] = ("mqtt://127.0.0.1:0", *sections.get("listen", ()))
+        others = sections.get("listen", ())
+        # What is no list is refused by the settings.
+        sections["listen"] = ("mqtt://127.0.0.1:0", *others) if isinstance(others, (list, tuple)) else others
         settings = Settings(**sections)
         self._thread = LoopThread()
         hooks = {"authenticators": authenticators, "access_control": access_control}

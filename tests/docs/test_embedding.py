@@ -16,7 +16,7 @@ import structlog
 from broker.core import guards
 from broker.net.log import NAME, Log
 from broker.net.server import Server
-from canopy import Broker, Settings, StartupError
+from canopy import Broker, Settings, SettingsError, StartupError
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "embedding.md"
 PROGRAMS = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
@@ -51,6 +51,12 @@ def test_the_programs_of_the_guide_run(program: str, shown: str) -> None:
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert re.search(shown, done.stdout + done.stderr)
     assert "Traceback" not in done.stderr
+
+
+def test_the_error_of_the_guide_is_the_one_that_is_raised() -> None:
+    with pytest.raises(SettingsError) as caught:
+        Settings(limits={"max_conections": 100})
+    assert f"`{caught.value}`" in GUIDE.read_text()
 
 
 def test_names_of_the_guide_exist() -> None:

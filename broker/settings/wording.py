@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeAlias, Union, get_args, get_origin
 
 from annotated_types import Ge, Le
 from pydantic import BaseModel
@@ -22,6 +22,9 @@ from broker.settings import LARGEST_PACKET, Listener, QueueRuleSettings, Rule, S
 from broker.settings.access.authenticators import TYPES
 from broker.settings.listeners import FORMS
 from broker.settings.urls import HIDDEN, shown
+
+Steps: TypeAlias = tuple[str | int, ...]
+"""The way to a value: names of tables and keys, and the numbers of items from 0: ("listener", 1, "tls", "key")."""
 
 LONGEST_SHOWN: Final = 80
 """Characters of a wrong value that a message repeats."""
