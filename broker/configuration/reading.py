@@ -69,7 +69,7 @@ def load_settings(
     entries += _from_flags(sets, problems)
     if listen:
         entries.append(Entry("listen", list(listen), "--listen"))
-    settings, chosen = judge(entries, problems, _unknown)
+    settings, chosen = judge(Settings, entries, problems, _unknown)
     for at, rule in enumerate(settings.rule):
         rule.stands(f"{chosen['rule'].where('rule', at)}rule[{at}]")
     return settings

@@ -11,16 +11,17 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from broker.settings import Section, Settings, defaults, section_models
 from broker.settings.brokers.upstream import A_LIST, A_WORD
 from broker.settings.errors import SettingsError
 from broker.settings.removed import removed
+from broker.settings.root import AllSettings, defaults, section_models
 from broker.settings.urls import HIDDEN
+from broker.settings.values import Section
 from broker.settings.wording import SECRETS, TABLES, Steps, allowed, cut, inner_model, is_known, show, to_toml
 
 MAY_HIDE: Final = frozenset({"upstream", "authenticator", "listener", "store.url"})
@@ -49,13 +50,16 @@ class Entry(NamedTuple):
         return f"{self.origin}: " if line is None else f"{self.origin}: line {line}: "
 
 
-def faults(given: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the keyword arguments of `Settings`, a line each."""
+Model = TypeVar("Model", bound=AllSettings)
+
+
+def faults(given: Mapping[str, Any], model: type[AllSettings]) -> list[str]:
+    """What is wrong with the keyword arguments of a model of all settings, a line each."""
     sections = section_models()
     entries: list[Entry] = []
     problems: list[str] = []
     for name, value in given.items():
-        if isinstance(value, Mapping) and (name in sections or (value and name not in Settings.model_fields)):
+        if isinstance(value, Mapping) and (name in sections or (value and name not in model.model_fields)):
             entries += [Entry(f"{name}.{key}", item, "") for key, item in value.items()]
         elif name not in sections:
             entries.append(Entry(name, value, ""))
@@ -63,17 +67,18 @@ def faults(given: Mapping[str, Any]) -> list[str]:
             first = next(iter(sections[name].model_fields))
             problems.append(f"{name}: found {show(value)}; allowed: a section, like {name}={{{first!r}: …}}")
     try:
-        judge(entries, problems)
+        judge(model, entries, problems)
     except SettingsError as error:
         return list(error.problems)
     return []
 
 
 def judge(
+    model: type[Model],
     entries: Sequence[Entry],
     problems: list[str],
     unknown: Callable[[Entry, Mapping[str, Any]], str | None] | None = None,
-) -> tuple[Settings, dict[str, Entry]]:
+) -> tuple[Model, dict[str, Entry]]:
     """The settings that these entries make, of which the last one of a name counts, and the entries that count.
 
     `problems` are known already; `unknown` tells of an entry that is no setting (default: `no_such_setting`).
@@ -92,9 +97,9 @@ def judge(
             if problem is not None:
                 problems.append(problem)
     problems += _of_earlier_versions(entries)
-    settings: Settings | None = None
+    settings: Model | None = None
     try:
-        settings = Settings.model_validate(_nested(chosen.values()))
+        settings = model.model_validate(_nested(chosen.values()))
     except ValidationError as error:
         problems += _judgements(error, chosen)
     if problems or settings is None:

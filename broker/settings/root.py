@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
-from broker.settings.access.authenticator_table import AuthenticatorTable
 from broker.settings.access.authenticators import AuthenticatorList
-from broker.settings.access.rules import Access, Rule, Rules
+from broker.settings.access.rules import Access, Rules
 from broker.settings.access.security import Security
 from broker.settings.alarms import Alarms
 from broker.settings.brokers.upstream import Federation, Presence, Upstream
-from broker.settings.errors import SettingsError
 from broker.settings.http import Http
 from broker.settings.listeners import Endpoint, Listener
 from broker.settings.otel import Otel
@@ -85,14 +83,8 @@ def _plugins(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-class Settings(BaseModel):
-    """All settings of one broker.
-
-    Sections are given as mappings: ``Settings(limits={"max_packet_size": 1000})``.
-
-    Raises:
-        SettingsError: a value is out of bounds or of the wrong type, or a name is unknown; one line for each.
-    """
+class AllSettings(BaseModel):
+    """All settings of one broker, as a model. `Settings` is what everybody makes and uses."""
 
     # An error that repeats what it was given would repeat passwords.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -133,56 +125,8 @@ class Settings(BaseModel):
     shutdown: Shutdown = Shutdown()
     runtime: Runtime = Runtime()
 
-    if TYPE_CHECKING:
-        # What the validation takes, for tools that check types: sections are mappings as well. A test holds the names.
-        def __init__(
-            self,
-            *,
-            listen: Sequence[str] = ...,
-            upstream: Sequence[Upstream | Mapping[str, Any]] = ...,
-            authenticator: Sequence[AuthenticatorTable | Mapping[str, Any]] = ...,
-            listener: Sequence[Listener | Mapping[str, Any]] = ...,
-            rule: Sequence[Rule | Mapping[str, Any]] = ...,
-            hooks: Sequence[str] = ...,
-            limits: Limits | Mapping[str, Any] = ...,
-            mqtt: Mqtt | Mapping[str, Any] = ...,
-            access: Access | Mapping[str, Any] = ...,
-            security: Security | Mapping[str, Any] = ...,
-            session: Session | Mapping[str, Any] = ...,
-            queue: Queue | Mapping[str, Any] = ...,
-            retained: Retained | Mapping[str, Any] = ...,
-            store: Store | Mapping[str, Any] = ...,
-            routing: Routing | Mapping[str, Any] = ...,
-            federation: Federation | Mapping[str, Any] = ...,
-            presence: Presence | Mapping[str, Any] = ...,
-            sys: Sys | Mapping[str, Any] = ...,
-            http: Http | Mapping[str, Any] = ...,
-            alarms: Alarms | Mapping[str, Any] = ...,
-            top: Top | Mapping[str, Any] = ...,
-            tracing: Tracing | Mapping[str, Any] = ...,
-            otel: Otel | Mapping[str, Any] = ...,
-            recorder: Recorder | Mapping[str, Any] = ...,
-            log: Log | Mapping[str, Any] = ...,
-            shutdown: Shutdown | Mapping[str, Any] = ...,
-            runtime: Runtime | Mapping[str, Any] = ...,
-        ) -> None: ...
-
-    else:
-
-        def __init__(self, /, **given):  # noqa: ANN003, ANN204
-            try:
-                super().__init__(**given)
-            except ValidationError as error:
-                # Here, because it is only needed for what is wrong, and looks at the models.
-                from broker.settings.judging import faults
-
-                raise SettingsError(faults(given) or [str(error)]) from None
-
-        # Validation as a part of something else, or by `model_validate`, raises the errors of pydantic.
-        __init__.__pydantic_base_init__ = True
-
     @model_validator(mode="after")
-    def _apart(self) -> Settings:
+    def _apart(self) -> AllSettings:
         """No table listens where `listen` does already."""
         both = len(self.listeners) > len(self.listener)
         taken = {address[:2] for address in self.addresses} if both else set()
@@ -210,7 +154,7 @@ class Settings(BaseModel):
 def section_models() -> dict[str, type[Section]]:
     """Section name → its model, in the order of the file."""
     found: dict[str, type[Section]] = {}
-    for name, field in Settings.model_fields.items():
+    for name, field in AllSettings.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             found[name] = field.annotation
     return found
@@ -218,10 +162,10 @@ def section_models() -> dict[str, type[Section]]:
 
 def defaults() -> dict[str, Any]:
     """Every setting by its full name (``limits.max_packet_size``) with its default, in the order of the file."""
-    return flatten(Settings())
+    return flatten(AllSettings())
 
 
-def flatten(settings: Settings) -> dict[str, Any]:
+def flatten(settings: AllSettings) -> dict[str, Any]:
     """Every setting by its full name with its value, in the order of the file."""
     flat: dict[str, Any] = {}
     for name, value in settings:
