@@ -28,10 +28,8 @@ from broker.configuration.absent_files import to_be_made
 from broker.configuration.environment import HEALTH_PASSWORD, HEALTH_TARGET, HEALTH_USER
 from broker.configuration.exposure import exposed
 from broker.configuration.ineffective import ineffective
-from broker.configuration.reading import SettingsError, annotated_defaults, changed, ignored, load_settings, of_tables
-from broker.configuration.removed import ONE_PROCESS, WHERE
+from broker.configuration.reading import annotated_defaults, changed, ignored, load_settings, of_tables
 from broker.configuration.secret_files import open_settings, open_to_others
-from broker.configuration.wording import show
 from broker.convert import mosquitto
 from broker.convert.source import ConvertError
 from broker.hooks.loading import unusable as hooks_unusable
@@ -45,6 +43,9 @@ from broker.security.errors import SecurityError
 from broker.security.passwords.hashes import Kind
 from broker.security.passwords.passwd import delete_user, set_password
 from broker.settings import DATABASES, Settings, parse_endpoint
+from broker.settings.errors import SettingsError
+from broker.settings.removed import ONE_PROCESS, WHERE
+from broker.settings.wording import show
 from broker.storing import unusable as store_unusable
 from broker.storing import unwritable
 from broker.upstream.filters.suspicious import warnings

@@ -24,7 +24,6 @@ from types import FrameType
 from typing import Any, Final, Protocol, TextIO
 
 from broker.buildinfo import BuildInfo, build_info
-from broker.configuration.reading import SettingsError
 from broker.net import sockets
 from broker.net.sockets import OWN_DESCRIPTORS
 from broker.process import logs
@@ -33,6 +32,7 @@ from broker.process.process import Process
 from broker.process.suspends import Suspends
 from broker.process.without_rich import structlog
 from broker.settings import DEFAULT_PORT, Endpoint, Settings, parse_endpoint
+from broker.settings.errors import SettingsError
 from broker.storing import kept, place
 
 MANY_DESCRIPTORS: Final = 1_048_576

@@ -22,7 +22,8 @@ from typing import Any, Final
 import duckdb
 import pytest
 
-from broker.configuration.reading import SettingsError, load_settings
+from broker.configuration.reading import load_settings
+from broker.settings.errors import SettingsError
 from loadtest.load.scenario.library import ScenarioError, made
 from pipeline.errors import MisuseError
 from pipeline.tables.mapping import load as load_mapping

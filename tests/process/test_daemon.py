@@ -18,10 +18,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.buildinfo import build_info
-from broker.configuration.reading import SettingsError
 from broker.net.sockets import OWN_DESCRIPTORS
 from broker.process import daemon
 from broker.settings import Limits, Log, Mqtt, Runtime, Settings
+from broker.settings.errors import SettingsError
 from tests.support.waiting import until
 
 CALM = Settings(listen=["mqtt://127.0.0.1:0"], runtime=Runtime(gc_freeze=False), log=Log(format="console"))
