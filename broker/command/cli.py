@@ -37,6 +37,7 @@ from broker.net.listening.tls import check as certificates
 from broker.net.listening.unix_sockets import check as socket_files
 from broker.process import daemon, logs
 from broker.process.logwriter import BackgroundWriter
+from broker.process.streams import open_missing_streams
 from broker.process.without_rich import structlog
 from broker.security.building import check as authenticators
 from broker.security.errors import SecurityError
@@ -72,6 +73,7 @@ app = typer.Typer(
 
 def main() -> None:
     """The console script."""
+    open_missing_streams()
     app(prog_name="canopy")
 
 
@@ -140,7 +142,7 @@ def serve(
     broker reads FILE again and applies changes of limits, queues, links, authentication, access rules, certificates,
     alarms and the log, or nothing if there is a mistake. It logs changed settings that need a restart.
     """
-    daemon.ignore_hangup()
+    daemon.ignore_signals()
     changes = list(sets or ())
     if store == "":
         # As from a shell variable that is not set: neither the folder here nor the memory is what was meant.

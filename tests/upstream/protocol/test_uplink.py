@@ -106,6 +106,18 @@ class TestUp:
         scene.say(Ack(PUBACK, sent.packet_id))
         assert not scene.session.inflight
 
+    def test_a_response_topic_without_a_name_there_is_left_out(self) -> None:
+        """In both directions: what is answered to it would never come back."""
+        scene = Scene("plant/", "site/7/")
+        scene.connect()
+        client = scene.network.client("c")
+        client.publish("plant/a", b"?", qos=1, properties=encode_forward(response_topic="back", correlation_data=b"1"))
+        [sent] = scene.took(Publish)
+        assert decode_forward(sent.properties).strings.get(RESPONSE_TOPIC) is None
+        client.subscribe("#")
+        scene.send("site/7/a", b"?", properties=encode_forward(response_topic="back", correlation_data=b"1"))
+        assert decode_forward(client.inbox[0].properties).strings.get(RESPONSE_TOPIC) is None
+
     def test_other_properties_stay_as_they_are(self) -> None:
         scene = Scene("plant/", "site/7/")
         scene.connect()
