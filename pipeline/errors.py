@@ -2,8 +2,8 @@
 
 PipelineError            it could not be done: exit code 1
 ├─ GoneError            a segment was removed while it was to be read
-├─ DamagedError         a segment is not what was written: exit code 3
-├─ UnreadError          a stream cannot find what it was to read next: exit code 3
+├─ DamagedError         a segment is not what was written
+├─ UnreadError          a stream cannot find what it was to read next
 └─ MisuseError           it was asked for in a way that makes no sense: exit code 2
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 FAILED: Final = 1
 MISUSED: Final = 2
 INCOMPLETE: Final = 3
-"""It is done, over a record of which something is missing."""
+"""It is done, over a record of which something is missing: there are results, and they say so."""
 
 
 class PipelineError(Exception):
@@ -28,15 +28,11 @@ class GoneError(PipelineError):
 
 
 class UnreadError(PipelineError):
-    """Numbers of a record are gone, or were never there, and a stream has not read them."""
-
-    exit_code = INCOMPLETE
+    """Numbers of a record are gone, or were never there, and a stream has not read them: it stops before them."""
 
 
 class DamagedError(PipelineError):
-    """A segment is not what was written."""
-
-    exit_code = INCOMPLETE
+    """A segment is not what was written: nothing is made of it."""
 
 
 class MisuseError(PipelineError):

@@ -18,10 +18,11 @@ import pytest
 from pydantic import ValidationError
 
 from broker.app import StartupError
+from broker.command.record_verify import Found
+from broker.command.record_verify import check as verify
 from broker.core.queues.message import Message
 from broker.record.files.folder import Folder, Left, RecorderError
 from broker.record.files.segment import Segment
-from broker.record.reading import Found, verify
 from broker.record.recorder import Recorder
 from broker.record.writer import Options
 from broker.settings import Recorder as RecorderSettings
@@ -449,11 +450,7 @@ class TestGivingUp:
             async with recording(tmp_path) as broker:
                 patch.setattr("broker.record.files.segment.write_manifest", broken)
                 await join(broker)
-        assert (
-            (await checked(tmp_path))
-            .faults[0]
-            .endswith("it has no manifest (the next start of the recorder writes it)")
-        )
+        assert (await checked(tmp_path)).faults[0].endswith("it has no manifest: the recorder's next start writes it")
         async with recording(tmp_path) as broker:
             await join(broker)
         found = await checked(tmp_path)
