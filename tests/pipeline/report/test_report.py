@@ -48,7 +48,7 @@ def broken() -> job.Found:
 def test_the_verdict_is_that_of_all_jobs(duck: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def judged() -> job.Found:
-        (tmp_path / "out" / "oracle").mkdir(parents=True)
+        (tmp_path / "out" / "oracle").mkdir(parents=True, exist_ok=True)
         (tmp_path / "out" / "oracle" / "index.html").write_text(Page("Oracle").html())
         return job.Found("agrees", True, "Every message went where it should.")
 
