@@ -17,6 +17,12 @@ INCOMPLETE: Final = 3
 """It is done, over a record of which something is missing: there are results, and they say so."""
 
 
+SCHEMES: Final = (
+    "Spark has no client for it; of S3 it reads s3a:// with --packages org.apache.hadoop:hadoop-aws:3.4.2, and what a "
+    "cluster brings"
+)
+
+
 class PipelineError(Exception):
     """Why a job cannot be done; the message is one line that names the file or option, and the remedy."""
 
@@ -57,5 +63,7 @@ def in_a_line(error: BaseException) -> str:
         return f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror.lower()
     java = getattr(error, "java_exception", None)
     text = str(java.toString() if java is not None else error)
+    if "No FileSystem for scheme" in text:
+        return f"{text.splitlines()[0]}: {SCHEMES}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

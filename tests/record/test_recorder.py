@@ -653,6 +653,7 @@ class TestSettings:
             {"filters": ["a/#/b"]}, {"filters": ["$share/g/a"]}, {"filters": [""]}, {"segment_bytes": 65_535},
             {"segment_seconds": 0}, {"queue_events": -1}, {"queue_bytes": -1}, {"directory": 7}, {"folder": "x"},
             {"snapshot_seconds": -1}, {"draft_seconds": -1}, {"table": "iceberg"},
+            {"directory": "s3://plant/record"}, {"directory": "file:///srv/record"},
         ],
     )  # fmt: skip
     def test_refused(self, wrong: dict[str, Any]) -> None:
