@@ -52,6 +52,7 @@ from broker.storing import StoreWatch, make
 from broker.upstream.filters.suspicious import warnings
 from broker.upstream.links.links import Links
 from broker.watching import FileWatcher
+from broker.words import counted
 
 if TYPE_CHECKING:
     from broker.admin.server import AdminServer
@@ -357,7 +358,7 @@ class Broker(Server):
             return ["the broker is stopping"]
         lines: list[str] = []
         if self.draining.active:
-            lines.append(f"the broker is being drained; {self.draining.left} connections are left")
+            lines.append(f"the broker is being drained; {counted(self.draining.left, 'connection')} left")
         if self.store_watch is not None and self.store_watch.failing:
             lines.append(f"the store cannot be written: {self.store_watch.state}")
         return lines
