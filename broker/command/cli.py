@@ -28,10 +28,8 @@ from broker.configuration.absent_files import to_be_made
 from broker.configuration.environment import HEALTH_PASSWORD, HEALTH_TARGET, HEALTH_USER
 from broker.configuration.exposure import exposed
 from broker.configuration.ineffective import ineffective
-from broker.configuration.reading import SettingsError, annotated_defaults, changed, ignored, load_settings, of_tables
-from broker.configuration.removed import ONE_PROCESS, WHERE
+from broker.configuration.reading import annotated_defaults, changed, ignored, load_settings, of_tables
 from broker.configuration.secret_files import open_settings, open_to_others
-from broker.configuration.wording import show
 from broker.convert import mosquitto
 from broker.convert.source import ConvertError
 from broker.hooks.loading import unusable as hooks_unusable
@@ -46,13 +44,16 @@ from broker.security.errors import SecurityError
 from broker.security.passwords.hashes import Kind
 from broker.security.passwords.passwd import delete_user, set_password
 from broker.settings import DATABASES, Settings, parse_endpoint
+from broker.settings.errors import SettingsError
+from broker.settings.removed import ONE_PROCESS, WHERE
+from broker.settings.wording import show
 from broker.storing import unusable as store_unusable
 from broker.storing import unwritable
 from broker.upstream.filters.suspicious import warnings
 from broker.upstream.links.choices import unreadable
 
-UNGUARDED: Final = 3
-"""What `convert` ends with when a guard of the source is missing in what it has printed."""
+UNCONVERTED: Final = 3
+"""What `convert` ends with when what it has printed does not do all that the source asks for."""
 
 ENVIRONMENT: Final = "environment"
 """What `check-config` calls its only source where it is given no file."""
@@ -285,18 +286,18 @@ def convert(
 ) -> None:
     """Convert a mosquitto.conf to Canopy settings: canopy convert mosquitto.conf > canopy.toml.
 
-    Options that cannot be converted become comments with the reason and Canopy's alternative; missing ones are also
-    listed on standard error. The exit code is 3 if one of them restricted access: replace it first.
+    Lines that become no setting stand as comments at the head, and on standard error, with the reason and Canopy's
+    alternative. The exit code is 3 if one of them asked for something that the settings do not do.
     """
     try:
         converted = mosquitto.convert(file)
     except ConvertError as error:
         fail(str(error), MISUSED)
     typer.echo(converted.toml, nl=False)
-    for line in (*converted.guards, *converted.missing):
+    for line in (*converted.guards, *converted.missing, *converted.hints):
         typer.echo(f"canopy: {line}", err=True)
-    if converted.guards:
-        raise typer.Exit(UNGUARDED)
+    if converted.guards or converted.missing:
+        raise typer.Exit(UNCONVERTED)
 
 
 @app.command()

@@ -25,21 +25,19 @@ from types import FrameType
 from typing import Any, Final, Protocol, TextIO
 
 from broker.buildinfo import BuildInfo, build_info
-from broker.configuration.reading import SettingsError
 from broker.net import sockets
 from broker.net.sockets import OWN_DESCRIPTORS
 from broker.process import logs
 from broker.process.notify import Supervisor
 from broker.process.process import Process
+from broker.process.suspends import Suspends
 from broker.process.without_rich import structlog
-from broker.settings import DEFAULT_PORT, Endpoint, Settings, parse_endpoint
+from broker.settings import Settings
+from broker.settings.errors import SettingsError
 from broker.storing import kept, place
 
 MANY_DESCRIPTORS: Final = 1_048_576
 """The number to request if the system has no upper limit."""
-
-TRIED: Final = ("mqtt", "mqtt+unix", "mqtts")
-"""The schemes of listeners that the banner's lines to try are for; the first that there is."""
 
 # A broker makes garbage in cycles only when connections end: collecting seldom is enough. A threshold of -1 for the
 # middle generation has it collected with the young one each time, so that what stays is looked at once, and 5,000
@@ -75,6 +73,9 @@ class Service(Protocol):
 
     before_listening: Callable[[], None]
     """Called once everything that a store kept is back, and before the first client can connect."""
+
+    suspended: Callable[[], float]
+    """Called several times a second: for how many seconds, that the loop's clock did not count, the machine slept."""
 
     @property
     def listening(self) -> list[str]:
@@ -307,12 +308,13 @@ async def _serve(
         # answered, and reading makes none.
         gc.collect()
         broker.before_listening = gc.freeze
+    broker.suspended = Suspends(loop).look
     await broker.start()
     if settings.runtime.gc_freeze:
         # What was loaded since then.
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
-    _announce(build_info(), settings, broker, output)
+    await _announce(build_info(), settings, broker, output)
     supervisor.ready(_status(broker))
     reloading = loop.create_task(hangup.serve(broker))
     asked, broken = loop.create_task(stopping.wait()), loop.create_task(broker.broken())
@@ -333,10 +335,13 @@ async def _serve(
         raise DaemonError(f"stopped: {broken.result()}")
 
 
-def _announce(build: BuildInfo, settings: Settings, broker: Service, output: TextIO) -> None:
+async def _announce(build: BuildInfo, settings: Settings, broker: Service, output: TextIO) -> None:
     """Say that it has started: lines to people, an event to programs."""
     if logs.for_people(settings.log.format, output):
-        print(banner(str(build), broker.listening, kept(settings), broker.http), file=output, flush=True)
+        from broker.process.trying import lines_to_try
+
+        tries = await asyncio.to_thread(lines_to_try, settings, broker.listening)
+        print(banner(str(build), broker.listening, kept(settings), broker.http, tries), file=output, flush=True)
     else:
         _tell_started(build, broker.listening, place(settings), broker.http)
 
@@ -357,32 +362,17 @@ def _tell_started(build: BuildInfo, listening: list[str], store: str, http: list
     )
 
 
-def banner(build: str, listening: list[str], what_is_kept: str, http: Sequence[str] = ()) -> str:
+def banner(
+    build: str, listening: list[str], what_is_kept: str, http: Sequence[str] = (), tries: Sequence[str] = ()
+) -> str:
     """What a person who starts the broker wants to know, in a few plain lines."""
     lines = [build]
     lines += [f"listening on {url}" for url in listening]
     lines += [f"page, metrics and API at {url}" for url in http]
     lines.append(what_is_kept)
-    endpoints = [parse_endpoint(url) for url in listening]
-    # mosquitto's clients speak no WebSocket; what takes the fewest options comes first.
-    for where in [_client_options(each) for scheme in TRIED for each in endpoints if each.scheme == scheme][:1]:
-        lines.append(f"try it:  mosquitto_sub {where}-t 'demo/#' -v")
-        lines.append(f"         mosquitto_pub {where}-t demo/hello -m 'hello world'")
+    lines += [f"{label}{line}" for label, line in zip(("try it:  ", "         "), tries, strict=False)]
     lines.append("stop it with Ctrl-C or SIGTERM")
     return "\n".join(lines)
-
-
-def _client_options(endpoint: Endpoint) -> str:
-    """The mosquitto clients' options that reach this listener from the same machine."""
-    if endpoint.path:
-        return f"--unix {endpoint.path} "
-    host = {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}.get(endpoint.host, endpoint.host)
-    if endpoint.tls:
-        # By name: certificates are seldom for an address.
-        host = "localhost" if host in ("127.0.0.1", "::1") else host
-        return f"-h {host} -p {endpoint.port} --cafile CA.pem "
-    port = "" if endpoint.port == DEFAULT_PORT else f"-p {endpoint.port} "
-    return f"-h {host} {port}"
 
 
 def real_broker(settings: Settings, read: Callable[[], Settings] | None = None) -> Service:

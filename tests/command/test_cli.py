@@ -22,10 +22,11 @@ from typer.testing import CliRunner, Result
 from broker.app import Broker, StartupError
 from broker.command import cli
 from broker.configuration import reading as configuration
-from broker.configuration.reading import SettingsError, load_settings
+from broker.configuration.reading import load_settings
 from broker.process import daemon, logs
 from broker.process.logwriter import BackgroundWriter
 from broker.settings import Settings
+from broker.settings.errors import SettingsError
 from canopy import __version__, build_info
 from tests.support.daemon import environment
 

@@ -75,7 +75,7 @@ def test_a_secret_is_the_same_with_the_mark(tmp_path: Path) -> None:
     """A token that was signed with it is taken."""
     path = tmp_path / "secret"
     path.write_bytes(b"\xef\xbb\xbf" + b"s" * 64 + b"\n")
-    read_secret(path, 64)
+    assert read_secret(path, 64) is not None
     with pytest.raises(Exception, match="the secret has 64 bytes"):
         read_secret(path, 65)
 

@@ -278,8 +278,9 @@ class ServerProtocol(Peer):
             if most <= 0.0:
                 return False
             self._hold = hold = Hold(most, sent, now)
-        more: i64 = len(self.decoder.buffer) - self.decoder.end
-        return hold.meet(load, self.session, more, sent, now)
+        decoder = self.decoder
+        more: i64 = len(decoder.buffer) - decoder.end
+        return hold.meet(load, self.session, decoder.end - decoder.start, more, sent, now)
 
     @property
     def throttled(self) -> bool:

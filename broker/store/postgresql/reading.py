@@ -118,7 +118,8 @@ async def _read(database: Database, loaded: Loaded) -> None:
             loaded.passed(row)
     async for rows in turns(database, RETAINED, ("",)):
         for row in rows:
-            loaded.retained(row)
+            if not loaded.retained(row):
+                loaded.no_retained(row, row[0])
 
 
 def _missing(rows: Sequence[Any], messages: dict[int, MessageRecord]) -> list[int]:

@@ -166,8 +166,12 @@ def _read(db: sqlite3.Connection, now: float, principals: Principals, page: int)
             loaded.broadcast(row)
         for row in db.execute("SELECT * FROM passed"):
             loaded.passed(row)
-        for row in db.execute(RETAINED):
-            loaded.retained(row[1:], row[0])
+        whole = True
+        for row in db.execute("SELECT * FROM retained"):
+            whole = loaded.retained(row) and whole
+        if not whole:
+            for row in db.execute(RETAINED):
+                loaded.no_retained(row[1:], row[0])
     finally:
         db.execute("ROLLBACK")
     return loaded

@@ -16,6 +16,7 @@ from tests.pipeline.tables.fleet import MAPPING, mapping
 TABLE = '[tables.t]\nfilter = "a/{b}"\n'
 JSON = TABLE + 'format = "json"\n'
 
+CONFLUENT = TABLE + 'format = "avro"\nframing = "confluent"\n'
 MISTAKES = {
     "": "tables: is missing; give it",
     TABLE: "tables.t: lacks format; one of text, number, json, avro, protobuf, sparkplug",
@@ -39,6 +40,11 @@ MISTAKES = {
     "[limits]\ndepth = 0\n" + TABLE + 'format = "text"': "limits.depth: Input should be greater than or equal to 1",
     "[limits]\ncolumns = 1\n" + JSON + 'columns.x = "int64"\ncolumns.y = "int64"': "limits.columns is 1",
     TABLE + 'format = "avro"\nschema = "none.avsc"': "tables.t.schema: ",
+    TABLE + 'format = "avro"': "tables.t.schema: is missing",
+    CONFLUENT + 'schema = "valve.avsc"': "tables.t.schemas: is missing: payloads name the schema",
+    CONFLUENT + 'schemas = { x = "valve.avsc" }': "tables.t.schemas.x: must be the number of a schema in the registry",
+    CONFLUENT + 'schemas = { 1 = "none.avsc" }': "tables.t.schemas.1: ",
+    TABLE + 'format = "avro"\nschema = "valve.avsc"\nschemas = { 1 = "valve.avsc" }': "tables.t.schemas: only",
     TABLE + 'format = "protobuf"\ndescriptor = "pump.desc"\nmessage = "plant.Pumpe"': "no message plant.Pumpe in the",
     TABLE + 'format = "protobuf"\ndescriptor = "pump.desc"\nmessage = "plant.Pump"\ncolumns.x = "int64"': "no field x",
     "tables = [": "not valid TOML",
