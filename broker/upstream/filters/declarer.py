@@ -238,7 +238,7 @@ class Declarer(UpstreamSubscriptions):
         for request in self._waiting.values():
             if request.subscribes:
                 waiting.update(request.topic_filters)
-        return sum([topic_filter not in waiting for topic_filter in self.held]) if waiting else len(self.held)
+        return len(self.held) - len([topic_filter for topic_filter in waiting if topic_filter in self.held])
 
     @property
     def quiet(self) -> bool:
