@@ -28,10 +28,8 @@ from broker.configuration.absent_files import to_be_made
 from broker.configuration.environment import HEALTH_PASSWORD, HEALTH_TARGET, HEALTH_USER
 from broker.configuration.exposure import exposed
 from broker.configuration.ineffective import ineffective
-from broker.configuration.reading import SettingsError, annotated_defaults, changed, ignored, load_settings, of_tables
-from broker.configuration.removed import ONE_PROCESS, WHERE
+from broker.configuration.reading import annotated_defaults, changed, ignored, load_settings, of_tables
 from broker.configuration.secret_files import open_settings, open_to_others
-from broker.configuration.wording import show
 from broker.convert import mosquitto
 from broker.convert.source import ConvertError
 from broker.hooks.loading import unusable as hooks_unusable
@@ -39,12 +37,16 @@ from broker.net.listening.tls import check as certificates
 from broker.net.listening.unix_sockets import check as socket_files
 from broker.process import daemon, logs
 from broker.process.logwriter import BackgroundWriter
+from broker.process.streams import open_missing_streams
 from broker.process.without_rich import structlog
 from broker.security.building import check as authenticators
 from broker.security.errors import SecurityError
 from broker.security.passwords.hashes import Kind
 from broker.security.passwords.passwd import delete_user, set_password
 from broker.settings import DATABASES, Settings, parse_endpoint
+from broker.settings.errors import SettingsError
+from broker.settings.removed import ONE_PROCESS, WHERE
+from broker.settings.wording import show
 from broker.storing import unusable as store_unusable
 from broker.storing import unwritable
 from broker.upstream.filters.suspicious import warnings
@@ -71,6 +73,7 @@ app = typer.Typer(
 
 def main() -> None:
     """The console script."""
+    open_missing_streams()
     app(prog_name="canopy")
 
 
@@ -139,7 +142,7 @@ def serve(
     broker reads FILE again and applies changes of limits, queues, links, authentication, access rules, certificates,
     alarms and the log, or nothing if there is a mistake. It logs changed settings that need a restart.
     """
-    daemon.ignore_hangup()
+    daemon.ignore_signals()
     changes = list(sets or ())
     if store == "":
         # As from a shell variable that is not set: neither the folder here nor the memory is what was meant.
@@ -397,7 +400,7 @@ def _password(stdin: bool, given: str | None) -> str:
     if given is not None:
         return given
     if stdin:
-        return sys.stdin.readline().rstrip("\r\n")
+        return sys.stdin.readline().removeprefix("\ufeff").rstrip("\r\n")
     if not sys.stdin.isatty():
         fail("nobody can be asked for the password here: use --stdin", MISUSED)
     return str(typer.prompt("Password", hide_input=True, confirmation_prompt="The same again"))

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from broker.configuration.wording import allowed
 from broker.convert.access import AccessOptions
 from broker.convert.bridges import Bridge, convert_bridge
 from broker.convert.draft import Draft, Kind, Value, fault
@@ -34,6 +33,7 @@ from broker.convert.options import (
 )
 from broker.convert.source import Line, read
 from broker.settings import LARGEST_PACKET, Limits, Listener, section_models
+from broker.settings.wording import allowed
 
 Result = TypeVar("Result")
 

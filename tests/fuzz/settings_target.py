@@ -14,9 +14,10 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from broker.configuration.reading import SettingsError, load_settings
-from broker.configuration.wording import TABLES, inner_model
+from broker.configuration.reading import load_settings
 from broker.settings import Settings
+from broker.settings.errors import SettingsError
+from broker.settings.wording import TABLES, inner_model
 from tests.fuzz.finding import Finding
 
 SECRET: Final = "hunter2-of-the-fuzzer"

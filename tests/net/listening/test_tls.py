@@ -22,12 +22,12 @@ import pytest
 from pydantic import ValidationError
 
 from broker.command import health
-from broker.configuration.reading import SettingsError
 from broker.core.codec.packets import Connect
 from broker.core.hooks import AccessControl, Origin, Ticket
 from broker.net.listening import handshakes, tls, tls_transport
 from broker.net.listening.listeners import StartupError
 from broker.settings import Certificate, Listener, Log, Tls
+from broker.settings.errors import SettingsError
 from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.wire import Peer

@@ -12,16 +12,23 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeAlias, Union, get_args, get_origin
 
 from annotated_types import Ge, Le
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from broker.settings import LARGEST_PACKET, Listener, QueueRuleSettings, Rule, Section, Settings, Upstream
 from broker.settings.access.authenticators import TYPES
-from broker.settings.listeners import FORMS
+from broker.settings.access.rules import Rule
+from broker.settings.brokers.upstream import Upstream
+from broker.settings.listeners import FORMS, Listener
+from broker.settings.root import AllSettings
+from broker.settings.sections import QueueRuleSettings
 from broker.settings.urls import HIDDEN, shown
+from broker.settings.values import LARGEST_PACKET, Section
+
+Steps: TypeAlias = tuple[str | int, ...]
+"""The way to a value: names of tables and keys, and the numbers of items from 0: ("listener", 1, "tls", "key")."""
 
 LONGEST_SHOWN: Final = 80
 """Characters of a wrong value that a message repeats."""
@@ -231,7 +238,7 @@ def allowed(name: str) -> str:
     """What the setting of this full name may be, in words, from its model. `name[]` is an item of a list."""
     if name in ALLOWED:
         return ALLOWED[name]
-    model: type[BaseModel] = Settings
+    model: type[BaseModel] = AllSettings
     annotation: Any = None
     metadata: list[Any] = []
     names = name.split(".")
