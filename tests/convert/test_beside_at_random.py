@@ -35,7 +35,8 @@ BATCH: Final = 20
 
 USERS: Final = {"ann": "hunter2", "bob": "s3cret"}
 CREDENTIALS: Final = (
-    *((None, None), ("ann", "hunter2"), ("bob", "s3cret")) * 3, ("ann", "wrong"), ("eve", "x"), ("eve", None), ("ann", ""),
+    *((None, None), ("ann", "hunter2"), ("bob", "s3cret")) * 3,
+    ("ann", "wrong"), ("eve", "x"), ("eve", None), ("ann", ""),
 )  # fmt: skip
 TOPICS: Final = ("news/today", "ann/desk", "ann/secret", "users/ann/x", "users/bob/x", "c-1/y", "a", "a/b/c")
 DISJOINT: Final = ("news/#", "ann/+", "users/+/x", "+/y", "a", "a/b/#")
