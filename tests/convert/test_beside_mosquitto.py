@@ -225,6 +225,7 @@ async def test_a_bridge_loses_nothing_over_a_restart_and_tells_its_state(folder:
             assert (await reader.message()).topic == "t/ready"
             told = await source.message()
             assert (told.topic, told.payload) == (f"$SYS/broker/connection/{socket.gethostname()}.up/state", b"1")
+            await reader.disconnect()
         for at in range(5):
             await source.publish("t/x", b"%d" % at, qos=1)
         async with Broker(ours):
@@ -234,7 +235,7 @@ async def test_a_bridge_loses_nothing_over_a_restart_and_tells_its_state(folder:
                 came.append((await reader.message()).payload)
             # A new subscription upstream brings what is retained there, as mosquitto's bridge has it too.
             assert [payload for payload in came if payload != b"x"] == [b"%d" % at for at in range(5)]
-            reader.abort()
+            await reader.disconnect()
         source.abort()
     finally:
         await theirs.end()
