@@ -29,7 +29,8 @@ HEAD: Final = """\
 #   session.max_expiry         a week; mosquitto keeps a session of 3.1.1 for ever
 #   session.takeover           a session belongs to the user name that made it; in mosquitto to its client identifier
 #   mqtt.topic_alias_maximum   64; mosquitto 10
-# A message that several filters of a client match comes once to it; from mosquitto once for each filter.
+# And these answers: a message that several filters of a client match comes to it once, not once for each filter; a
+# CONNECT whose will may not be published is refused; a wrong password is refused with 4 in MQTT 3.1.1, not with 5.
 """
 
 

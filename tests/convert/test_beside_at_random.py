@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -323,7 +324,7 @@ async def passwords(folder: Path) -> None:
             assert await process.wait() == 0
 
 
-async def check(seeds: range, folder: Path) -> None:
+async def check(seeds: Sequence[int], folder: Path) -> None:
     await passwords(folder)
     for seed in seeds:
         expected, found, lines = await compared(seed, folder)
@@ -336,10 +337,11 @@ async def check(seeds: range, folder: Path) -> None:
 
 
 async def test_the_same_packets_have_the_same_effect(tmp_path: Path) -> None:
-    await check(range(4), tmp_path)
+    """A few in which much is allowed, and much is said."""
+    await check((7, 15, 18, 28), tmp_path)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", range(4, 204, 10))
+@pytest.mark.parametrize("first", range(0, 200, 10))
 async def test_the_same_packets_have_the_same_effect_with_many_configurations(first: int, tmp_path: Path) -> None:
     await check(range(first, first + 10), tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import tempfile
 from pathlib import Path
@@ -18,7 +19,7 @@ from broker.convert import mosquitto
 from broker.convert.mosquitto import Converted
 from broker.convert.options import OPTIONS, SHARED, Left, Setting, first_word, meaning
 from broker.convert.source import ConvertError
-from broker.settings import Settings
+from broker.settings import Settings, defaults
 from tests.convert.manual import LISTENER_TLS, MANUAL
 
 EXAMPLES = Path("/usr/share/doc/mosquitto/examples/mosquitto.conf")
@@ -541,6 +542,18 @@ class TestWhole:
         assert len(found) > 80
         converted = made(conf, "\n".join(line.replace("<", "").replace(">", "") for line in found))
         assert "no such option" not in converted.missing
+
+    def test_the_defaults_that_are_named_as_different_are_the_defaults(self, conf: Path) -> None:
+        head, there = made(conf, "").toml, defaults()
+        for name, text in {
+            "limits.max_packet_size": f"{there['limits.max_packet_size'] // 2**20} MiB",
+            "mqtt.max_inflight": f"{there['mqtt.max_inflight']:,} messages",
+            "queue.session_messages": f"{there['queue.session_messages']:,} messages",
+            "session.max_expiry": {604_800: "a week"}[there["session.max_expiry"]],
+            "session.takeover": {"same-user": "a session belongs to the user"}[there["session.takeover"]],
+            "mqtt.topic_alias_maximum": str(there["mqtt.topic_alias_maximum"]),
+        }.items():
+            assert re.search(rf"^#   {name} +{text}", head, re.MULTILINE)
 
     def test_included_folders_come_in_their_order(self, conf: Path) -> None:
         folder = conf.parent / "conf.d"
