@@ -191,8 +191,20 @@ class AccessOptions:
         files = {access.acl_file.value: access.acl_file for access in accesses if access.acl_file is not None}
         self._note_source(next(iter(files.values()), None))
         plugin = next((access.plugin for access in accesses if access.plugin is not None), None)
-        if len(files) == 1 and all(access.acl_file is not None for access in accesses):
+        if len(files) == 1:
             draft.set("access.acl_file", *files, *(access.acl_file for access in accesses if access.acl_file))
+            # Of a plug-in's rules nothing is known: the file's hold there.
+            free = [
+                listener
+                for listener, access in zip(listeners, accesses, strict=True)
+                if access.acl_file is None and access.plugin is None
+            ]
+            for at, listener in enumerate(free, start=1):
+                listener.table.set("name", f"without-rules-{at}")
+            if free:
+                table = draft.table("rule", "mosquitto looks at acl_file at the other listeners alone")
+                table.set("listener", [f"without-rules-{at}" for at, _ in enumerate(free, start=1)])
+                table.set("filters", ["#", "$SYS/#"])
         elif files:
             for line in files.values():
                 text = "one file holds for all listeners here; [[rule]] tables with listener can tell them apart"

@@ -90,7 +90,7 @@ def conf(chance: random.Random, ports: list[int], folder: Path) -> Conf:
                 access.append(f"password_file {folder}/passwd-{chance.randint(1, 2)}")
             if chance.random() < 0.8:
                 access.append(f"allow_anonymous {chance.choice(('true', 'true', 'true', 'false'))}")
-            if rules:
+            if rules and (not scoped or chance.random() < 0.8):
                 access.append(f"acl_file {folder}/acl")
         if chance.random() < 0.2:
             # Fewer are miscounted by mosquitto 2.0.11, where connections ended before they were accepted.

@@ -405,6 +405,14 @@ class TestAccess:
         assert (asked["1886"].authenticators, asked["1886"].allow_anonymous) == (("nobody",), False)
         assert settings.mqtt.allow_anonymous
 
+    def test_a_listener_without_an_acl_file_beside_one_with_it_has_a_rule(self, conf: Path) -> None:
+        text = "per_listener_settings true\nlistener 1883\nallow_anonymous true\nlistener 1884\nacl_file /a\n"
+        settings = made(conf, text).settings
+        (rule,) = settings.rule
+        named = {each.endpoint.port: each.called for each in settings.listener}
+        assert (settings.access.acl_file, rule.listener) == ("/a", (named[1883],))
+        assert named[1884] not in rule.listener
+
     def test_different_acl_files_leave_nothing_allowed(self, conf: Path) -> None:
         text = "per_listener_settings true\nlistener 1883\nacl_file /a\nlistener 1884\nacl_file /b\n"
         converted = made(conf, text)
