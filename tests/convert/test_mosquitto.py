@@ -324,7 +324,9 @@ class TestAccess:
         assert [table.type for table in settings.authenticator] == ["reject"]
         assert not settings.mqtt.allow_anonymous
 
-    @pytest.mark.parametrize("option", ["auth_plugin /x/dynsec.so", "plugin /x/go-auth.so", "global_plugin /x/y.so"])
+    @pytest.mark.parametrize(
+        "option", ["auth_plugin /x/dynsec.so", "plugin /x/my_password_file.so", "global_plugin /x/y.so"]
+    )
     def test_nobody_by_a_plug_in_that_is_not_there(self, conf: Path, option: str) -> None:
         converted = made(conf, f"listener 1883\nallow_anonymous true\n{option}\nplugin_opt_url http://x\n")
         assert [table.type for table in converted.settings.authenticator] == ["reject"]
