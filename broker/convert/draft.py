@@ -124,7 +124,8 @@ class Draft:
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self.notes: list[Note] = []
+        # Each once: what is said of several listeners may be the same.
+        self.notes: dict[Note, None] = {}
         self.tables: list[Table] = []
         self._sections: dict[str, Table] = {}
 
@@ -141,7 +142,7 @@ class Draft:
 
     def note(self, line: Line, kind: Kind, text: str) -> None:
         """Say what became of a line."""
-        self.notes.append(Note(line, kind, text))
+        self.notes[Note(line, kind, text)] = None
 
     def of_kind(self, *kinds: Kind) -> list[Note]:
         """The notes of some kinds."""
