@@ -131,8 +131,13 @@ def _families(listeners: Sequence[Listener]) -> Iterator[str]:
 def _authenticators(settings: Settings) -> Iterator[str]:
     for at, table in enumerate(settings.authenticator):
         where = f'authenticator[{at}] "{called(table)}"'
-        if not any(table in asked_at(listener, settings) for listener in settings.listeners):
+        chains = [asked for listener in settings.listeners if table in (asked := asked_at(listener, settings))]
+        if not chains:
             yield f"{where}: no listener uses it; add it to the authenticators of one"
+        elif table.type != "scram-sha-256" and all(
+            any(each.type in ("trust", "reject") for each in asked[: asked.index(table)]) for asked in chains
+        ):
+            yield f'{where}: never asked, because one of the type "trust" or "reject" stands before it'
 
 
 def _limits(listener: Listener, settings: Settings) -> Iterator[str]:

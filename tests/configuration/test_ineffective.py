@@ -66,6 +66,17 @@ class TestAuthenticators:
         assert line == 'authenticator[1] "jwt": no listener uses it; add it to the authenticators of one'
         assert told(authenticator=tables, listener=[HERE]) == []
 
+    @pytest.mark.parametrize("kind", ["trust", "reject"])
+    def test_one_behind_one_that_always_decides(self, kind: str) -> None:
+        tables = [{"type": kind}, {**PASSWORDS, "name": "staff"}]
+        (line,) = told(authenticator=tables, listener=[HERE])
+        assert (
+            line
+            == 'authenticator[1] "staff": never asked, because one of the type "trust" or "reject" stands before it'
+        )
+        elsewhere = {"url": "mqtt://127.0.0.1:1900", "authenticators": ["staff"]}
+        assert told(authenticator=tables, listener=[HERE, elsewhere]) == []
+
 
 class TestRules:
     def test_a_listener_that_does_not_exist(self) -> None:
