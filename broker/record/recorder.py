@@ -339,7 +339,8 @@ class Recorder(Sink):
             return False
         entries, until, events, size = given
         ended = False
-        while len(entries) < BATCH and not ended:
+        # No more than that: the queue has room again when it is written.
+        while events - tap.done_events < BATCH and not ended:
             try:
                 given = self._inbox.get_nowait()
             except Empty:
