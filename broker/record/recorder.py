@@ -85,8 +85,9 @@ class Recorder(Sink):
         self._snapshot: Snapshot | None = None
         self._next_snapshot = 0.0
         self._loop: asyncio.AbstractEventLoop
-        # The thread's own.
+        # The thread's own; of a small queue a batch is a part, or nothing would come in while it is written.
         self._offset = 0
+        self._batch = max(ROWS, min(BATCH, options.queue_events // 8)) if options.queue_events else BATCH
 
     @property
     def recording(self) -> bool:
@@ -340,7 +341,7 @@ class Recorder(Sink):
         entries, until, events, size = given
         ended = False
         # No more than that: the queue has room again when it is written.
-        while events - tap.done_events < BATCH and not ended:
+        while events - tap.done_events < self._batch and not ended:
             try:
                 given = self._inbox.get_nowait()
             except Empty:
@@ -353,11 +354,12 @@ class Recorder(Sink):
         at = 0
         while at < len(entries):
             rows = Rows(self.options.payloads)
-            while at < len(entries) and rows.count < BATCH and rows.bytes < FILL_BYTES:
+            while at < len(entries) and rows.count < self._batch and rows.bytes < FILL_BYTES:
                 at = rows.fill(entries, at, rows.count + ROWS)
             output.write(batch(rows, self.run_id, self._wall_offset()))
+            # So much has left the queue: the event loop reads these.
+            tap.done_events += rows.count
         output.told_until(until)
-        # So much has left the queue: the event loop reads these.
         tap.done_events = events
         tap.done_bytes = size
         output.tend()
