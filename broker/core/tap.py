@@ -79,6 +79,10 @@ class Backlog(Crowded):
         """See `Crowded`: whoever publishes fills it."""
         return 0
 
+    def part_bytes(self) -> i64:
+        """See `Crowded`."""
+        return 0
+
 
 class Tap(LossRecorder):
     """The numbered events of one run of a broker, until they are taken.

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from broker.command.commands import MISUSED, fail, foreseen
+from broker.words import counted
 
 app = typer.Typer(
     name="record",
@@ -169,11 +170,6 @@ def cat(
     for event in islice(events(directory, frozenset(kind or ()), chosen), limit):
         sys.stdout.write(json.dumps(plain(event), ensure_ascii=False) + "\n")
     sys.stdout.flush()
-
-
-def counted(count: int, what: str) -> str:
-    """A number of things, for people."""
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def size(count: float) -> str:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import tomllib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -200,7 +201,7 @@ def _content(file: Path, key: str) -> bytes:
     try:
         if file.stat().st_size > FILE_BYTES:
             raise MisuseError(f"{key}: {file} has more than {FILE_BYTES:,} bytes")
-        return file.read_bytes()
+        return file.read_bytes().removeprefix(BOM_UTF8)  # which editors of Windows write
     except OSError as error:
         raise MisuseError(f"{key}: {file} cannot be read ({(error.strerror or str(error)).lower()})") from error
 

@@ -102,3 +102,11 @@ def test_a_mapping_without_avro_and_protobuf_needs_neither(tmp_path: Path, monke
     for package in ("fastavro", "google.protobuf"):
         monkeypatch.setitem(sys.modules, package, None)
     assert [plan.name for plan in load(str(file)).plans] == ["power", "notes", "temperature"]
+
+
+def test_a_byte_order_mark_means_nothing(tmp_path: Path) -> None:
+    """Editors of Windows write it in front of UTF-8."""
+    file = mapping(tmp_path, JSON + 'columns.x = "int64"')
+    plain = load(str(file)).fingerprint()
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert load(str(file)).fingerprint() == plain
