@@ -275,7 +275,7 @@ class ServerProtocol(Peer):
         hold = self._hold
         if hold is None:
             most = self.router.limits.hold_publishers
-            if most <= 0.0:
+            if most <= 0.0 and load.crowded_record is None:
                 return False
             self._hold = hold = Hold(most, sent, now)
         decoder = self.decoder
