@@ -38,6 +38,8 @@ class Bars:
             found.append(f"p99 {under * 1e3:.1f} ms, {under / calm:.1f} times" if calm else f"p99 {under * 1e3:.1f} ms")
         if result.logged > self.logged:
             found.append(f"logged {result.logged / 1e6:.1f} MB, {self.logged / 1e6:.1f} are allowed")
+        if result.attack.steady and result.held:
+            found.append(f"a publisher was held back {result.held} times")
         if result.under.lost or result.under.cut:
             found.append(f"well-behaved clients lost {result.under.lost} messages, {result.under.cut} connections")
         return found

@@ -293,6 +293,7 @@ class Hostile:
         if not self.mqtt:
             if data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 101"):
                 self.field.answers[f"HTTP {data[9:12].decode(errors='replace')}"] += 1
+                self.seen["HTTP"] += 1
             return
         data = self._rest + data
         at = 0

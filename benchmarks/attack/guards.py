@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import jwt
 
+from broker.security.passwords.hashes import make
 from broker.security.passwords.passwd import set_password
 from loadtest.brokers.process import HOST
 
@@ -33,7 +34,7 @@ def options() -> list[str]:
     settings = (
         f"authenticator=[{', '.join(tables)}]",
         f'security.ban_exempt=["{HOST}"]',
-        f'http.password_file="{_password_file()}"',
+        f'http.password_file="{_operators_file()}"',
         f'access.acl_file="{_acl_file()}"',
     )
     return [part for setting in settings for part in ("--set", setting)]
@@ -64,6 +65,15 @@ def _acl_file() -> str:
     """Clients without a name have what the pairs exchange, and `$SYS`; `secret/#` is for one user."""
     file = _folder() / "acl"
     file.write_text(f"topic readwrite pairs/#\ntopic read $SYS/#\nuser {USER}\ntopic readwrite secret/#\n")
+    return str(file)
+
+
+@cache
+def _operators_file() -> str:
+    """With a hash that is quickly made, as mosquitto's are: it is not its time that keeps guesses few."""
+    file = _folder() / "operators"
+    file.write_text(f"{USER}:{make(PASSWORD.encode(), 'pbkdf2-sha512', 101)}\n")
+    file.chmod(0o600)
     return str(file)
 
 

@@ -30,13 +30,15 @@ from loadtest.brokers import frames
 from loadtest.brokers.process import HOST, BrokerProcess, Cores, free_port
 from loadtest.brokers.registry import python_module
 
-SETTINGS: Final = ("log.level=info", "log.format=json", "sys.interval=1")
+SYS_INTERVAL: Final = 1  # seconds between two accounts that the broker gives of itself
+SETTINGS: Final = ("log.level=info", "log.format=json", f"sys.interval={SYS_INTERVAL}")
 WARM_UP: Final = 0.2  # seconds of messages that nobody counts
 STEP: Final = 0.02  # seconds between two looks at the broker's memory
 GRACE: Final = 8.0  # seconds that an attack's process may take beyond its time
 NICE: Final = 5  # what the attacks give way to the well-behaved clients
 LOST: Final = "connection-lost"  # the cause of a client's own end, which is no bound of the broker's
 DROPPED: Final = "$SYS/broker/messages/dropped/"
+HELD: Final = "$SYS/broker/publishers/held"
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class Result:
     broken: str = ""
     # Bytes that it has logged since its start.
     logged: int = 0
+    # How often it has held a publisher back for a subscriber.
+    held: int = 0
 
 
 def run(attack: Attack, world: World, cores: Cores, seconds: float, calm: float, scale: float) -> Result:
@@ -108,16 +112,18 @@ def _run(
             cpu = (broker.cpu() - started) / 1e9
             peak = max(peak, _peak(broker.pid))
             broker.check()
-            drops = _drops(port)
+            if attack.steady:
+                time.sleep(SYS_INTERVAL + STEP)
+            drops, held = _sys(port)
             world.close()
         except Exception as error:
             # A broker, or a world, that did not stand it: the worst result there is, and no reason to stop.
             broken = f"{type(error).__name__}: {error}"[:300]
-            under, cpu, drops = before, 0.0, Counter()
+            under, cpu, drops, held = before, 0.0, Counter(), 0
         broker.end()
         output = broker.output()
     log, logged = _log(output), len(output)
-    return Result(attack, told, max(0, peak - resident), before, under, cpu, log, drops, broken, logged)
+    return Result(attack, told, max(0, peak - resident), before, under, cpu, log, drops, broken, logged, held)
 
 
 def _attack(
@@ -178,11 +184,12 @@ def _peak(pid: int) -> int:
     return 0
 
 
-def _drops(port: int) -> Counter[str]:
-    """What `$SYS` says of dropped messages, by cause."""
+def _sys(port: int) -> tuple[Counter[str], int]:
+    """What `$SYS` says of dropped messages, by cause, and how often a publisher was held back."""
     found: Counter[str] = Counter()
+    held = 0
     with socket.create_connection((HOST, port), 5.0) as sock:
-        sock.sendall(frames.connect("attack-monitor") + frames.subscribe(1, [(DROPPED + "#", 0)]))
+        sock.sendall(frames.connect("attack-monitor") + frames.subscribe(1, [(DROPPED + "#", 0), (HELD, 0)]))
         sock.settimeout(0.3)
         data = b""
         try:
@@ -199,10 +206,12 @@ def _drops(port: int) -> Counter[str]:
             length = data[at + 2] << 8 | data[at + 3]
             topic = data[at + 4 : at + 4 + length].decode()
             count = int(data[at + 4 + length : at + size])
-            if count and topic.startswith(DROPPED):
+            if topic == HELD:
+                held = count
+            elif count and topic.startswith(DROPPED):
                 found[f"dropped: {topic[len(DROPPED) :]}"] = count
         at += size
-    return found
+    return found, held
 
 
 def _log(output: str) -> Counter[str]:

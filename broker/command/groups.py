@@ -45,7 +45,7 @@ def _imported(name: str) -> typer.Typer:
         case "ctl":
             from broker.ctl.cli import app
         case "record":
-            from broker.command.record_files import app
+            from broker.command.record_verify import app
         case "store":
             from broker.store.cli import app
         case _:

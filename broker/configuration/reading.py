@@ -147,7 +147,7 @@ def _of_table(name: str, table: Section) -> dict[str, tuple[Any, Any]]:
 
 def _from_file(path: Path, problems: list[str]) -> list[Entry]:
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = path.read_bytes().decode("utf-8-sig")
         data = tomllib.loads(text)
     except OSError as error:
         problems.append(f"{path}: cannot be read: {error.strerror or error}")

@@ -57,6 +57,7 @@ def _named(settings: Settings) -> Iterator[tuple[str, bool]]:
                 yield key, True
                 # One file may hold both.
                 yield certificate, False
+            yield tls.chain, False
             yield tls.client_ca, False
             yield tls.crl, False
     for table in settings.authenticator:

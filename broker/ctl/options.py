@@ -40,7 +40,7 @@ class Options:
             password = (
                 typer.prompt("Password", hide_input=True, err=True)
                 if sys.stdin.isatty()
-                else sys.stdin.readline().rstrip("\r\n")
+                else sys.stdin.readline().removeprefix("\ufeff").rstrip("\r\n")
             )
         return Api(self.url, token, self.user, password, self.ca)
 
@@ -48,7 +48,7 @@ class Options:
 def _token(file: Path) -> str:
     """The first token of a file. Raises CtlError."""
     try:
-        with file.open(encoding="utf-8") as opened:
+        with file.open(encoding="utf-8-sig") as opened:
             for line in opened:
                 # As the broker reads the file: a token may have a `#` in it.
                 token = line.strip()

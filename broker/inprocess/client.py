@@ -115,7 +115,7 @@ class InProcessClient:
         hold = self._hold
         if hold is None:
             hold = self._hold = Hold(most, 0, now)
-        if hold.meet(router.counters.load, None, 1, 0, loop.time()):
+        if hold.meet(router.counters.load, None, 0, 1, 0, loop.time()):
             # Nobody tells when a queue has become shorter.
             while (until := hold.until(loop.time())) > 0.0:  # noqa: ASYNC110
                 await asyncio.sleep(until - loop.time())

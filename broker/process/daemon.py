@@ -4,7 +4,8 @@ Owns: everything a process has one of, and therefore nothing an embedded broker 
 
 Promises: SIGTERM and SIGINT stop the broker in order and the exit code is 0; the same signal sent again ends the
 process at once, with 128 and the signal's number. SIGHUP has the settings read again and never ends the process; while
-settings cannot be used, the old ones stay in force. What cannot work is told in one line before the first client.
+settings cannot be used, the old ones stay in force. The signals that other brokers know (`UNUSED`) get a line of the
+log and do nothing else. What cannot work is told in one line before the first client.
 
 It knows no MQTT: it starts a `Broker`, waits, and stops it.
 """
@@ -29,6 +30,7 @@ from broker.net.sockets import OWN_DESCRIPTORS
 from broker.process import logs
 from broker.process.notify import Supervisor
 from broker.process.process import Process
+from broker.process.suspends import Suspends
 from broker.process.without_rich import structlog
 from broker.settings import Settings
 from broker.settings.errors import SettingsError
@@ -50,6 +52,18 @@ IGNORED_INTERVAL: Final = 10.0
 handshake, by a host name that is not ASCII; Python would write each to standard error."""
 
 
+UNUSED: Final[dict[signal.Signals, str]] = {
+    getattr(signal, name): meaning
+    for name, meaning in (
+        ("SIGUSR1", "a store keeps everything by itself; for mosquitto this signal means: save"),
+        ("SIGUSR2", "it means nothing here; SIGHUP has the settings read again"),
+        ("SIGRTMIN", "the log goes to standard error, where no file is to be opened again"),
+    )
+    if hasattr(signal, name)
+}
+"""Signals that mean something to other brokers, and would end this process if nobody handled them."""
+
+
 class DaemonError(Exception):
     """Why the broker cannot run here, in one line."""
 
@@ -59,6 +73,9 @@ class Service(Protocol):
 
     before_listening: Callable[[], None]
     """Called once everything that a store kept is back, and before the first client can connect."""
+
+    suspended: Callable[[], float]
+    """Called several times a second: for how many seconds, that the loop's clock did not count, the machine slept."""
 
     @property
     def listening(self) -> list[str]:
@@ -99,20 +116,24 @@ def run(
     output = sys.stderr if stream is None else stream
     supervisor = Supervisor.of(os.environ)
     hangup = _Hangup(read, supervisor)
+    unused = _Unused()
     # No handler of the event loop: those leave the default behind, which ends the process, when the loop is closed.
-    before = signal.signal(signal.SIGHUP, hangup.on_signal)
+    before = {number: signal.signal(number, unused.on_signal) for number in UNUSED}
+    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, hangup.on_signal)
     unraisable, sys.unraisablehook = sys.unraisablehook, _Ignored()
     try:
         with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
-            runner.run(_serve(settings, make, output, hangup, supervisor))
+            runner.run(_serve(settings, make, output, hangup, unused, supervisor))
     finally:
-        signal.signal(signal.SIGHUP, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         sys.unraisablehook = unraisable
 
 
-def ignore_hangup() -> None:
-    """From here on SIGHUP does not end the process, whether a broker runs in it or not."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+def ignore_signals() -> None:
+    """From here on SIGHUP and the `UNUSED` do not end the process, whether a broker runs in it or not."""
+    for number in (signal.SIGHUP, *UNUSED):
+        signal.signal(number, signal.SIG_IGN)
 
 
 class _Ignored:
@@ -131,6 +152,28 @@ class _Ignored:
         if self._told <= IGNORED:
             detail = f"{ignored.exc_type.__name__}: {ignored.exc_value}"[:256]
             self._log.warning("exception ignored", detail=detail)
+
+
+class _Unused:
+    """Tells the log of a signal that means nothing here, once while several of one kind wait."""
+
+    def __init__(self) -> None:
+        self._log: Any = structlog.get_logger("canopy")
+        self._waiting: set[int] = set()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where lines are written: not in the signal's handler, which may interrupt the writing of one."""
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Runs wherever the main thread is."""
+        del frame
+        if self.loop is not None and number not in self._waiting:
+            self._waiting.add(number)
+            self.loop.call_soon_threadsafe(self._tell, number)
+
+    def _tell(self, number: int) -> None:
+        self._waiting.discard(number)
+        known = signal.Signals(number)
+        self._log.warning("signal ignored", signal=known.name, detail=UNUSED[known])
 
 
 class _Hangup:
@@ -244,9 +287,10 @@ async def _serve(
     make: Callable[[Settings], Service],
     output: TextIO,
     hangup: _Hangup,
+    unused: _Unused,
     supervisor: Supervisor,
 ) -> None:
-    loop = asyncio.get_running_loop()
+    loop = unused.loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
 
     def on_signal(number: int) -> None:
@@ -264,6 +308,7 @@ async def _serve(
         # answered, and reading makes none.
         gc.collect()
         broker.before_listening = gc.freeze
+    broker.suspended = Suspends(loop).look
     await broker.start()
     if settings.runtime.gc_freeze:
         # What was loaded since then.
@@ -284,6 +329,7 @@ async def _serve(
         try:
             await broker.stop()
         finally:
+            unused.loop = None
             supervisor.close()
     if not broken.cancelled():
         raise DaemonError(f"stopped: {broken.result()}")

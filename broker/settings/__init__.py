@@ -15,6 +15,8 @@ from broker.settings.access.authenticators import (
     AnonymousTable,
     CertificateTable,
     PasswordFileTable,
+    RejectTable,
+    TrustTable,
     called,
 )
 from broker.settings.access.rules import Access, Rule
@@ -87,6 +89,7 @@ __all__ = [
     "Queue",
     "QueueRuleSettings",
     "Recorder",
+    "RejectTable",
     "Remote",
     "Retained",
     "Routing",
@@ -103,6 +106,7 @@ __all__ = [
     "Tls",
     "Top",
     "Tracing",
+    "TrustTable",
     "Upstream",
     "called",
     "defaults",

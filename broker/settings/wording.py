@@ -116,6 +116,7 @@ ALLOWED: Final = {
     "listener[].tls.ciphers": 'cipher suites as OpenSSL writes them, like "ECDHE+AESGCM", or "" for its own choice',
     "listener[].tls.client_ca": A_FILE + 'clients.pem"',
     "listener[].tls.crl": A_FILE + 'revoked.pem", or "" for none',
+    "listener[].tls.chain": A_FILE + 'chain.pem", or "" for none',
     "listener[].tls.alpn": 'a list of protocol names, like ["mqtt"]',
     "listener[].tls.alpn[]": 'a protocol name, like "mqtt"',
     "listener[].tls.handshake_timeout": ABOVE_0,

@@ -162,6 +162,12 @@ class TestBars:
         assert self.missed(replace(self.GOOD, logged=2_000_000)) == []
         assert len(self.missed(replace(self.GOOD, logged=2_000_001))) == 1
 
+    def test_a_publisher_that_was_held_back(self) -> None:
+        assert self.missed(replace(self.GOOD, held=1)) == []
+        steady = replace(self.GOOD.attack, steady=True)
+        assert self.missed(replace(self.GOOD, attack=steady)) == []
+        assert len(self.missed(replace(self.GOOD, attack=steady, held=1))) == 1
+
     @pytest.mark.parametrize("change", [{"received": 99}, {"cut": 1}])
     def test_losses(self, change: dict[str, int]) -> None:
         under = Measured(**{**self.CALM.__dict__, **change})

@@ -73,7 +73,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[StandIn]:
             return
 
     monkeypatch.setattr(daemon, "run", run)
-    monkeypatch.setattr(daemon, "ignore_hangup", lambda: None)
+    monkeypatch.setattr(daemon, "ignore_signals", lambda: None)
     monkeypatch.setattr(logs, "configure", lambda *_: None)
     return made
 

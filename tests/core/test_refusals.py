@@ -121,6 +121,36 @@ def test_what_is_not_delivered_is_counted_for_each_who_lacks_it(filters: list[st
     assert router.sessions["yes"].ledger.refused is None
 
 
+@pytest.mark.parametrize("filters", [["$share/g/t"], ["$share/g/t", "+"]], ids=["one filter", "several"])
+def test_what_no_member_of_a_share_group_may_have_is_counted_for_one_of_them(filters: list[str]) -> None:
+    network, rules = ruled()
+    writer = network.client("w")
+    for name in ("no", "neither"):
+        network.client(name).subscribe(*filters)
+        rules.no_receive.add((name, "t"))
+    for number in range(6):
+        writer.publish("t", b"%d" % number, number % 3)
+    router = network.router
+    while router.fanout.barred.tell(router.sessions, router.counters):
+        pass
+    ordinary = 6 if len(filters) == 2 else 0
+    assert router.counters.denied_deliveries == 6 + 2 * ordinary
+    for name in ("no", "neither"):
+        refused = router.sessions[name].ledger.refused
+        assert refused is not None
+        assert refused.counts[RECEIVE] == 3 + ordinary
+        assert refused.last is not None
+        assert refused.last.topic == "t"
+    # A member that may have them gets all, and nothing more is refused to the group.
+    may = network.client("may")
+    may.subscribe("$share/g/t")
+    writer.publish("t", b"x", 1)
+    assert may.payloads() == [b"x"]
+    while router.fanout.barred.tell(router.sessions, router.counters):
+        pass
+    assert router.counters.denied_deliveries == 6 + 2 * ordinary + (2 if ordinary else 0)
+
+
 def test_routes_with_barred_subscribers_are_remembered_up_to_a_bound() -> None:
     network, rules = ruled()
     readers, topics = AT_ONCE // MOST_ROUTES + 1, MOST_ROUTES + 5

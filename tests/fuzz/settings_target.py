@@ -67,7 +67,8 @@ def text(chance: random.Random) -> str:
         if root in TABLES:
             lines.append(f"[[{root}]]")
             if chance.random() < 0.5 and root == "authenticator":
-                lines.append(f'type = "{chance.choice(("jwt", "http", "password-file", "anonymous", "scram"))}"')
+                kinds = ("jwt", "http", "password-file", "anonymous", "trust", "reject", "scram")
+                lines.append(f'type = "{chance.choice(kinds)}"')
             if chance.random() < 0.2:
                 lines.append(f'password = "{SECRET}"')
         if root != table or root not in TABLES:

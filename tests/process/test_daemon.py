@@ -35,6 +35,7 @@ class StandIn:
         self.http: list[str] = []
         self.settings = settings
         self.before_listening: Callable[[], None] = lambda: None
+        self.suspended: Callable[[], float] = lambda: 0.0
         self.calls: list[str] = []
         self._after_start = after_start
         self._failure = failure

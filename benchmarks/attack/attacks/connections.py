@@ -70,16 +70,6 @@ def names_that_fill_the_log(field: Field) -> None:
 
 
 @attack()
-def takeovers_that_fill_the_log(field: Field) -> None:
-    """Two clients with one identifier that connect again and again"""
-    before = field.client("twin")
-    while not field.over:
-        after = field.client("twin")
-        before.close()
-        before = after
-
-
-@attack()
 def connect_flood(field: Field) -> None:
     """Clients that come, are let in and vanish, as fast as it can be done"""
     while not field.over:

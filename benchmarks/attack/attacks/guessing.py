@@ -25,6 +25,9 @@ AT_ONCE: Final = 300
 DELAY: Final = 1.2
 """Seconds after which a client is told that it is refused, and a little."""
 
+GUESSES: Final = 30
+"""Guesses of one address over HTTP that may be answered: `security.ban_after`, and those under way then."""
+
 HUGE: Final = 48_000
 """Bytes each of a user name and a password that a CONNECT of 100,000 bytes still has room for."""
 
@@ -104,20 +107,28 @@ def share_groups_without_permission(field: Field) -> None:
 
 @attack(guarded=True)
 def operators_passwords_guessed(field: Field) -> None:
-    """One address that tries one password of an operator after the other over HTTP, 100 at a time"""
-    waiting: deque[Hostile] = deque()
+    """One address that tries one password of an operator after the other over HTTP, on four connections: those up to
+    its ban are answered, and no more"""
+    asking: dict[Hostile, int] = {}
     for number in count():
         if field.over:
             break
-        if len(waiting) >= field.some(100):
-            oldest = waiting.popleft()
-            oldest.drain()
-            oldest.close()
-        given = base64.b64encode(f"{guards.USER}:guess {number}".encode()).decode()
-        hostile = field.socket(source="127.0.0.2", port=field.listeners.http)
-        hostile.mqtt = False
-        hostile.send(f"GET /api/v5/status HTTP/1.1\r\nHost: a\r\nAuthorization: Basic {given}\r\n\r\n".encode())
-        waiting.append(hostile)
+        for hostile in [each for each in asking if each.closed]:
+            del asking[hostile]
+        while len(asking) < 4:
+            hostile = field.socket(source="127.0.0.2", port=field.listeners.http)
+            hostile.mqtt = False
+            asking[hostile] = 0
+        for hostile, asked in asking.items():
+            hostile.drain()
+            if hostile.seen["HTTP"] == asked:
+                given = base64.b64encode(f"{guards.USER}:guess {number} {id(hostile)}".encode()).decode()
+                hostile.send(f"GET /api/v5/status HTTP/1.1\r\nHost: a\r\nAuthorization: Basic {given}\r\n\r\n".encode())
+                asking[hostile] += 1
+        time.sleep(0.001)
+    field.listen(DELAY)
+    if (answered := field.answers["HTTP 401"]) > GUESSES:
+        raise LetIn(f"{answered} guesses of one address were answered")
 
 
 @attack(growth=CROWD, guarded=True)
@@ -154,6 +165,14 @@ def forged_tokens(field: Field) -> None:
         )
     )
     guess(field, ((source, "device", next(kinds)) for source in addresses()))
+
+
+@attack(growth=CROWD, guarded=True)
+def control_characters_in_tokens(field: Field) -> None:
+    """Tokens with a signature that is right, for users whose names have control characters, from an address each"""
+    comes_in(field, "device", guards.token())
+    names = cycle(guards.token(sub=f"device{character}") for character in ("\0", "\n", "\x1b[2J", "\x7f", "\x85"))
+    guess(field, ((source, "device", next(names)) for source in addresses()))
 
 
 @attack(growth=CROWD, guarded=True)

@@ -27,6 +27,7 @@ class Attack:
     """One kind of hostile client. `growth`: bytes by which the broker may grow; `wait`: what a PING may wait for.
 
     `guarded`: the broker has authenticators; `stored`: it has a store on disk; `settings`: what is set besides.
+    `steady`: no publisher is in full flight, so that the broker may hold none back (`queue.hold_publishers`).
     """
 
     name: str
@@ -37,24 +38,31 @@ class Attack:
     guarded: bool = False
     stored: bool = False
     settings: tuple[str, ...] = ()
+    steady: bool = False
 
 
 REGISTRY: Final[dict[str, Attack]] = {}
 
 
 def attack(
-    growth: int = GROWTH, *, guarded: bool = False, stored: bool = False, settings: tuple[str, ...] = ()
+    growth: int = GROWTH,
+    *,
+    guarded: bool = False,
+    stored: bool = False,
+    settings: tuple[str, ...] = (),
+    steady: bool = False,
 ) -> Callable[[Callable[[Field], None]], Callable[[Field], None]]:
     """Enter a function into the list, under its name with spaces; its docstring says what it does.
 
     `growth` above `GROWTH` is for attacks of many clients: these may wait as a crowd makes one wait. `guarded` is for
-    attacks on the authenticators, `stored` on what is kept on disk; `settings` give it bounds that it can reach.
+    attacks on the authenticators, `stored` on what is kept on disk; `settings` give it bounds that it can reach;
+    `steady` is for those whose publishers must not be delayed.
     """
 
     def enter(run: Callable[[Field], None]) -> Callable[[Field], None]:
         name = run.__name__.replace("_", " ")
         wait = CROWD_WAIT if growth > GROWTH else WAIT
-        REGISTRY[name] = Attack(name, (run.__doc__ or "").strip(), run, growth, wait, guarded, stored, settings)
+        REGISTRY[name] = Attack(name, (run.__doc__ or "").strip(), run, growth, wait, guarded, stored, settings, steady)
         return run
 
     return enter

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from itertools import islice, product
 
 from benchmarks.attack.attacks.registry import CROWD, attack
@@ -103,16 +104,42 @@ def filters_in_all_combinations(field: Field) -> None:
 
 @attack(growth=CROWD)
 def slow_readers_of_everything(field: Field) -> None:
-    """20 clients that subscribe to every topic and read a little all the time, and one that keeps their queues full"""
+    """20 clients that subscribe to every topic, with QoS 0 and 1, and read a little all the time or nothing, and one
+    that keeps their queues full"""
     readers = [field.client(narrow=True, reads=False) for _ in field.rounds(20)]
-    for reader in readers:
-        reader.subscribe(["#"])
+    for number, reader in enumerate(readers):
+        reader.subscribe(["#"], qos=number % 2)
     filler = field.client(reads=False)
     while not field.over:
         for _ in range(20):
             filler.publish(b"filler", bytes(500))
-        for reader in readers:
+        for reader in readers[::3] + readers[1::3]:
             reader.take(2_000)
+
+
+@attack(growth=CROWD, steady=True)
+def bursty_readers_of_everything(field: Field) -> None:
+    """Four clients that subscribe to every topic and read all of it now and then, beside a publisher of 200 messages a
+    second of 100 kB, which must not be held back for them"""
+    readers = [field.client(narrow=True, reads=False) for _ in field.rounds(4)]
+    for number, reader in enumerate(readers):
+        reader.subscribe(["#"], qos=number % 2)
+    publisher = field.client(version=4)
+    payload = bytes(100_000)
+    due = time.monotonic()
+    sent = 0
+    while not field.over:
+        # Late ones are left out: a burst would be another's fault.
+        due = max(due + 0.005, time.monotonic())
+        if not publisher.publish(b"steady", payload, 1):
+            return
+        sent += 1
+        while time.monotonic() < due:
+            if sent % 70 < 10:
+                for reader in readers:
+                    reader.take(1 << 20)
+            publisher.drain()
+            time.sleep(0.001)
 
 
 @attack()
@@ -154,16 +181,3 @@ def system_topics_for_everybody(field: Field) -> None:
     while not field.over:
         for client in clients:
             client.subscribe(["$SYS/#"], retain_handling=0)
-
-
-@attack(growth=CROWD)
-def subscribers_that_never_read(field: Field) -> None:
-    """Ten clients that subscribe to everything and read nothing, while another floods them"""
-    for _ in range(10):
-        client = field.client(narrow=True)
-        client.subscribe(["#"], qos=1)
-        client.reads = False
-    publisher = field.client(version=4)
-    payload = os.urandom(4000)
-    while not field.over and publisher.publish(b"flood", payload):
-        pass

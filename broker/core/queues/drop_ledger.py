@@ -53,11 +53,12 @@ class Ledger(Losses):
         """A QoS 0 message came while the client was away: counted, and no news to a client that knows it was."""
         self._count(DISCONNECTED, 1)
 
-    def barred(self, principal: Principal, topic: bytes) -> None:
-        """A retained message was not sent, since access control does not let the client receive it."""
+    def barred(self, principal: Principal, topic: bytes, retain: bool) -> None:
+        """A message was not sent, since access control does not let the client receive it: a retained one, or one for
+        its share group, of which no member may have it."""
         self._counters.denied_deliveries += 1
         self._counters.refusals.note(
-            self, principal, RECEIVE, topic.decode(), reasons.NOT_AUTHORIZED, self._load.now, "", 0, True
+            self, principal, RECEIVE, topic.decode(), reasons.NOT_AUTHORIZED, self._load.now, "", 0, retain
         )
 
     def _count(self, cause: int, count: int) -> None:

@@ -57,6 +57,10 @@ class Crowded:
         """Messages that one publisher may add in a second, or at once, without being the one that fills it."""
         raise NotImplementedError
 
+    def part_bytes(self) -> i64:
+        """Bytes that one publisher may add at once without being the one that fills it."""
+        raise NotImplementedError
+
 
 class Losses(Record):
     """Base of a client's ledger of losses (`drop_ledger.Ledger`), here so that this module imports no other."""

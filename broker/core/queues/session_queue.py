@@ -199,6 +199,10 @@ class SessionQueue(PagedQueue):
         """See `Crowded`: a sixteenth of what may wait."""
         return self.max_messages >> 4
 
+    def part_bytes(self) -> i64:
+        """See `Crowded`: three eighths of what may wait."""
+        return (self._own_max_bytes >> 3) * 3
+
     # -- on disk alone -------------------------------------------------------------------------------------------------
 
     @property

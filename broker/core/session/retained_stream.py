@@ -202,7 +202,7 @@ class RetainedStreams:
                 self._left -= permissions.source.ask_work // ASK_PART
                 most = permissions.receive_qos(principal, message.topic.decode())
                 if most < 0:
-                    self._ledger.barred(principal, message.topic)
+                    self._ledger.barred(principal, message.topic, True)
                     continue
             qos = min(message.qos, subscription.qos, most)
             if (

@@ -108,7 +108,7 @@ def read_acl_file(path: Path) -> AclFile:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise SecurityError(f"{path}: longer than {MOST_BYTES} bytes; an acl_file is text")
-        text = path.read_bytes().decode()
+        text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise SecurityError(f"{path}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:

@@ -25,8 +25,10 @@ class Tally:
         self.received: i64 = 0
         self.bytes_sent: i64 = 0
         self.bytes_received: i64 = 0
-        self.lost: i64 = 0
-        self.duplicates: i64 = 0
+        self.gaps: i64 = 0
+        """Messages seen to be missing, less those that came after all."""
+        self.copies: i64 = 0
+        """Further copies, of whatever kind."""
         self.connects: i64 = 0
         self.connections_lost: i64 = 0
         self.subscribes: i64 = 0
@@ -82,8 +84,8 @@ class Tally:
             "received": int(self.received),
             "bytes_sent": int(self.bytes_sent),
             "bytes_received": int(self.bytes_received),
-            "lost": int(self.lost),
-            "duplicates": int(self.duplicates),
+            "gaps": int(self.gaps),
+            "copies": int(self.copies),
             "connects": int(self.connects),
             "connections_lost": int(self.connections_lost),
             "subscribes": int(self.subscribes),
@@ -102,8 +104,8 @@ class Tally:
         self.received = 0
         self.bytes_sent = 0
         self.bytes_received = 0
-        self.lost = 0
-        self.duplicates = 0
+        self.gaps = 0
+        self.copies = 0
         self.connects = 0
         self.connections_lost = 0
         self.subscribes = 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from canopy_pages import Markup, document, element, facts, joined, plotted, table, text
+from canopy_pages import Markup, document, element, facts, folded_text, joined, plotted, table, text
 from loadtest.load.report.plots import plots
 from loadtest.load.report.result import Deliveries, Reconciled, Result
 from loadtest.load.report.wording import (
@@ -52,7 +52,9 @@ def page(result: Result) -> str:
             element("h2", "Environment"),
             _environment(result),
             element("h2", "Scenario"),
-            element("pre", result.scenario_text) if result.scenario_text else _line("Its text was not kept."),
+            folded_text("as it was played", result.scenario_text)
+            if result.scenario_text
+            else _line("Its text was not kept."),
             element("footer", f"canopy load · run {result.run} · this page is one file and fetches nothing."),
         ]
     )

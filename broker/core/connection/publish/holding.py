@@ -3,10 +3,12 @@
 Without this, a subscriber that reads as fast as it can would lose what does not fit into its queue. The broker stops
 reading from the publisher, and TCP slows it down. Bounded: a publisher may be held for `most` seconds, and gets
 `RECOVERY` of the time back. Only clients that have sent more than was processed, or send again at once, are held, and
-of these only the ones that fill the queue: that have added a sixteenth of it within a second since it was half full, or
-have more than `MUCH` waiting. So a subscriber that is always behind delays no publisher of a few hundred messages a
-second. They are never held because of their own queue, nor while they have acknowledgements to send for which others
-may wait.
+of these only the ones that fill the queue. These have, since it was half full, added a sixteenth of its messages within
+a second, or three eighths of its bytes within a tenth of one; or for `BEHIND` seconds they had begun the next message
+whenever one was processed. All three are measured over time, so that neither a pause of the broker nor having been held
+makes a steady publisher look like one in full flight: a subscriber that is always behind, or reads in bursts, delays no
+publisher of a few hundred messages a second, small or large. Publishers are never held because of their own queue, nor
+while they have acknowledgements to send for which others may wait.
 """
 
 from __future__ import annotations
@@ -28,8 +30,11 @@ RECOVERY: Final = 0.1
 FLIGHT: Final = 0.02
 """Seconds within which a publisher comes again that is in full flight."""
 
-MUCH: Final = 65_536
-"""Bytes of a publisher that wait to be processed when it is in full flight, however few messages they are."""
+RATE: Final = 10.0
+"""Times the bytes that a publisher may add to a queue at once (`Crowded.part_bytes`) which it may add in a second."""
+
+BEHIND: Final = 0.1
+"""Seconds in which the broker was never through with what a publisher has sent, when it is in full flight."""
 
 
 class Hold:
@@ -44,23 +49,29 @@ class Hold:
         self._met_at = now - FLIGHT
         # How much it has added to such queues, less what it may add each second; and what it had sent until then.
         self._added = 0.0
+        self._added_bytes = 0.0
         self._sent: i64 = sent
+        # When the broker was last through with what it had sent, or began to read from it again.
+        self._through_at = now
         # The queue that it waits for, if it does: of a connection, or of a session.
         self._live: Crowded | None = None
         self._kept: Crowded | None = None
 
-    def meet(self, totals: QueueTotals, session: Session | None, more: i64, sent: i64, now: float) -> bool:
+    def meet(self, totals: QueueTotals, session: Session | None, size: i64, more: i64, sent: i64, now: float) -> bool:
         """It has published to a queue that has become more than half full, or was: whether it is held for that.
 
-        `session` is its own, None for the program itself, which is always in full flight; `more`: bytes that it has
-        sent and that were not acted on; `sent`: its messages until now.
+        `session` is its own, None for the program itself, which is always in full flight; `size`: bytes of the message
+        or the run of them; `more`: bytes that it has sent and that were not acted on; `sent`: its messages until now.
         """
         passed = now - self._met_at
         self._met_at = now
         self._pass(now)
         live = totals.crowded_live
         kept = totals.crowded_session
-        if session is not None and not self._fills(live, kept, passed, sent) and more <= MUCH:
+        if more == 0 or passed >= FLIGHT:
+            self._through_at = now
+        fills = self._fills(live, kept, passed, size, sent)
+        if session is not None and not fills and now - self._through_at < BEHIND:
             return False
         if (more == 0 and passed >= FLIGHT) or self._left <= 0.0:
             return False
@@ -89,6 +100,8 @@ class Hold:
         kept = self._kept
         if kept is not None and (self._left <= 0.0 or not kept.crowded(now)):
             self._kept = None
+        # What has gathered while it was held is no flight.
+        self._through_at = now
         return now + STEP if self.on else 0.0
 
     @property
@@ -96,17 +109,25 @@ class Hold:
         """Whether it is held."""
         return self._live is not None or self._kept is not None
 
-    def _fills(self, live: Crowded | None, kept: Crowded | None, passed: float, sent: i64) -> bool:
-        """Whether it is this publisher that fills the queues, by the number of its messages since it last met one."""
+    def _fills(self, live: Crowded | None, kept: Crowded | None, passed: float, size: i64, sent: i64) -> bool:
+        """Whether it is this publisher that fills the queues, by the number of its messages and their bytes since it
+        last met one."""
         part: i64 = 0
+        room: i64 = 0
         if live is not None:
             part = live.part()
-        if kept is not None and (live is None or kept.part() < part):
-            part = kept.part()
-        added = self._added + float(sent - self._sent) - passed * float(part)
-        self._added = min(max(0.0, added), 2.0 * float(part))
+            room = live.part_bytes()
+        if kept is not None:
+            part = kept.part() if live is None or kept.part() < part else part
+            room = kept.part_bytes() if live is None or kept.part_bytes() < room else room
+        most = float(part)
+        most_bytes = float(room)
+        added = self._added + float(sent - self._sent) - passed * most
+        self._added = min(max(0.0, added), 2.0 * most)
         self._sent = sent
-        return self._added > float(part)
+        added = self._added_bytes + float(size) - passed * RATE * most_bytes
+        self._added_bytes = min(max(0.0, added), 2.0 * most_bytes)
+        return self._added > most or self._added_bytes > most_bytes
 
     def _pass(self, now: float) -> None:
         """Time has passed, in which it was held or not."""

@@ -156,6 +156,10 @@ class SendQueue(Crowded):
         """See `Crowded`: a sixteenth of what may wait."""
         return self._half_messages >> 3
 
+    def part_bytes(self) -> i64:
+        """See `Crowded`: three eighths of what may wait."""
+        return (self._half_bytes >> 2) * 3
+
     def _mark(self) -> None:
         """Tell of a queue that is half full when it becomes so again."""
         self._told = False

@@ -444,12 +444,17 @@ class Fanout(Worker):
     def _share(self, group: SharedGroup, message: Message, reach: Reach | None) -> int:
         """Give a message to one member: the next that is connected and has room, else connected, else any.
 
-        Of those who may have it. No more than `TRIES` are asked for room. Returns how its session answered, or NOBODY.
+        Of those who may have it; where none may, a delivery is refused to the one whose turn it is. No more than
+        `TRIES` are asked for room. Returns how its session answered, or NOBODY.
 
         [MQTT-4.8.2-3]
         """
         chosen = self.choose(group, message, reach)
         if chosen is None:
+            member = None if reach is None else group.next_member()
+            if member is not None:
+                session = cast(Session, member.session)
+                session.ledger.barred(session.principal, message.topic, False)
             return NOBODY
         return self._hand(group, chosen, message, reach)
 

@@ -178,6 +178,78 @@ def test_a_subscriber_that_is_always_behind_delays_no_steady_publisher(qos: int,
     assert outbox.messages + scene.subscriber.session.queue.messages > 5_000
 
 
+LARGE = b"x" * 100_000
+
+
+def large_scene(qos: int) -> Scene:
+    """With the default bounds of the queues."""
+    return Scene(
+        qos,
+        live_messages=10_000,
+        session_messages=10_000,
+        live_bytes=8 << 20,
+        session_bytes=32 << 20,
+        max_inflight=1_024,
+        hold_publishers=5.0,
+        standstill=0.5,
+    )
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("away", [0.4, 1.2])
+def test_a_subscriber_that_reads_in_bursts_delays_no_steady_publisher(qos: int, away: float) -> None:
+    """200 messages a second of 100 kB: also where the broker is late, and several have come meanwhile."""
+    scene = large_scene(qos)
+    sent = 0
+    while sent < 600:
+        late = 10 if sent % 40 == 0 else 1
+        scene.network.advance(0.005 * late)
+        for _ in range(late):
+            scene.publisher.post("t", LARGE, qos)
+        sent += late
+        scene.network.settle()
+        assert not scene.held()
+        if sent % round(away / 0.005) < late:
+            scene.read()
+    assert scene.network.router.counters.load.crowds > 0
+    assert scene.subscriber.inbox
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_large_messages_in_full_flight(qos: int) -> None:
+    """All that TCP takes, in one piece: held before the queue is full."""
+    scene = large_scene(qos)
+    for _ in range(120):
+        scene.publisher.post("t", LARGE, qos)
+    scene.network.settle()
+    assert scene.held()
+    while len(scene.subscriber.inbox) < 120:
+        scene.read()
+        scene.network.advance(STEP)
+    assert scene.dropped == 0
+
+
+def test_one_whose_next_message_has_always_begun_is_in_full_flight() -> None:
+    """On a slow network nothing but that shows it: what it adds each second is little."""
+    scene = large_scene(0)
+    protocol = scene.publisher.wire.protocol
+    whole = b"\x30\xa4\x8d\x06\0\1t\0" + LARGE
+    protocol.receive(whole[:1], scene.network.now)
+    rounds = 0
+    while not scene.held():
+        rounds += 1
+        assert rounds < 80, "the queue has no room for more"
+        protocol.receive(whole[1:] + whole[:1], scene.network.now)
+        scene.network.advance(0.01)
+        if rounds % 10 == 9:
+            # It reads, but less than comes.
+            scene.subscriber.wire.batch = 1
+            scene.subscriber.wire.frozen = False
+            scene.subscriber.wire.flush(1)
+            scene.stop()
+    assert scene.dropped == 0
+
+
 def test_one_message_at_a_time() -> None:
     """Who comes again at once is in full flight as well, also with nothing more to read: each PUBACK asks for more."""
     scene = Scene(1)

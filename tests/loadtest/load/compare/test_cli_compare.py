@@ -94,6 +94,9 @@ def test_a_comparison_is_played_printed_and_written(app: typer.Typer, mini: str,
         assert broker["figures"]["memory_mb"]["median"] > 1
         assert broker["figures"]["loss_percent"]["median"] == 0
     assert data["brokers"][1]["runs"][0]["reconciled"]["agrees"] is True
+    again = CliRunner().invoke(app, ["compare", mini, *arguments])
+    assert (again.exit_code, again.stdout) == (1, "")
+    assert f"{out}: holds the report of an earlier run" in again.stderr
 
 
 def test_a_broker_that_is_missing_is_an_error_at_the_end(
