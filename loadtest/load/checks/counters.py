@@ -32,7 +32,6 @@ class Tally:
         self.connects: i64 = 0
         self.connections_lost: i64 = 0
         self.subscribes: i64 = 0
-        self.offered: i64 = 0
         self.foreign: i64 = 0
         """Messages without a mark of this run that came to subscribers."""
         self.answered: i64 = 0
@@ -89,7 +88,6 @@ class Tally:
             "connects": int(self.connects),
             "connections_lost": int(self.connections_lost),
             "subscribes": int(self.subscribes),
-            "offered": int(self.offered),
             "foreign": int(self.foreign),
             "answered": int(self.answered),
             "answered_again": int(self.answered_again),
@@ -109,7 +107,6 @@ class Tally:
         self.connects = 0
         self.connections_lost = 0
         self.subscribes = 0
-        self.offered = 0
         self.foreign = 0
         self.answered = 0
         self.answered_again = 0

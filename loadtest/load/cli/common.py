@@ -312,9 +312,12 @@ def exit_code(result: Result, strict: bool) -> int:
 
 def faults(result: Result) -> bool:
     """Whether anything went otherwise than it should, in groups that read as fast as they can."""
-    total = result.deliveries
     disagrees = result.reconciled is not None and result.reconciled.agrees is False
-    seen = total.lost or total.duplicates or total.reordered or total.altered
     return bool(
-        seen or disagrees or result.too_little_judged or result.broken or result.too_much_unsent or result.unanswered
+        result.deliveries.faults
+        or disagrees
+        or result.too_little_judged
+        or result.broken
+        or result.too_much_unsent
+        or result.unanswered
     )

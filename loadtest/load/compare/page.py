@@ -30,7 +30,8 @@ from canopy_pages import (
     text,
 )
 from loadtest.load.compare.comparison import FIGURES, Comparison, Entrant, Figure, Spread
-from loadtest.load.report.files import ReportError, unused
+from loadtest.load.report import exports
+from loadtest.load.report.files import unused
 
 MARK: Final = "*"
 FOOTNOTE: Final = "* The generator was the limit in at least one run: the figure is not the broker's, and has no ratio."
@@ -44,18 +45,10 @@ def write(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
         ReportError: that is not possible.
     """
     folder = unused(folder)
-    contents = {"compare.json": json.dumps(comparison.as_json(), indent=1) + "\n", "compare.html": page(comparison)}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in contents.items():
-            part = folder / f".{name}.part"
-            part.write_text(text, encoding="utf-8")
-            part.replace(folder / name)
-    except OSError as error:
-        raise ReportError(
-            f"{folder}: cannot be written to ({error.strerror or error}): choose another with --out"
-        ) from None
-    return folder / "compare.html", folder / "compare.json"
+    found = folder / "compare.html", folder / "compare.json"
+    exports.write(found[0], page(comparison))
+    exports.write(found[1], json.dumps(comparison.as_json(), indent=1) + "\n")
+    return found
 
 
 def page(comparison: Comparison) -> str:

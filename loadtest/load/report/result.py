@@ -67,6 +67,11 @@ class Deliveries:
     told_lost: int = 0
     """Losses of which Canopy told the subscribers in band (user property `canopy-lost`)."""
 
+    @property
+    def faults(self) -> int:
+        """Lost, duplicates, reordered and altered ones together."""
+        return self.lost + self.duplicates + self.reordered + self.altered
+
 
 @dataclass
 class GroupResult:
@@ -347,10 +352,6 @@ class Result:
         del data["samples"]
         for second in data["seconds"]:
             del second["latencies"]
-        worst = sorted(self.pairs, key=lambda pair: -_faults(pair.deliveries))
-        data["pairs"] = [asdict(pair) for pair in worst[:1000] if _faults(pair.deliveries)]
+        worst = sorted(self.pairs, key=lambda pair: -pair.deliveries.faults)
+        data["pairs"] = [asdict(pair) for pair in worst[:1000] if pair.deliveries.faults]
         return data
-
-
-def _faults(deliveries: Deliveries) -> int:
-    return deliveries.lost + deliveries.duplicates + deliveries.reordered + deliveries.altered

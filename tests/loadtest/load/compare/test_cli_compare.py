@@ -118,7 +118,7 @@ def test_a_folder_that_cannot_be_written_to_is_an_error(app: typer.Typer, mini: 
         app, ["compare", mini, "--broker", "relay", "--rounds", "1", "--no-limit", "--out", f"{mini}/x"]
     )
     assert done.exit_code == 1
-    assert f"canopy: {mini}/x: cannot be written to" in done.stderr
+    assert f"canopy: {mini}/x/compare.html: cannot be written" in done.stderr
     assert "deliveries a second" in done.stdout
 
 

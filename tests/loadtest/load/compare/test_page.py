@@ -106,5 +106,5 @@ def test_a_folder_that_cannot_be_written_to_is_told_in_a_line(tmp_path: Path) ->
     (tmp_path / "file").write_text("")
     with pytest.raises(ReportError) as raised:
         write(comparison({"canopy": [result()]}), tmp_path / "file")
-    assert str(raised.value).startswith(f"{tmp_path / 'file'}: cannot be written to (")
+    assert str(raised.value).startswith(f"{tmp_path / 'file' / 'compare.html'}: cannot be written (")
     assert "\n" not in str(raised.value)
