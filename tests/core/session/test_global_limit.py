@@ -459,6 +459,26 @@ class TestCost:
         assert sum(losses(session)["global"] for session in made) >= 500
         assert network.router.work - before == limiter.work - work >= 500 * DROP_UNITS
 
+    def test_one_with_little_waiting_is_not_refused_for_what_others_have(self) -> None:
+        """Also when the work of the round is used up; and all who have little have a sixteenth beyond the bound."""
+        network, _, made = self.full(2_000)
+        load = network.router.counters.load
+        bound = load.max_messages
+        new = [Session(f"new{number}", 0, 0, network.router.counters) for number in range(10)]
+        for session in new:
+            network.router.adopt(session)
+        for _ in range(2 * ROUND // DROP_UNITS):
+            made[0].deliver(SMALL, 1, False, (), None)
+        assert losses(made[0])["global"] > ROUND // DROP_UNITS
+        for session in new:
+            for _ in range(25):
+                assert session.deliver(SMALL, 1, False, (), None) == ACCEPTED
+            assert losses(session) == {}
+        for session in new:
+            for _ in range(1_000):
+                session.deliver(SMALL, 1, False, (), None)
+        assert load.messages <= bound + bound // PART
+
     def test_all_reads_of_a_round_share_what_it_drops(self) -> None:
         """Each read has a time of its own; a new round is counted by the shell, or comes with a later time."""
         network, limiter, made = self.full(2_000)
