@@ -154,10 +154,12 @@ class QueueTotals:
 
     def admits(self, messages: i64, size: i64, waiting: i64, waiting_bytes: i64) -> bool:
         """Whether a client gets so much more where there is no room: it has little waiting, or others shed for it."""
+        return self.is_little(waiting + messages, waiting_bytes + size) or self.relieve(messages, size)
+
+    def is_little(self, messages: i64, size: i64) -> bool:
+        """Whether a client that has so much waiting, or in flight, and no more, may have it whatever others have."""
         reliever = self.reliever
-        return reliever is not None and (
-            reliever.is_little(waiting + messages, waiting_bytes + size) or reliever.relieve(messages, size)
-        )
+        return reliever is not None and reliever.is_little(messages, size)
 
     def lag_at(self, now: float) -> float:
         """How late the event loop is: its last tick, or the one that is overdue now, whichever is worse."""

@@ -288,6 +288,26 @@ class TestInFlight:
             assert len(got) + losses(client.session)["global"] == 30
         assert load.messages == 0
 
+    def test_one_with_little_in_flight_goes_on(self) -> None:
+        """However much others leave unacknowledged: several of its messages may be on their way."""
+        network = Network(limits(total_messages=4_000))
+        publisher = network.client("p")
+        hogs = [network.client(f"hog{number}", receive_maximum=1_000) for number in range(4)]
+        for hog in hogs:
+            hog.subscribe("t", qos=1)
+            hog.answering = False
+        for payload in numbers(600):
+            publisher.publish("t", payload, 1)
+        load = network.router.counters.load
+        assert load.inflight >= 2_000
+        reader = network.client("reader")
+        reader.subscribe("own", qos=1)
+        reader.answering = False
+        for payload in numbers(15):
+            publisher.publish("own", payload, 1)
+        assert reader.payloads() == numbers(15)
+        check(network, network.router.sessions.values())
+
     def test_released_messages_hold_their_place(self) -> None:
         """QoS 2 takes room until PUBCOMP [MQTT-4.3.3-6]."""
         network, _, clients = self.stuck(2)
