@@ -12,17 +12,17 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.configuration.exposure import exposed
 from broker.configuration.ineffective import ineffective
-from broker.configuration.reading import SettingsError
 from broker.configuration.secret_files import open_to_others
 from broker.core.hooks import AccessControl, AuthMethod, EventListener
 from broker.core.persistence.journal import SessionRecord
 from broker.draining import Draining
 from broker.hooks.loading import load
 from broker.hooks.running import RunningHooks
+from broker.inprocess.checks import Payload
 from broker.inprocess.client import InProcessClient, Subscription
 from broker.inprocess.properties import Properties
 from broker.net.listening.listeners import StartupError
@@ -46,11 +46,13 @@ from broker.security.authenticator import Authenticator
 from broker.security.errors import SecurityError
 from broker.security.rules.kept import KeptRules
 from broker.settings import Settings
+from broker.settings.errors import SettingsError
 from broker.store.base import Store
 from broker.storing import StoreWatch, make
 from broker.upstream.filters.suspicious import warnings
 from broker.upstream.links.links import Links
 from broker.watching import FileWatcher
+from broker.words import counted
 
 if TYPE_CHECKING:
     from broker.admin.server import AdminServer
@@ -58,6 +60,12 @@ if TYPE_CHECKING:
     from broker.record.recorder import Recorder
 
 __all__ = ["Broker", "StartupError"]
+
+PUBLIC: Final = (
+    "broken", "http", "listening", "not_ready", "ports", "publish", "reload", "settings", "start", "stop", "stopping",
+    "subscribe",
+)  # fmt: skip
+"""What programs use of a broker (docs/embedding.md); everything else of it may change."""
 
 
 class Broker(Server):
@@ -350,7 +358,7 @@ class Broker(Server):
             return ["the broker is stopping"]
         lines: list[str] = []
         if self.draining.active:
-            lines.append(f"the broker is being drained; {self.draining.left} connections are left")
+            lines.append(f"the broker is being drained; {counted(self.draining.left, 'connection')} left")
         if self.store_watch is not None and self.store_watch.failing:
             lines.append(f"the store cannot be written: {self.store_watch.state}")
         return lines
@@ -360,12 +368,12 @@ class Broker(Server):
     async def publish(
         self,
         topic: str,
-        payload: bytes | str = b"",
+        payload: Payload = b"",
         qos: int = 0,
         retain: bool = False,
         properties: Properties | None = None,
     ) -> int:
-        """Publish a message, on the broker's event loop. Access rules do not apply.
+        """Publish a message, on the broker's event loop. Access rules do not apply. Text is sent in UTF-8.
 
         It returns when the message is routed; with a store, if it is retained or of QoS 1 or 2, when it is stored.
         A subscriber that reads and falls behind holds the program back, as it does clients (`queue.hold_publishers`).
@@ -374,6 +382,7 @@ class Broker(Server):
             The number of sessions and shared subscriptions that it matched.
 
         Raises:
+            TypeError: the topic is no text, the payload neither bytes nor text, or a property of another type.
             ValueError: the topic, payload or properties are invalid.
             RefusedError: the store cannot be written (`store.on_failure = "refuse"`).
             RuntimeError: the broker does not run.
@@ -466,6 +475,14 @@ class Broker(Server):
         if self.presence is not None and connection.protocol.accepted:
             self.presence.gone(connection.protocol.client_id)
         self.hooks.ended(connection)
+
+    def __dir__(self) -> list[str]:
+        """What programs use: a prompt that completes names offers nothing else."""
+        return list(PUBLIC)
+
+    def __repr__(self) -> str:
+        where = ", ".join(self.listening) if self.program.running else "not running"
+        return f"<Broker {where}>"
 
     async def __aenter__(self) -> Broker:
         await self.start()

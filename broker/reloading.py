@@ -11,8 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.configuration.changeable import taken_up
-from broker.configuration.reading import SettingsError, of_listeners
-from broker.configuration.wording import show
+from broker.configuration.reading import of_listeners
 from broker.net.connections.admission import Admission
 from broker.net.listening.listeners import Listeners, Renewal, StartupError
 from broker.net.listening.tls import TlsError
@@ -20,6 +19,8 @@ from broker.net.sockets import too_many
 from broker.securing import Securing
 from broker.security.errors import SecurityError
 from broker.settings import Settings, flatten
+from broker.settings.errors import SettingsError
+from broker.settings.wording import show
 from broker.upstream.links.links import Links
 
 if TYPE_CHECKING:

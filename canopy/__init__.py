@@ -21,12 +21,13 @@ from broker.version import __version__
 if TYPE_CHECKING:
     from broker.app import Broker
     from broker.buildinfo import build_info
-    from broker.configuration.reading import SettingsError, load_settings
+    from broker.configuration.reading import load_settings
     from broker.inprocess.client import QueueFullError, RefusedError, Subscription
     from broker.inprocess.inbox import Message
     from broker.inprocess.properties import Properties
     from broker.net.listening.listeners import StartupError
     from broker.settings import Settings
+    from broker.settings.errors import SettingsError
 
 __all__ = [
     "Broker",
@@ -50,7 +51,7 @@ _HOMES = {
     "QueueFullError": "broker.inprocess.client",
     "RefusedError": "broker.inprocess.client",
     "Settings": "broker.settings",
-    "SettingsError": "broker.configuration.reading",
+    "SettingsError": "broker.settings.errors",
     "StartupError": "broker.net.listening.listeners",
     "Subscription": "broker.inprocess.client",
     "build_info": "broker.buildinfo",

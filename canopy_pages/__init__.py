@@ -19,7 +19,7 @@ from canopy_pages.drawing import (
     line,
     treemap,
 )
-from canopy_pages.markup import Markup, element, joined, plain, table, text
+from canopy_pages.markup import Markup, element, folded_text, joined, plain, table, text
 from canopy_pages.page import Page, document, facts, linked, number, plotted
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "document",
     "element",
     "facts",
+    "folded_text",
     "joined",
     "label",
     "line",

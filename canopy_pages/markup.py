@@ -44,6 +44,13 @@ def joined(parts: Iterable[Markup]) -> Markup:
     return Markup("".join(parts))
 
 
+def folded_text(about: str, content: str) -> Markup:
+    """A long text that is shown when one asks for it; `about` and the number of its lines stand there before."""
+    lines = len(content.splitlines())
+    summary = element("summary", f"{about}, {lines:,} {'line' if lines == 1 else 'lines'}")
+    return element("details", summary, element("pre", content))
+
+
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[str] = ()) -> Markup:
     """A table; all columns to the right but those whose heading is in `left`. It scrolls by itself where it is wide."""
     sides = ["left" if heading in left else "" for heading in headings]

@@ -27,6 +27,16 @@
     return made;
   }
 
+  // Cuts a text that is wider than its place, so that it covers no other; all of it shows when one points at it. Half a
+  // number would be another number: a figure is left out.
+  function fitted(text, room, figure) {
+    const whole = text.textContent;
+    for (let length = figure ? 0 : whole.length - 1; length >= 0 && text.getComputedTextLength() > room; length -= 1) {
+      text.textContent = length ? whole.slice(0, length) + "…" : "";
+    }
+    if (text.textContent && text.textContent !== whole) make("title", {}, text, whole);
+  }
+
   // -- numbers and times ---------------------------------------------------------------------------------------------
 
   const plain = new Intl.NumberFormat("en-US", { maximumSignificantDigits: 4 });
@@ -208,9 +218,11 @@
           if (trace.type === "scatter") this.line(group, trace, side, x, box);
         }
       }
-      for (const note of layout.annotations || []) {
-        if (note.x >= range[0] && note.x <= range[1]) make("text", { class: "stage-name", x: x(note.x) + 3, y: box.top - 8 }, svg, note.text);
-      }
+      const notes = (layout.annotations || []).filter((note) => note.x >= range[0] && note.x <= range[1]);
+      notes.forEach((note, n) => {
+        const end = n + 1 < notes.length ? x(notes[n + 1].x) : width;
+        fitted(make("text", { class: "stage-name", x: x(note.x) + 3, y: box.top - 8 }, svg, note.text), end - x(note.x) - 6);
+      });
       this.watch(svg, sides, x, box, traces);
     }
 
@@ -259,8 +271,9 @@
       if (right || side.from < box.bottom - 1) return;
       make("line", { class: "base", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }, group);
       if (this.labels) {
+        const each = (box.right - box.left) / this.labels.length - 4;
         this.labels.forEach((label, n) => label.split("\n").forEach((text, line) =>
-          make("text", { class: line ? "value" : "", x: x(n), y: box.bottom + 15 + 14 * line, "text-anchor": "middle" }, group, text)));
+          fitted(make("text", { class: line ? "value" : "", x: x(n), y: box.bottom + 15 + 14 * line, "text-anchor": "middle" }, group, text), each, line > 0)));
         return;
       }
       for (const tick of ticks(this.x, x, Math.max(2, Math.floor((box.right - box.left) / 84)))) {

@@ -2,8 +2,8 @@
 
 PipelineError            it could not be done: exit code 1
 ├─ GoneError            a segment was removed while it was to be read
-├─ DamagedError         a segment is not what was written: exit code 3
-├─ UnreadError          a stream cannot find what it was to read next: exit code 3
+├─ DamagedError         a segment is not what was written
+├─ UnreadError          a stream cannot find what it was to read next
 └─ MisuseError           it was asked for in a way that makes no sense: exit code 2
 """
 
@@ -14,7 +14,13 @@ from typing import Final
 FAILED: Final = 1
 MISUSED: Final = 2
 INCOMPLETE: Final = 3
-"""It is done, over a record of which something is missing."""
+"""It is done, over a record of which something is missing: there are results, and they say so."""
+
+
+SCHEMES: Final = (
+    "Spark has no client for it; of S3 it reads s3a:// with --packages org.apache.hadoop:hadoop-aws:3.4.2, and what a "
+    "cluster brings"
+)
 
 
 class PipelineError(Exception):
@@ -28,15 +34,11 @@ class GoneError(PipelineError):
 
 
 class UnreadError(PipelineError):
-    """Numbers of a record are gone, or were never there, and a stream has not read them."""
-
-    exit_code = INCOMPLETE
+    """Numbers of a record are gone, or were never there, and a stream has not read them: it stops before them."""
 
 
 class DamagedError(PipelineError):
-    """A segment is not what was written."""
-
-    exit_code = INCOMPLETE
+    """A segment is not what was written: nothing is made of it."""
 
 
 class MisuseError(PipelineError):
@@ -61,5 +63,7 @@ def in_a_line(error: BaseException) -> str:
         return f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror.lower()
     java = getattr(error, "java_exception", None)
     text = str(java.toString() if java is not None else error)
+    if "No FileSystem for scheme" in text:
+        return f"{text.splitlines()[0]}: {SCHEMES}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

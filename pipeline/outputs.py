@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.record.segments import record_of
@@ -16,6 +16,9 @@ from pipeline.runtime.storage import Storage, local_path, storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+SUMMARY: Final = "summary.json"
+PAGE: Final = "index.html"
 
 
 class Folder:
@@ -57,6 +60,13 @@ def folder(spark: SparkSession | None, path: str) -> Folder:
     return Folder(storage(spark, path))
 
 
+def begin(place: Folder) -> None:
+    """Take away what an earlier run said of its tables. Whoever reads them goes by the summary, which comes last: a run
+    that breaks off leaves none."""
+    for name in (SUMMARY, PAGE):
+        place.remove(name)
+
+
 def check(inputs: Sequence[str], output: str, option: str = "--output") -> None:
     """Refuse a folder that cannot be written to, or that is part of an input: its tables would be read as events.
 
@@ -89,6 +99,10 @@ class Results:
     def __init__(self, spark: SparkSession, output: str) -> None:
         self._output = output
         self._folder = folder(spark, output)
+
+    def begin(self) -> None:
+        """As `begin`."""
+        begin(self._folder)
 
     def path(self, name: str) -> str:
         """As Spark takes it."""

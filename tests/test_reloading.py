@@ -12,11 +12,11 @@ from typing import Any, Final
 import pytest
 
 from broker.configuration.changeable import LIMITS, OTHERS, SWITCHES, WHOLE
-from broker.configuration.reading import SettingsError
 from broker.net.limits import NAMES
 from broker.net.sockets import OWN_DESCRIPTORS
 from broker.security.passwords.passwd import set_password
 from broker.settings import flatten
+from broker.settings.errors import SettingsError
 from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.wire import Peer

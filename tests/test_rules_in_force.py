@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from broker.configuration.reading import SettingsError
 from broker.core.codec.properties import SESSION_EXPIRY_INTERVAL
+from broker.settings.errors import SettingsError
 from canopy import StartupError
 from tests.e2e import wire
 from tests.e2e.wire import Peer

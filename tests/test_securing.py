@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.configuration.reading import SettingsError
 from broker.core.hooks import AccessControl, AuthExchange, AuthMethod
 from broker.security import Attempt, Authenticator, Principal, Refusal, Verdict
 from broker.security.passwords.hashes import make
 from broker.security.passwords.password_file import edit
+from broker.settings.errors import SettingsError
 from canopy import Broker, Settings, StartupError
 from tests.e2e import wire
 from tests.e2e.wire import Peer

@@ -23,11 +23,11 @@ from pydantic import BaseModel
 
 from broker.command.cli import app
 from broker.configuration.environment import variable
-from broker.configuration.wording import show
 from broker.observe.figures.catalogue import GROUPS
 from broker.observe.figures.figure import Figure, Kind
 from broker.settings import Settings
 from broker.settings.values import Section
+from broker.settings.wording import show
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 OUTSIDE: Final = re.compile(r"\[((?:`[^`]*`|[^\]`])*)\]\(\.\./([^)#\s]+)(?:#[^)\s]*)?\)")

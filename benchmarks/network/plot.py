@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from html import escape
 from pathlib import Path
@@ -36,6 +37,12 @@ def medians(data: dict[str, Any]) -> dict[str, dict[str, float]]:
     return found
 
 
+def _with_version(broker: str, says: str) -> str:
+    """A broker's name with the number in what it says of its version, if there is one."""
+    number = re.search(r"\d+(\.\d+)+", says)
+    return f"{broker} {number[0]}" if number else broker
+
+
 def draw(data: dict[str, Any]) -> str:
     """The picture as SVG text."""
     rows = medians(data)
@@ -53,9 +60,10 @@ def draw(data: dict[str, Any]) -> str:
     ]
     x = WIDTH - 20
     for at, broker in reversed(list(enumerate(brokers))):
-        x -= 18 + 7 * len(broker)
+        name = _with_version(broker, data["brokers"][broker])
+        x -= 18 + 7 * len(name)
         parts.append(f'<rect x="{x}" y="10" width="10" height="10" fill="{COLOURS[at % len(COLOURS)]}"/>')
-        parts.append(f'<text x="{x + 14}" y="20">{escape(broker)}</text>')
+        parts.append(f'<text x="{x + 14}" y="20">{escape(name)}</text>')
     for decade in range(low, high + 1):
         at_x = LABEL + (decade - low) * scale
         parts.append(f'<line x1="{at_x:.1f}" y1="{TOP - 8}" x2="{at_x:.1f}" y2="{height - 20}" stroke="#e4e7ea"/>')

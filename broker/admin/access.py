@@ -116,7 +116,7 @@ def read_credentials(settings: Http) -> Credentials:
 
 def _tokens(path: Path) -> list[tuple[int, str]]:
     try:
-        lines = path.read_text("utf-8").split("\n")
+        lines = path.read_text("utf-8-sig").split("\n")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
         raise SecurityError(f"{path}: tokens cannot be read: {why}") from None

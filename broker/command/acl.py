@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
-from broker.configuration.reading import SettingsError, load_settings
+from broker.configuration.reading import load_settings
 from broker.core.codec.errors import ProtocolError
 from broker.core.codec.topic_names import parse_shared, validate_filter, validate_topic
 from broker.core.principal import Principal
@@ -20,6 +20,7 @@ from broker.security.errors import SecurityError
 from broker.security.rules.book import RuleBook, Verdict
 from broker.security.rules.rule import PUBLISH, RECEIVE
 from broker.settings import Settings
+from broker.settings.errors import SettingsError
 
 MISUSED: Final = 2
 

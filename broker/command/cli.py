@@ -28,10 +28,8 @@ from broker.configuration.absent_files import to_be_made
 from broker.configuration.environment import HEALTH_PASSWORD, HEALTH_TARGET, HEALTH_USER
 from broker.configuration.exposure import exposed
 from broker.configuration.ineffective import ineffective
-from broker.configuration.reading import SettingsError, annotated_defaults, changed, ignored, load_settings, of_tables
-from broker.configuration.removed import ONE_PROCESS, WHERE
+from broker.configuration.reading import annotated_defaults, changed, ignored, load_settings, of_tables
 from broker.configuration.secret_files import open_settings, open_to_others
-from broker.configuration.wording import show
 from broker.convert import mosquitto
 from broker.convert.source import ConvertError
 from broker.hooks.loading import unusable as hooks_unusable
@@ -39,19 +37,23 @@ from broker.net.listening.tls import check as certificates
 from broker.net.listening.unix_sockets import check as socket_files
 from broker.process import daemon, logs
 from broker.process.logwriter import BackgroundWriter
+from broker.process.streams import open_missing_streams
 from broker.process.without_rich import structlog
 from broker.security.building import check as authenticators
 from broker.security.errors import SecurityError
 from broker.security.passwords.hashes import Kind
 from broker.security.passwords.passwd import delete_user, set_password
 from broker.settings import DATABASES, Settings, parse_endpoint
+from broker.settings.errors import SettingsError
+from broker.settings.removed import ONE_PROCESS, WHERE
+from broker.settings.wording import show
 from broker.storing import unusable as store_unusable
 from broker.storing import unwritable
 from broker.upstream.filters.suspicious import warnings
 from broker.upstream.links.choices import unreadable
 
-UNGUARDED: Final = 3
-"""What `convert` ends with when a guard of the source is missing in what it has printed."""
+UNCONVERTED: Final = 3
+"""What `convert` ends with when what it has printed does not do all that the source asks for."""
 
 ENVIRONMENT: Final = "environment"
 """What `check-config` calls its only source where it is given no file."""
@@ -71,6 +73,7 @@ app = typer.Typer(
 
 def main() -> None:
     """The console script."""
+    open_missing_streams()
     app(prog_name="canopy")
 
 
@@ -139,7 +142,7 @@ def serve(
     broker reads FILE again and applies changes of limits, queues, links, authentication, access rules, certificates,
     alarms and the log, or nothing if there is a mistake. It logs changed settings that need a restart.
     """
-    daemon.ignore_hangup()
+    daemon.ignore_signals()
     changes = list(sets or ())
     if store == "":
         # As from a shell variable that is not set: neither the folder here nor the memory is what was meant.
@@ -283,18 +286,18 @@ def convert(
 ) -> None:
     """Convert a mosquitto.conf to Canopy settings: canopy convert mosquitto.conf > canopy.toml.
 
-    Options that cannot be converted become comments with the reason and Canopy's alternative; missing ones are also
-    listed on standard error. The exit code is 3 if one of them restricted access: replace it first.
+    Lines that become no setting stand as comments at the head, and on standard error, with the reason and Canopy's
+    alternative. The exit code is 3 if one of them asked for something that the settings do not do.
     """
     try:
         converted = mosquitto.convert(file)
     except ConvertError as error:
         fail(str(error), MISUSED)
     typer.echo(converted.toml, nl=False)
-    for line in (*converted.guards, *converted.missing):
+    for line in (*converted.guards, *converted.missing, *converted.hints):
         typer.echo(f"canopy: {line}", err=True)
-    if converted.guards:
-        raise typer.Exit(UNGUARDED)
+    if converted.guards or converted.missing:
+        raise typer.Exit(UNCONVERTED)
 
 
 @app.command()
@@ -397,7 +400,7 @@ def _password(stdin: bool, given: str | None) -> str:
     if given is not None:
         return given
     if stdin:
-        return sys.stdin.readline().rstrip("\r\n")
+        return sys.stdin.readline().removeprefix("\ufeff").rstrip("\r\n")
     if not sys.stdin.isatty():
         fail("nobody can be asked for the password here: use --stdin", MISUSED)
     return str(typer.prompt("Password", hide_input=True, confirmation_prompt="The same again"))

@@ -55,6 +55,46 @@ class Group(TyperGroup):
                 formatter.write_dl(rows)
 
 
+class Anywhere(Group):
+    """Commands whose common options may also stand behind the command, where the command has none of that name."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the common options before the command."""
+        takes = {
+            name: not getattr(each, "is_flag", False)
+            for each in self.params
+            for name in each.opts
+            if name.startswith("--")
+        }
+        for name in _options(self):
+            takes.pop(name, None)
+        front: list[str] = []
+        rest: list[str] = []
+        given = iter(args)
+        for word in given:
+            name, equals, _ = word.partition("=")
+            if word == "--":
+                rest += [word, *given]
+            elif name in takes:
+                front.append(word)
+                if takes[name] and not equals:
+                    front += [value for value in [next(given, None)] if value is not None]
+            else:
+                rest.append(word)
+        parsed: list[str] = super().parse_args(ctx, [*front, *rest])
+        return parsed
+
+
+def _options(group: Any) -> set[str]:
+    """The options of a group's commands."""
+    found = {"--help"}
+    for command in group.commands.values():
+        found |= {name for each in command.params for name in each.opts}
+        if hasattr(command, "commands"):
+            found |= _options(command)
+    return found
+
+
 def fail(text: str, code: int = FAILED) -> NoReturn:
     """End the command with a message; every line of it says who speaks."""
     for line in text.splitlines():

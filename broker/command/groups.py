@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import typer
 
-from broker.command.commands import Group
+from broker.command.commands import Anywhere, Group
 
 NAMES: Final = ("load", "acl", "ctl", "record", "store", "pipeline")
 """As `canopy --help` lists them, after the commands that stand alone."""
@@ -31,7 +31,7 @@ class _Commands(UserDict[str, Any]):
         found = self.data[name]
         if found is None:
             alone = typer.Typer(rich_markup_mode=None)
-            alone.add_typer(_imported(name), name=name, cls=Group)
+            alone.add_typer(_imported(name), name=name, cls=Anywhere if name == "ctl" else Group)
             found = self.data[name] = typer.main.get_group(alone).commands[name]
         return found
 
@@ -45,7 +45,7 @@ def _imported(name: str) -> typer.Typer:
         case "ctl":
             from broker.ctl.cli import app
         case "record":
-            from broker.command.record_files import app
+            from broker.command.record_verify import app
         case "store":
             from broker.store.cli import app
         case _:

@@ -20,6 +20,11 @@ HEALTH_TARGET: Final = "CANOPY_HEALTH_TARGET"
 HEALTH_USER: Final = "CANOPY_HEALTH_USER"
 HEALTH_PASSWORD: Final = "CANOPY_HEALTH_PASSWORD"
 
+CTL_URL: Final = "CANOPY_URL"
+CTL_TOKEN_FILE: Final = "CANOPY_TOKEN_FILE"
+CTL_USER: Final = "CANOPY_USER"
+CTL_CA: Final = "CANOPY_CA"
+
 NOT_SETTINGS: Final = frozenset(
     {
         "CANOPY_PURE",
@@ -29,9 +34,13 @@ NOT_SETTINGS: Final = frozenset(
         HEALTH_TARGET,
         HEALTH_USER,
         HEALTH_PASSWORD,
+        CTL_URL,
+        CTL_TOKEN_FILE,
+        CTL_USER,
+        CTL_CA,
     }
 )
-"""Variables of the build, the test run and `canopy health`. They share the prefix and say nothing about a broker."""
+"""Variables of the build, the tests, `canopy health` and `canopy ctl`. They share the prefix and set nothing."""
 
 SERVICE_LINK: Final = re.compile(
     r"([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"

@@ -42,6 +42,11 @@ def exposed(settings: Settings, authenticated: bool = False) -> Iterator[str]:
                 f"{where}: other machines may reach it, and clients are not authenticated: everybody who reaches it "
                 "can read and publish everything. Add an [[authenticator]], use a firewall, or listen on 127.0.0.1"
             )
+        elif not authenticated and any(table.type == "trust" for table in asked_at(listener, settings)):
+            yield (
+                f'{where}: other machines may reach it, and the authenticator of the type "trust" accepts any user '
+                "name without a check. Remove it, or listen on 127.0.0.1"
+            )
         elif settings.authenticator and not authenticated and _may_do_anything_unnamed(listener, settings):
             yield (
                 f"{where}: other machines may reach it, and clients without a user name can read and publish "
@@ -66,7 +71,8 @@ def admits_anonymous(listener: Listener, settings: Settings) -> bool:
     if listener.allow_anonymous is not None:
         return listener.allow_anonymous
     asked = asked_at(listener, settings)
-    return settings.mqtt.allow_anonymous and (not asked or any(table.type == "anonymous" for table in asked))
+    admitting = ("anonymous", "trust")
+    return settings.mqtt.allow_anonymous and (not asked or any(table.type in admitting for table in asked))
 
 
 def _unproven(settings: Settings) -> Iterator[str]:

@@ -15,10 +15,10 @@ from typing import Final
 
 from broker.configuration.exposure import admits_anonymous, asked_at
 from broker.configuration.sizes import contradicting
-from broker.configuration.wording import show
 from broker.core.codec.topic_names import covers
 from broker.security.rules.rule import ACTIONS, ALL, SUBSCRIBE
 from broker.settings import HttpTable, JwtTable, Listener, Rule, Settings, called
+from broker.settings.wording import show
 
 MOST_CATCH_ALLS: Final = 10
 """Rules about everybody that each later rule is held against: the work grows with the product of both."""

@@ -1,6 +1,6 @@
 """Files with secrets that others than the broker's user may read, and files that others may write.
 
-They are reported at the start and by `canopy check-config`.
+They are reported, and used: at the start, by `canopy check-config`, and by `canopy ctl` for its token.
 
 Others means users who are neither the owner nor of the file's group. What a group may do is its administrator's choice:
 a group of its own lets a backup or a certificate tool share a file with the broker. Blocks; for a thread.
@@ -31,6 +31,11 @@ def open_settings(config: Path, settings: Settings) -> Iterator[str]:
     yield from _about(str(config), _holds_secrets(settings))
 
 
+def open_secret(file: str) -> Iterator[str]:
+    """The same for a file with a secret that no setting names."""
+    yield from _about(file, True)
+
+
 def _about(file: str, secret: bool) -> Iterator[str]:
     try:
         mode = stat.S_IMODE(os.stat(file).st_mode)
@@ -52,6 +57,7 @@ def _named(settings: Settings) -> Iterator[tuple[str, bool]]:
                 yield key, True
                 # One file may hold both.
                 yield certificate, False
+            yield tls.chain, False
             yield tls.client_ca, False
             yield tls.crl, False
     for table in settings.authenticator:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
-from typing import Final, TypeAlias
+from typing import Final
 
-Path: TypeAlias = tuple[str | int, ...]
-"""Names of tables and keys, and the numbers of items from 0: ("listener", 1, "tls", "key")."""
+from broker.settings.wording import Steps
 
 _SPACE: Final = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 """What may stand between values."""
@@ -27,18 +25,9 @@ _PLAIN: Final = re.compile(r"[^,\]}#\r\n]+")
 """A number, a date, true or false."""
 
 
-def lines(text: str) -> dict[Path, int]:
+def lines(text: str) -> dict[Steps, int]:
     """The line, from 1, of each table, key and item of a list in a document that `tomllib` can read."""
     return _Scan(text).found
-
-
-def nearest(found: Mapping[Path, int], path: Path) -> int | None:
-    """The line of a path, or of what it is in, where it is missing there; None: nothing of it is in the document."""
-    while path:
-        if path in found:
-            return found[path]
-        path = path[:-1]
-    return None
 
 
 class _Scan:
@@ -49,10 +38,10 @@ class _Scan:
         self._at = 0
         self._line = 1
         self._counted_to = 0
-        self.found: dict[Path, int] = {}
+        self.found: dict[Steps, int] = {}
         # How many tables there are so far in each list of tables.
-        self._tables: dict[Path, int] = {}
-        table: Path = ()
+        self._tables: dict[Steps, int] = {}
+        table: Steps = ()
         self._skip()
         while self._at < len(text):
             if text.startswith("[", self._at):
@@ -66,7 +55,7 @@ class _Scan:
         assert match is not None
         self._at = match.end()
 
-    def _note(self, path: Path) -> None:
+    def _note(self, path: Steps) -> None:
         """What `path` names stands here. Where it is named twice, as a table with others in it, the first counts."""
         self._line += self._text.count("\n", self._counted_to, self._at)
         self._counted_to = self._at
@@ -86,14 +75,14 @@ class _Scan:
                 return keys
             self._at += 1
 
-    def _header(self) -> Path:
+    def _header(self) -> Steps:
         """[table] or [[table]]: what follows it is in."""
         start = self._at
         listed = self._text.startswith("[[", start)
         self._at += 2 if listed else 1
         keys = self._keys()
         end = self._at + (2 if listed else 1)
-        path: Path = ()
+        path: Steps = ()
         self._at = start
         for key in keys[:-1]:
             path = (*path, key)
@@ -108,12 +97,12 @@ class _Scan:
         self._at = end
         return path
 
-    def _last(self, path: Path) -> Path:
+    def _last(self, path: Steps) -> Steps:
         """Where it names a list of tables, the last of these is meant."""
         count = self._tables.get(path, 0)
         return (*path, count - 1) if count else path
 
-    def _pair(self, table: Path) -> None:
+    def _pair(self, table: Steps) -> None:
         """key = value."""
         start = self._at
         path = table
@@ -126,7 +115,7 @@ class _Scan:
         self._at = end + 1
         self._value(path)
 
-    def _value(self, path: Path) -> None:
+    def _value(self, path: Steps) -> None:
         self._skip()
         text = self._text
         if text.startswith("[", self._at):
@@ -138,7 +127,7 @@ class _Scan:
             assert match is not None
             self._at = match.end()
 
-    def _items(self, path: Path) -> None:
+    def _items(self, path: Steps) -> None:
         self._at += 1
         self._skip()
         number = 0
@@ -152,7 +141,7 @@ class _Scan:
             number += 1
         self._at += 1
 
-    def _inline(self, path: Path) -> None:
+    def _inline(self, path: Steps) -> None:
         self._at += 1
         self._skip()
         while not self._text.startswith("}", self._at):

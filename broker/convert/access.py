@@ -6,19 +6,32 @@ Promises: where mosquitto lets nobody in, or asked a plug-in, nobody comes in.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.convert.draft import Draft, Kind
 from broker.convert.listeners import ListenerOptions
-from broker.convert.options import OF_PLUGINS, yes_or_no
+from broker.convert.options import OF_PLUGINS, canonical, yes_or_no
 from broker.convert.source import Line
 
-PLUGINS: Final = frozenset({"auth_plugin", "global_plugin", "plugin", "plugin_load"})
+PLUGINS: Final = frozenset({"global_plugin", "plugin", "plugin_load"})
 
-OWN_PLUGINS: Final = {"password_file": "password_file", "acl_file": "acl_file"}
-"""What is in the name of mosquitto 2.1's own plug-ins → the option that it stands for; `plugin_opt_…` has its file."""
+OWN_PLUGINS: Final = ("password_file", "acl_file")
+"""What is in the name of mosquitto 2.1's own plug-ins, and the option that each stands for: `plugin_opt_…` has its
+file."""
 
 NOBODY: Final = "nobody"
+TRUST: Final = "trust"
+
+TYPES: Final = {
+    NOBODY: ("reject", "mosquitto lets nobody in without a password_file, a certificate, or allow_anonymous true"),
+    TRUST: ("trust", "mosquitto takes any user name there, without a check"),
+}
+"""Authenticators that no line stands for: their type, and why they are there."""
+
+NOT_CHECKED: Final = (
+    "mosquitto withholds a retained message whose publisher may not write there any more; Canopy sends it to all who "
+    "may read"
+)
 
 
 class ListenerAccess:
@@ -37,27 +50,21 @@ class AccessOptions:
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
-        self._per_listener = False
+        self.per_listener = False
         self._shared = ListenerAccess()
         # The default listener's under None.
         self._own: dict[ListenerOptions | None, ListenerAccess] = {}
         self._plugin: str | None = None
+        self._source: Line | None = None
 
     def take(self, line: Line, listener: ListenerOptions | None) -> None:
         """Another option; `listener`: the listener that it stands below, None before the first."""
-        draft, option = self._draft, line.option
+        draft, option = self._draft, canonical(line.option)
         if option == "per_listener_settings":
-            try:
-                self._per_listener = yes_or_no(line.value)
-            except ValueError as error:
-                # As in the stricter case: what stands below one listener opens no other.
-                self._per_listener = True
-                draft.note(line, Kind.GUARD, f"the value has to be {error}; true is assumed")
-            else:
-                draft.note(line, Kind.INSTEAD, "each [[listener]] names its authenticators")
+            self._take_scope(line)
             return
         access = self._shared
-        if self._per_listener and option not in ("global_plugin", "plugin_load"):
+        if self.per_listener and option not in ("global_plugin", "plugin_load"):
             access = self._own.setdefault(listener, ListenerAccess())
         if option in ("password_file", "acl_file") and not line.value:
             option = "plugin"  # which nobody can come in by either
@@ -70,14 +77,14 @@ class AccessOptions:
                     "there are no plug-ins of mosquitto here; nobody comes in by it. docs/security.md has what there is"
                 )
                 draft.note(line, Kind.GUARD, text)
+            else:
+                draft.note(line, Kind.NOTHING, f"Canopy reads the file of plugin_opt_{self._plugin} by itself")
         elif option.startswith(OF_PLUGINS):
             file = option.removeprefix("plugin_opt_").removeprefix("auth_opt_")
             if self._plugin is not None and file in OWN_PLUGINS:
                 setattr(access, file, line)
             else:
                 draft.note(line, Kind.MISSING, "it is an option of a plug-in")
-        elif option == "plugin_use":
-            draft.note(line, Kind.INSTEAD, "authenticators of a [[listener]] names those that are asked there")
         elif option == "allow_anonymous":
             access.anonymous = line
         elif option == "password_file":
@@ -85,43 +92,55 @@ class AccessOptions:
         elif option == "acl_file":
             access.acl_file = line
         else:
-            draft.note(line, Kind.MISSING, "there is no TLS with pre-shared keys; listeners with psk_hint are off")
+            self._source = line
+
+    def opens_default(self) -> bool:
+        """Whether mosquitto opens its default listener for what stands above the first `listener`."""
+        own = self._own.get(None)
+        return own is not None and (own.password_file or own.plugin) is not None
 
     def convert(self, listeners: list[ListenerOptions], local_only: bool) -> None:
         """Write authenticators and access, now that all listeners are there."""
         asked = {listener: self._asked(listener, local_only) for listener in listeners}
         self._write_access(listeners)
         draft = self._draft
-        said = [each.line for each in asked.values() if each.line is not None]
-        if all(each.open for each in asked.values()):
-            draft.set("mqtt.allow_anonymous", True, *dict.fromkeys(said))
+        said = list(dict.fromkeys(each.line for each in asked.values() if each.line is not None))
+        if all(listener.off for listener in listeners):
+            # Without a table Canopy listens on 127.0.0.1, by its default.
+            _write_authenticator(draft, NOBODY, NOBODY, None)
+            draft.set("mqtt.allow_anonymous", False, "no listener is left")
             return
-        written: dict[str, bool] = {}
+        if all(TRUST in each.names and each.anonymous for each in asked.values()):
+            draft.set("mqtt.allow_anonymous", True, *said)
+            return
+        kinds: dict[str, tuple[str, Line | None]] = {}
         for each in asked.values():
             for name, (kind, line) in each.names.items():
-                if name not in written:
-                    written[name] = True
-                    _write_authenticator(draft, name, kind, line)
-        if any(each.anonymous for each in asked.values()):
-            table = draft.table("authenticator", *dict.fromkeys(said))
-            table.set("type", "anonymous")
-            written["anonymous"] = True
-        else:
-            why: list[Line | str] = [*dict.fromkeys(said)]
-            draft.set("mqtt.allow_anonymous", False, *(why or ["as in mosquitto, unless allow_anonymous is true"]))
+                kinds.setdefault(name, (kind, line))
+        for name, (kind, line) in kinds.items():
+            _write_authenticator(draft, name, kind, line)
+        some = any(each.anonymous for each in asked.values())
+        if not some:
+            why: list[Line | str] = [*said] or ["as in mosquitto, unless allow_anonymous is true"]
+            draft.set("mqtt.allow_anonymous", False, *why)
         for listener, each in asked.items():
-            names = [*each.names, *(["anonymous"] if each.anonymous else [])]
-            if len(names) < len(written):
-                listener.table.set("authenticators", names)
-            if not each.anonymous and "anonymous" in written:
-                listener.table.set("allow_anonymous", False, *([] if each.line is None else [each.line]))
-            if each.open:
-                listener.table.why.append(
-                    "with a user name clients came in unchecked here; now only those without one do"
-                )
+            if len(each.names) < len(kinds):
+                listener.table.set("authenticators", list(each.names))
+            if some:
+                listener.table.set("allow_anonymous", each.anonymous, *([] if each.line is None else [each.line]))
+
+    def _take_scope(self, line: Line) -> None:
+        try:
+            self.per_listener = yes_or_no(line.value) or self.per_listener
+        except ValueError as error:
+            # As in the stricter case: what stands below one listener opens no other.
+            self.per_listener = True
+            self._draft.note(line, Kind.GUARD, f"the value has to be {error}; true is assumed")
+        else:
+            self._draft.note(line, Kind.NOTHING, "each [[listener]] names its authenticators")
 
     def _of(self, listener: ListenerOptions) -> ListenerAccess:
-        if not self._per_listener:
+        if not self.per_listener:
             return self._shared
         access = self._own.get(listener if listener.begun is not None else None, ListenerAccess())
         access.plugin = access.plugin or self._shared.plugin
@@ -138,22 +157,24 @@ class AccessOptions:
                 draft.note(line, Kind.GUARD, f"the value has to be {error}; clients without a user name are refused")
                 anonymous = False
         names: dict[str, tuple[str, Line | None]] = {}
-        if listener.is_on("use_identity_as_username", draft):
-            line = listener.options["use_identity_as_username"]
-            names["certificate"] = ("cn", line)
-        elif listener.is_on("use_subject_as_username", draft):
-            line = listener.options["use_subject_as_username"]
-            names["certificate-subject"] = ("subject", line)
+        if access.plugin is not None:
+            names[NOBODY] = (NOBODY, None)
+        elif listener.is_on("use_identity_as_username"):
+            names["certificate"] = ("cn", listener.options["use_identity_as_username"])
+        elif listener.is_on("use_subject_as_username"):
+            names["certificate-subject"] = ("subject", listener.options["use_subject_as_username"])
         elif access.password_file is not None:
             file = access.password_file
             names[self._name_of(file)] = ("password-file", file)
-        if any(kind in ("cn", "subject") for kind, _ in names.values()):
-            # mosquitto refuses whoever shows no certificate there, whatever allow_anonymous says.
-            anonymous = False
-        unchecked = not names and access.plugin is None and anonymous
-        if not names and not unchecked:
+        elif anonymous:
+            names[TRUST] = (TRUST, line)
+        else:
             names[NOBODY] = (NOBODY, None)
-        return _Asked(names, anonymous and access.plugin is None, unchecked, line)
+        # A plug-in may have refused them; and mosquitto refuses whoever shows no certificate, or has no name, where
+        # that is the user or the identifier, whatever allow_anonymous says.
+        if any(kind in (NOBODY, "cn", "subject") for kind, _ in names.values()):
+            anonymous = False
+        return _Asked(names, anonymous and not listener.is_on("use_username_as_clientid"), line)
 
     def _name_of(self, file: Line) -> str:
         """A name for the password file: numbered, where listeners have different ones."""
@@ -168,10 +189,10 @@ class AccessOptions:
         draft = self._draft
         accesses = [self._of(listener) for listener in listeners]
         files = {access.acl_file.value: access.acl_file for access in accesses if access.acl_file is not None}
+        self._note_source(next(iter(files.values()), None))
         plugin = next((access.plugin for access in accesses if access.plugin is not None), None)
         if len(files) == 1 and all(access.acl_file is not None for access in accesses):
-            (line,) = files.values()
-            draft.set("access.acl_file", line.value, line)
+            draft.set("access.acl_file", *files, *(access.acl_file for access in accesses if access.acl_file))
         elif files:
             for line in files.values():
                 text = "one file holds for all listeners here; [[rule]] tables with listener can tell them apart"
@@ -180,33 +201,41 @@ class AccessOptions:
         elif plugin is not None:
             draft.set("access.default", "deny", plugin, "the plug-in may have said who may do what: write rules")
 
+    def _note_source(self, rules: Line | None) -> None:
+        """`check_retain_source`, which is on in mosquitto unless it is off. `rules`: the first line with rules."""
+        line = self._source
+        try:
+            on = line is None or yes_or_no(line.value)
+        except ValueError:
+            on = True
+        if rules is not None and on:
+            self._draft.note(line or rules, Kind.GUARD, NOT_CHECKED)
+        elif line is not None:
+            self._draft.note(line, Kind.NOTHING, "it asks for nothing")
 
-class _Asked:
-    """Who is asked about the clients of a listener: authenticators by name, with what they are and their line."""
 
-    def __init__(
-        self, names: dict[str, tuple[str, Line | None]], anonymous: bool, unchecked: bool, line: Line | None
-    ) -> None:
-        self.names = names
-        self.anonymous = anonymous
-        self.open = unchecked
-        """Everybody comes in, under any name."""
-        self.line = line
-        """What says whether clients may come without a user name."""
+class _Asked(NamedTuple):
+    """Who is asked about the clients of a listener."""
+
+    names: dict[str, tuple[str, Line | None]]
+    """Authenticators by name, with what they are and their line."""
+    anonymous: bool
+    """Whether clients without a user name come in."""
+    line: Line | None
+    """What says so."""
 
 
 def _write_authenticator(draft: Draft, name: str, kind: str, line: Line | None) -> None:
     table = draft.table("authenticator", *([] if line is None else [line]))
-    if name not in (kind, "certificate"):
+    if kind in TYPES:
+        table.why.append(TYPES[kind][1])
+    if (name != kind and name != "certificate") or kind == NOBODY:
         table.set("name", name)
     if kind == "password-file" and line is not None:
         table.set("type", "password-file")
         table.set("path", line.value)
-        return
-    if kind == NOBODY:
-        table.why.append("mosquitto lets nobody in without a password_file, a certificate, or allow_anonymous true:")
-        table.why.append("this authenticator knows clients with a certificate alone")
-        kind = "cn"
-        table.set("name", NOBODY)
-    table.set("type", "certificate")
-    table.set("user", kind)
+    elif kind in TYPES:
+        table.set("type", TYPES[kind][0])
+    else:
+        table.set("type", "certificate")
+        table.set("user", kind)

@@ -7,11 +7,13 @@ different ones become links of their own. Promises: a bridge that cannot be encr
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar
 
 from broker.convert.draft import Draft, Kind, Table, Value, fault
-from broker.convert.options import any_text, number, yes_or_no
+from broker.convert.listeners import put
+from broker.convert.options import first_word, number, yes_or_no
 from broker.convert.source import Line
 from broker.settings import NEVER, Upstream
 
@@ -19,7 +21,13 @@ Result = TypeVar("Result")
 
 VERSIONS: Final = {"mqttv50": "5.0", "mqttv311": "3.1.1", "mqttv31": "3.1.1"}
 
-WITH_TLS: Final = ("bridge_cafile", "bridge_capath", "bridge_certfile", "bridge_tls_use_os_certs")
+DIFFERENCES: Final = {
+    "mqttv50": "messages of the link have the user property canopy-via, by which brokers find circles",
+    "mqttv31": "a link speaks no MQTT 3.1, but 3.1.1",
+}
+"""What is different with a `bridge_protocol_version`."""
+
+WITH_TLS: Final = ("bridge_cafile", "bridge_capath", "bridge_certfile")
 WITH_KEYS: Final = ("bridge_psk", "bridge_identity")
 
 FILES: Final = {"bridge_cafile": "ca_file", "bridge_certfile": "cert_file", "bridge_keyfile": "key_file"}
@@ -48,13 +56,17 @@ class Bridge:
         self.options: dict[str, Line] = {}
         self.topics: list[Line] = []
 
-    def add(self, line: Line) -> None:
+    def add(self, line: Line, draft: Draft) -> None:
         """Another option; a later line takes the place of an earlier one."""
         if line.option == "topic":
             self.topics.append(line)
         else:
-            new = {"username": "remote_username", "password": "remote_password", "clientid": "remote_clientid"}
-            self.options[new.get(line.option, line.option)] = line
+            put(self.options, line, draft)
+
+    def client_id(self) -> str:
+        """What the bridge is called upstream, as mosquitto has it: by it the upstream finds its session again."""
+        line = self.options.get("remote_clientid")
+        return line.value if line is not None else f"{socket.gethostname()}.{first_word(self.begun.value)}"
 
 
 def convert_bridge(bridge: Bridge, taken: set[str], draft: Draft) -> None:
@@ -72,7 +84,9 @@ def convert_bridge(bridge: Bridge, taken: set[str], draft: Draft) -> None:
         if at > 0:
             table.why.append("a link has one pair of prefixes: this is another link of the same bridge")
         table.set("name", _name(bridge.begun.value, taken))
-        table.off = _set_connection(bridge, table, at, draft)
+        # What is noted is noted for the first link.
+        notes = draft if at == 0 else Draft("")
+        table.off = _set_connection(bridge, table, "" if at == 0 else f"-{at + 1}", notes)
         _set_topics(table, topics, local, remote, draft)
         _check(table, bridge, draft)
 
@@ -85,71 +99,101 @@ def _check(table: Table, bridge: Bridge, draft: Draft) -> None:
         table.off = table.off or f"off, for {found}"
 
 
-def _set_connection(bridge: Bridge, table: Table, at: int, draft: Draft) -> str:
+def _set_connection(bridge: Bridge, table: Table, suffix: str, draft: Draft) -> str:
     """Where the link connects to, and as whom. Why it is off; empty: it is not."""
     options = bridge.options
-    lines = [options[name] for name in ("address", "addresses") if name in options]
-    addresses = lines[-1].value.split() if lines else []
+    address = options.get("address")
+    addresses = address.value.split() if address is not None else []
     if not addresses:
-        if at == 0:
-            draft.note(bridge.begun, Kind.MISSING, "it has no address, and so it is off")
-        addresses = ["localhost"]
-    elif len(addresses) > 1 and at == 0:
-        draft.note(lines[-1], Kind.MISSING, "a link has one address; the first is taken")
-    off = "" if lines else "off: it has no address"
-    tls = [name for name in WITH_TLS if name in options]
+        draft.note(bridge.begun, Kind.MISSING, "it has no address, and so it is off")
+    elif len(addresses) > 1 and address is not None:
+        draft.note(address, Kind.MISSING, "a link has one address; the first is taken")
+    off = "" if addresses else "off: it has no address"
+    off = _set_tls(bridge, table, (addresses or ["localhost"])[0], draft) or off
+    client_id = options.get("remote_clientid")
+    table.set("client_id", bridge.client_id() + suffix, client_id or "as mosquitto makes it of host and connection")
+    _take(bridge, table, "remote_username", "username", str, draft)
+    _take(bridge, table, "remote_password", "password", str, draft)
+    _take(bridge, table, "keepalive_interval", "keep_alive", _keep_alive, draft)
+    version = options.get("bridge_protocol_version")
+    table.set("version", "3.1.1", "as in mosquitto, unless bridge_protocol_version says otherwise")
+    _take(bridge, table, "bridge_protocol_version", "version", _version, draft)
+    if version is not None and version.value in DIFFERENCES:
+        draft.note(version, Kind.MISSING, DIFFERENCES[version.value])
+    clean = options.get("cleansession")
+    if clean is not None and _read(clean, yes_or_no, False, draft):
+        table.set("session_expiry", 0, clean)
+    else:
+        table.set("clean_start", False, clean or "as in mosquitto, unless cleansession says otherwise")
+    _take(bridge, table, "bridge_session_expiry_interval", "session_expiry", _expiry, draft)
+    _set_pauses(bridge, table, draft)
+    _set_notifications(bridge, table, suffix, draft)
+    return off
+
+
+def _set_tls(bridge: Bridge, table: Table, address: str, draft: Draft) -> str:
+    """The URL, and the files of TLS. Why the link is off; empty: it is not."""
+    options, off = bridge.options, ""
+    tls = [options[name] for name in WITH_TLS if name in options]
+    trusted = options.get("bridge_tls_use_os_certs")
+    if trusted is not None:
+        if _read(trusted, yes_or_no, True, draft):
+            tls.append(trusted)
+        else:
+            draft.note(trusted, Kind.NOTHING, "it asks for nothing")
     for name in WITH_KEYS:
         if name in options:
             off = f"off, for {options[name]}"
-            if at == 0:
-                draft.note(options[name], Kind.GUARD, "there is no TLS with pre-shared keys; the link is off")
-    table.set("url", _url(addresses[0], "mqtts" if tls else "mqtt"), *lines, *(options[name] for name in tls))
+            draft.note(options[name], Kind.GUARD, "there is no TLS with pre-shared keys; the link is off")
+    revoked = options.get("bridge_require_ocsp")
+    if revoked is not None and _read(revoked, yes_or_no, True, draft):
+        off = f"off, for {revoked}"
+        draft.note(revoked, Kind.GUARD, "whether the upstream's certificate was revoked is not asked; the link is off")
+    elif revoked is not None:
+        draft.note(revoked, Kind.NOTHING, "it asks for nothing")
+    lines = [options[name] for name in ("address",) if name in options]
+    table.set("url", _url(address, "mqtts" if tls else "mqtt"), *lines, *tls)
     for option, key in FILES.items():
         if option in options and tls:
             table.set(key, options[option].value, options[option])
-        elif option in options and at == 0:
+        elif option in options:
             draft.note(options[option], Kind.NOTHING, "this bridge is not encrypted")
-    if "bridge_capath" in options and at == 0:
+    if "bridge_capath" in options:
         draft.note(options["bridge_capath"], Kind.INSTEAD, "ca_file is one file; without it, the system's are trusted")
-    suffix = "" if at == 0 else f"-{at + 1}"
-    _take(bridge, table, "remote_clientid", "client_id", lambda text: any_text(text) + suffix, draft)
-    _take(bridge, table, "remote_username", "username", str, draft)
-    _take(bridge, table, "remote_password", "password", str, draft)
-    _take(bridge, table, "keepalive_interval", "keep_alive", number, draft)
-    _take(bridge, table, "bridge_protocol_version", "version", _version, draft)
-    clean = options.get("cleansession")
-    if clean is None or not _read(clean, yes_or_no, False, draft):
-        table.set("clean_start", False, clean or "as in mosquitto, unless cleansession says otherwise")
-    else:
-        table.set("session_expiry", 0, clean)
-    _take(bridge, table, "bridge_session_expiry_interval", "session_expiry", _expiry, draft)
-    _set_pauses(bridge, table, draft)
-    start = options.get("start_type")
-    if start is not None and start.value != "automatic" and at == 0:
-        draft.note(start, Kind.MISSING, "a link connects at the start, and again whenever it has to")
-    _set_notifications(bridge, table, at, draft)
     return off
 
 
 def _set_pauses(bridge: Bridge, table: Table, draft: Draft) -> None:
     line = bridge.options.get("restart_timeout")
-    if line is None:
-        return
     none: list[int] = []
-    seconds = _read(line, _numbers, none, draft)
-    if seconds and min(seconds) > 0:
-        table.set("retry_min", float(seconds[0]), line)
-        table.set("retry_max", float(max(seconds)), line)
+    seconds = none if line is None else _read(line, _numbers, none, draft)
+    if line is None or not seconds:
+        return
+    if len(seconds) > 2:
+        draft.note(line, Kind.MISSING, "a link waits less again after a connection of 5 seconds")
+    least = min(max(seconds[0], 1), 3_600)
+    table.set("retry_min", float(least), line)
+    table.set("retry_max", float(min(max(least, *seconds[:2]), 7_200)), line)
 
 
-def _set_notifications(bridge: Bridge, table: Table, at: int, draft: Draft) -> None:
+def _set_notifications(bridge: Bridge, table: Table, suffix: str, draft: Draft) -> None:
     options = bridge.options
     line, on, here = (options.get(name) for name in ("notification_topic", "notifications", "notifications_local_only"))
     wanted = on is None or _read(on, yes_or_no, True, draft)
-    if line is not None and wanted and not (here is not None and _read(here, yes_or_no, False, draft)):
-        table.set("status_topic", line.value + ("" if at == 0 else f"/{at + 1}"), line)
-    elif on is not None and wanted and at == 0:
-        draft.note(on, Kind.INSTEAD, "status_topic names a topic there; here $SYS/broker/upstream/NAME/ has it")
+    local = here is not None and _read(here, yes_or_no, False, draft)
+    if not wanted or local:
+        table.set("status_topic", "", *(each for each in (on, here) if each is not None))
+        for each in (line, here):
+            if each is not None:
+                draft.note(each, Kind.INSTEAD, "$SYS/broker/upstream/NAME/ has the state of a link")
+        return
+    if here is not None:
+        draft.note(here, Kind.NOTHING, "it asks for nothing")
+    topic = f"$SYS/broker/connection/{bridge.client_id()}/state" if line is None else line.value
+    why: list[Line | str] = [each for each in (line, on) if each is not None]
+    # A bridge that became several links tells of the first: there it has one state.
+    if not suffix:
+        table.set("status_topic", topic, *(why or ["as in mosquitto, unless notifications is false"]))
 
 
 def _set_topics(table: Table, topics: list[Topic], local: str, remote: str, draft: Draft) -> None:
@@ -178,7 +222,7 @@ def _topic(line: Line, draft: Draft) -> Topic | None:
     """The line, read; None: it is noted as one that cannot be converted."""
     words = [quoted if each.startswith('"') else each for each, quoted in _words(line.value)]
     pattern, direction, qos, local, remote = [*words, "", "", "", "", ""][:5]
-    direction = direction or "out"
+    direction = direction.lower() or "out"
     qos = qos or "0"
     if direction not in ("in", "out", "both") or qos not in ("0", "1", "2") or len(words) > 5 or not words:
         draft.note(line, Kind.MISSING, "it has to be: topic PATTERN [in|out|both [QOS [LOCAL-PREFIX REMOTE-PREFIX]]]")
@@ -222,12 +266,17 @@ def _version(text: str) -> str:
     return VERSIONS[text]
 
 
+def _keep_alive(text: str) -> int:
+    # mosquitto does not go below.
+    return max(number(text), 5)
+
+
 def _numbers(text: str) -> list[int]:
-    return [number(each) for each in text.split()[:2]]
+    return [number(each) for each in text.split()]
 
 
 def _expiry(text: str) -> int:
-    return min(int(text, 0), NEVER) if text.lower().startswith("0x") else number(text)
+    return min(number(text), NEVER)
 
 
 def _take(bridge: Bridge, table: Table, option: str, key: str, read: Callable[[str], Value], draft: Draft) -> None:

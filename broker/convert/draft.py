@@ -1,13 +1,14 @@
 """Settings on their way into a file: sections and tables with the lines that they come from, and what was left out.
 
 Owns how they are written: TOML that `canopy check-config` takes, each setting beside the line of its source, and what
-could not be converted before all else.
+could not be converted before all else. Promises: a line that no setting in force comes from, and that has no note, gets
+one (`name_the_rest`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -21,13 +22,19 @@ HEAD: Final = """\
 # Settings for Canopy, made by `canopy convert` from {source}.
 # Comments name the lines that a setting comes from; `canopy check-config FILE` shows what differs from the defaults.
 #
-# What that file does not set has Canopy's default. These differ from mosquitto's: limits.max_packet_size (1 MiB),
-# mqtt.max_inflight (1,024), queue.session_messages (10,000), session.max_expiry (a week).
+# What this file does not set has Canopy's default. These defaults differ from mosquitto's:
+#   limits.max_packet_size     8 MiB; mosquitto 2.1 takes 2,000,000 bytes, 2.0 packets of any size
+#   mqtt.max_inflight          1,024 messages; mosquitto 20
+#   queue.session_messages     10,000 messages; mosquitto 1,000. Canopy also bounds all queues in bytes
+#   session.max_expiry         a week; mosquitto keeps a session of 3.1.1 for ever
+#   session.takeover           a session belongs to the user name that made it; in mosquitto to its client identifier
+#   mqtt.topic_alias_maximum   64; mosquitto 10
+# A message that several filters of a client match comes once to it; from mosquitto once for each filter.
 """
 
 
 class Kind(Enum):
-    """What became of a line that is no setting."""
+    """What became of a line that is no setting, or not only one."""
 
     GUARD = "KEEPS SOMEBODY OUT, and is missing here"
     """Without it the broker would let in, or show, more than before: see what stands in its place."""
@@ -36,11 +43,13 @@ class Kind(Enum):
     INSTEAD = "instead"
     """Canopy has something else for it, which is not set by itself."""
     NOTHING = "nothing to do"
-    """Canopy does so anyway, or has no use for it."""
+    """Canopy does so anyway, or mosquitto has no use for it either."""
+    NEXT = "to do next"
+    """The line is a setting, and needs a step that no setting takes."""
 
 
 class Note(NamedTuple):
-    """A line that was not converted, and why."""
+    """A line, and what became of it."""
 
     line: Line
     kind: Kind
@@ -91,6 +100,13 @@ class Table:
         made.update((key, inner.values()) for key, inner in self.inner.items())
         return made
 
+    def sources(self) -> Iterator[Line]:
+        """The lines that it comes from."""
+        for why in (self.why, *(entry.why for entry in self.entries.values())):
+            yield from (each for each in why if isinstance(each, Line))
+        for inner in self.inner.values():
+            yield from inner.sources()
+
     def _lines(self) -> Iterable[str]:
         yield from (f"# {shown(str(each))}" for each in self.why)
         yield self.title
@@ -116,12 +132,6 @@ class Draft:
         section, _, key = name.partition(".")
         self._sections.setdefault(section, Table(f"[{section}]")).set(key, value, *why)
 
-    def get(self, name: str) -> Value | None:
-        """What a setting was set to."""
-        section, _, key = name.partition(".")
-        table = self._sections.get(section)
-        return None if table is None or key not in table.entries else table.entries[key].value
-
     def table(self, name: str, *why: Line | str) -> Table:
         """A new table of a list: `[[listener]]`."""
         made = Table(f"[[{name}]]", *why)
@@ -129,12 +139,22 @@ class Draft:
         return made
 
     def note(self, line: Line, kind: Kind, text: str) -> None:
-        """Say what became of a line that is no setting."""
+        """Say what became of a line."""
         self.notes.append(Note(line, kind, text))
 
-    def of_kind(self, kind: Kind) -> list[Note]:
-        """The notes of one kind, in the order of the lines."""
-        return [note for note in self.notes if note.kind is kind]
+    def of_kind(self, *kinds: Kind) -> list[Note]:
+        """The notes of some kinds."""
+        return [note for note in self.notes if note.kind in kinds]
+
+    def name_the_rest(self, lines: Iterable[Line]) -> None:
+        """Note each line that has no note, and that no setting in force comes from."""
+        tables = (*self._sections.values(), *self.tables)
+        settled = {line.place for table in tables if not table.off for line in table.sources()}
+        settled.update(note.line.place for note in self.notes)
+        off = {line.place: table.off for table in tables if table.off for line in table.sources()}
+        for line in lines:
+            if line.place not in settled:
+                self.note(line, Kind.MISSING, off.get(line.place) or "it has no effect here")
 
     def toml(self) -> str:
         """The whole file."""
@@ -142,9 +162,8 @@ class Draft:
         for kind in Kind:
             notes = self.of_kind(kind)
             if notes:
-                parts.append(
-                    [f"# Not converted, {kind.value}:", *(f"#   {n.line}\n#     {shown(n.text)}" for n in notes)]
-                )
+                title = "To do next" if kind is Kind.NEXT else f"Not converted, {kind.value}"
+                parts.append([f"# {title}:", *(f"#   {n.line}\n#     {shown(n.text)}" for n in notes)])
         parts += [list(table.lines()) for table in (*self._sections.values(), *self.tables)]
         return "\n\n".join("\n".join(part) for part in parts) + "\n"
 

@@ -6,11 +6,12 @@ is written as a comment, or so that it does not open: it never lets in more peop
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ipaddress
+from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 from broker.convert.draft import Draft, Kind, Table, fault
-from broker.convert.options import number_or_none, yes_or_no
+from broker.convert.options import Left, canonical, first_word, idles, number_or_none, yes_or_no
 from broker.convert.source import Line
 from broker.settings.listeners import Listener as ListenerSettings
 from broker.settings.listeners import parse_endpoint
@@ -19,10 +20,54 @@ Result = TypeVar("Result")
 
 OLDEST_TLS: Final = {"tlsv1.3": "1.3", "tlsv1.2": "1.2", "tlsv1.1": "1.2", "tlsv1": "1.2"}
 
-ANYWHERE: Final = "0.0.0.0"
+ANYWHERE: Final = "*"
 
-OF_CERTIFICATES: Final = ("require_certificate", "use_identity_as_username", "use_subject_as_username")
-"""Options that have a client show a certificate. With another value than `true` or `false` mosquitto does not start."""
+YES_OR_NO: Final = (
+    "require_certificate",
+    "use_identity_as_username",
+    "use_subject_as_username",
+    "use_username_as_clientid",
+    "proxy_protocol_v2_require_tls",
+)
+"""Options that keep somebody out. With another value than `true` or `false` mosquitto does not start."""
+
+BEHIND_PROXY: Final = {
+    "require_certificate": "the certificate that a PROXY header tells of is not looked at",
+    "proxy_protocol_v2_require_tls": "whether the client reached the proxy over TLS is not looked at",
+    "use_identity_as_username": "the certificate that a PROXY header tells of is not looked at",
+    "use_subject_as_username": "mosquitto does not start with it behind a proxy",
+    "certfile": "mosquitto does not start with it behind a proxy",
+    "keyfile": "mosquitto does not start with it behind a proxy",
+}
+"""What cannot be had with version 2 of the PROXY protocol."""
+
+LEFT: Final = {
+    "ciphers_tls1.3": Left(Kind.MISSING, "the cipher suites of TLS 1.3 are OpenSSL's own"),
+    "dhparamfile": Left(Kind.NOTHING, "keys are exchanged over elliptic curves"),
+    "disable_client_cert_date_checks": Left(Kind.MISSING, "a client certificate that has expired is refused", "false"),
+    "http_dir": Left(Kind.INSTEAD, "the broker serves no files; a web server does"),
+    "tls_engine": Left(Kind.MISSING, "private keys are PEM files"),
+    "tls_engine_kpass_sha1": Left(Kind.MISSING, "private keys are PEM files"),
+    "tls_keyform": Left(Kind.MISSING, "private keys are PEM files", "pem"),
+}
+"""Options of a listener that are no setting."""
+
+OPENS: Final[Mapping[str, Callable[[str], bool]]] = {
+    "max_connections": lambda text: number_or_none(text) > 0,
+    "max_qos": lambda text: number_or_none(text) < 2,
+    "protocol": lambda text: first_word(text) != "mqtt",
+    "tls_keyform": lambda text: first_word(text) != "pem",
+    **dict.fromkeys(YES_OR_NO[:4], yes_or_no),
+    **dict.fromkeys(
+        (
+            "bind_address", "bind_interface", "cafile", "capath", "certfile", "ciphers", "ciphers_tls1.3", "crlfile",
+            "dhparamfile", "keyfile", "mount_point", "port", "psk_hint", "socket_domain", "tls_engine",
+        ),
+        bool,
+    ),
+}  # fmt: skip
+"""The options that open the default listener of mosquitto 2.0 where they stand above the first `listener`, and with
+which values."""
 
 
 class ListenerOptions:
@@ -36,12 +81,12 @@ class ListenerOptions:
         self.off = ""
         """Why it is written as a comment."""
 
-    def add(self, line: Line) -> None:
+    def add(self, line: Line, draft: Draft) -> None:
         """Another option; a later line takes the place of an earlier one."""
         if line.option == "websockets_origin":
             self.origins.append(line)
         else:
-            self.options[line.option] = line
+            put(self.options, line, draft)
 
     def value(self, option: str, read: Callable[[str], Result], otherwise: Result, draft: Draft) -> Result:
         """The value of an option, or what holds without it; one that cannot be read is noted."""
@@ -54,9 +99,33 @@ class ListenerOptions:
             draft.note(line, Kind.MISSING, f"the value has to be {error}")
             return otherwise
 
-    def is_on(self, option: str, draft: Draft) -> bool:
-        """Whether an option is `true`."""
-        return self.value(option, yes_or_no, False, draft)
+    def is_on(self, option: str) -> bool:
+        """Whether an option that has been found to be `true` or `false` is `true`."""
+        line = self.options.get(option)
+        return line is not None and yes_or_no(line.value)
+
+    def opens(self) -> bool:
+        """Whether mosquitto opens its default listener with these options."""
+        for option, line in self.options.items():
+            try:
+                if option in OPENS and OPENS[option](line.value):
+                    return True
+            except ValueError:
+                return True  # mosquitto does not start; what is said of it is said of the listener
+        return False
+
+    def shut(self, line: Line, text: str, draft: Draft, kind: Kind = Kind.GUARD) -> None:
+        """Write it as a comment, and say why."""
+        draft.note(line, kind, f"{text}; the listener is off")
+        self.off = self.off or f"off, for {line}"
+
+
+def put(options: dict[str, Line], line: Line, draft: Draft) -> None:
+    """Another option, which takes the place of an earlier line."""
+    option = canonical(line.option)
+    if option in options:
+        draft.note(options[option], Kind.NOTHING, f"{line.place} takes its place")
+    options[option] = line
 
 
 def convert_listener(listener: ListenerOptions, local_only: bool, draft: Draft) -> None:
@@ -65,40 +134,50 @@ def convert_listener(listener: ListenerOptions, local_only: bool, draft: Draft) 
     `local_only`: it listens for this machine alone, as mosquitto does where no listener is named.
     """
     options = listener.options
-    for option in OF_CERTIFICATES:
+    for option in YES_OR_NO:
         line = options.get(option)
         if line is not None:
             try:
                 yes_or_no(line.value)
             except ValueError as error:
-                draft.note(line, Kind.GUARD, f"the value has to be {error}; the listener is off")
-                listener.off = f"off, for {line}"
+                listener.shut(line, f"the value has to be {error}", draft)
                 del options[option]
     why = [line for line in (listener.begun, options.get("port"), options.get("bind_address")) if line is not None]
     table = listener.table = draft.table("listener", *why)
     if local_only:
         table.why.append("no listener is named: this machine alone")
+        if listener.opens():
+            text = "with it mosquitto 2.0 opens its listener to other machines too; here it does not"
+            draft.note(next(iter(options.values())), Kind.MISSING, text)
     _set_url(listener, local_only, draft)
     if "max_connections" in options:
         most = listener.value("max_connections", number_or_none, 0, draft)
         table.set("max_connections", most, options["max_connections"])
     _set_proxy(listener, draft)
-    for option in ("mount_point", "http_dir", "psk_hint"):
+    _set_mount(listener, draft)
+    if "psk_hint" in options:
+        listener.shut(options["psk_hint"], "there is no TLS with pre-shared keys, only with certificates", draft)
+    for option, left in LEFT.items():
         line = options.get(option)
-        if line is None:
-            continue
-        if option == "mount_point":
-            unfit = fault(ListenerSettings, {"url": "mqtt://localhost", "mount": line.value})
-            if unfit:
-                draft.note(line, Kind.GUARD, f"{unfit}; the listener is off")
-                listener.off = f"off, for {line}"
-            table.set("mount", line.value, line)
-        elif option == "psk_hint":
-            draft.note(line, Kind.GUARD, "there is no TLS with pre-shared keys, only with certificates; it is off")
-            listener.off = f"off, for {line}"
-        else:
-            draft.note(line, Kind.INSTEAD, "the broker serves no files; a web server does")
+        if line is not None and idles(left, line.value):
+            draft.note(line, Kind.NOTHING, "it asks for nothing")
+        elif line is not None:
+            draft.note(line, left.kind, left.text)
     table.off = listener.off
+
+
+def _set_mount(listener: ListenerOptions, draft: Draft) -> None:
+    line = listener.options.get("mount_point")
+    if line is None:
+        return
+    unfit = fault(ListenerSettings, {"url": "mqtt://localhost", "mount": line.value})
+    if unfit:
+        listener.shut(line, unfit, draft)
+    else:
+        draft.note(
+            line, Kind.MISSING, "clients with a mount can use no topics that begin with $; in mosquitto they can"
+        )
+    listener.table.set("mount", line.value, line)
 
 
 def _set_url(listener: ListenerOptions, local_only: bool, draft: Draft) -> None:
@@ -106,22 +185,22 @@ def _set_url(listener: ListenerOptions, local_only: bool, draft: Draft) -> None:
     tls = _has_tls(listener, draft)
     scheme = "mqtts" if tls else "mqtt"
     protocol = options.get("protocol")
-    if protocol is not None and protocol.value == "websockets":
+    if protocol is not None and first_word(protocol.value) == "websockets":
         scheme = "wss" if tls else "ws"
-    elif protocol is not None and protocol.value != "mqtt":
-        draft.note(protocol, Kind.MISSING, "there is no such protocol here; the listener is off")
-        listener.off = f"off, for {protocol}"
+    elif protocol is not None and first_word(protocol.value) != "mqtt":
+        listener.shut(protocol, "there is no such protocol here", draft, Kind.MISSING)
     port, _, host = (listener.begun.value if listener.begun is not None else "").partition(" ")
-    host = host.strip()
+    host = first_word(host.strip()).partition("#")[0]
     if listener.begun is None:
-        port = options["port"].value if "port" in options else "1883"
+        port = first_word(options["port"].value) if "port" in options else "1883"
         host = options["bind_address"].value if "bind_address" in options else ""
     why: list[Line | str] = [line for line in (protocol,) if line is not None]
     if port == "0" and host:
+        if tls:
+            listener.shut(options["certfile"], "a Unix socket has no TLS here", draft)
         table.set("url", f"mqtt+unix://{host}", *why)
         return
-    if not host:
-        host = _any_host(listener, local_only, draft, why)
+    host = _host(listener, host, local_only, draft, why)
     url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     try:
         parse_endpoint(url)
@@ -142,23 +221,46 @@ def _set_url(listener: ListenerOptions, local_only: bool, draft: Draft) -> None:
                 draft.note(line, Kind.NOTHING, "no WebSocket comes in here")
 
 
-def _any_host(listener: ListenerOptions, local_only: bool, draft: Draft, why: list[Line | str]) -> str:
-    """Where a listener without an address listens."""
+def _host(listener: ListenerOptions, host: str, local_only: bool, draft: Draft, why: list[Line | str]) -> str:
+    """Where a listener listens: at the address that is named, or at all those of an interface or a family."""
     interface, domain = listener.options.get("bind_interface"), listener.options.get("socket_domain")
-    if interface is not None:
-        if interface.value == "lo":
-            why.append(interface)
-        else:
-            text = "a listener is bound to an address: write that of the interface in place of 127.0.0.1"
-            draft.note(interface, Kind.GUARD, text)
+    if interface is not None and interface.value != "lo":
+        text = "a listener is bound to an address: write that of the interface in place of 127.0.0.1"
+        draft.note(interface, Kind.GUARD, text)
         return "127.0.0.1"
+    family = "" if domain is None else first_word(domain.value)
     if domain is not None:
-        why.append(domain)
-        if domain.value == "ipv6":
-            return "::1" if local_only else "::"
-    elif not local_only:
-        why.append("mosquitto listens over IPv6 too: a second [[listener]] with [::] does")
-    return "127.0.0.1" if local_only else ANYWHERE
+        if family not in ("ipv4", "ipv6"):
+            listener.shut(domain, "the value has to be ipv4 or ipv6", draft)
+        elif host and not _is_of(family, host):
+            listener.shut(domain, f"{host} is no address of this family", draft)
+        else:
+            why.append(domain)
+    if host:
+        if interface is not None and not _is_loopback(host):
+            listener.shut(interface, f"{host} is no address of this interface", draft)
+        elif interface is not None:
+            why.append(interface)
+        return host
+    if interface is not None:
+        why.append(interface)
+    if interface is not None or local_only:
+        return "::1" if family == "ipv6" else "127.0.0.1"
+    return {"ipv4": "0.0.0.0", "ipv6": "::"}.get(family, ANYWHERE)
+
+
+def _is_of(family: str, host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).version == (4 if family == "ipv4" else 6)
+    except ValueError:
+        return False
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _has_tls(listener: ListenerOptions, draft: Draft) -> bool:
@@ -168,11 +270,15 @@ def _has_tls(listener: ListenerOptions, draft: Draft) -> bool:
         return True
     for line in (certificate, key):
         if line is not None:
-            draft.note(line, Kind.GUARD, "TLS needs both certfile and keyfile; the listener is off")
-            listener.off = f"off, for {line}"
-    for option in ("require_certificate", "cafile", "capath", "crlfile", "tls_version", "ciphers"):
-        if option in listener.options:
-            draft.note(listener.options[option], Kind.NOTHING, "this listener has no certificate, and so no TLS")
+            listener.shut(line, "TLS needs both certfile and keyfile", draft)
+    if "enable_proxy_protocol" not in listener.options:
+        for option in ("require_certificate", "cafile", "capath", "crlfile", "tls_version", "ciphers"):
+            line = listener.options.get(option)
+            if line is not None and (option != "require_certificate" or listener.is_on(option)):
+                text = "this listener has no certificate, and so no TLS, in mosquitto neither"
+                draft.note(line, Kind.MISSING, text)
+            elif line is not None:
+                draft.note(line, Kind.NOTHING, "it asks for nothing")
     return False
 
 
@@ -193,13 +299,20 @@ def _set_tls(listener: ListenerOptions, tls: Table, draft: Draft) -> None:
 
 def _set_client_certificates(listener: ListenerOptions, tls: Table, draft: Draft) -> None:
     options = listener.options
+    required = options.get("require_certificate")
     authorities, folder, revoked = options.get("cafile"), options.get("capath"), options.get("crlfile")
-    if not listener.is_on("require_certificate", draft):
-        for line in (authorities, folder, revoked):
-            if line is not None:
-                draft.note(line, Kind.NOTHING, "without require_certificate no client is asked for one")
+    if required is None or not listener.is_on("require_certificate"):
+        if required is not None:
+            tls.set("client_certificates", "none", required)
+        if authorities is not None:
+            tls.set("chain", authorities.value, authorities, "it completes the chain of certfile, as in mosquitto")
+        if folder is not None:
+            text = "tls.chain is one file: put the certificates that complete the chain of certfile behind it there"
+            draft.note(folder, Kind.MISSING, text)
+        if revoked is not None:
+            draft.note(revoked, Kind.NOTHING, "without require_certificate no client is asked for a certificate")
         return
-    tls.set("client_certificates", "required", options["require_certificate"])
+    tls.set("client_certificates", "required", required)
     if authorities is not None:
         tls.set("client_ca", authorities.value, authorities)
     if folder is not None:
@@ -207,20 +320,28 @@ def _set_client_certificates(listener: ListenerOptions, tls: Table, draft: Draft
         if authorities is None:
             tls.set("client_ca", f"{folder.value.rstrip('/')}/ca.pem", folder)
     if authorities is None and folder is None:
-        line = options["require_certificate"]
-        draft.note(line, Kind.GUARD, "it needs cafile; the listener is off")
-        listener.off = f"off, for {line}"
+        listener.shut(required, "it needs cafile", draft)
     if revoked is not None:
         tls.set("crl", revoked.value, revoked)
 
 
 def _set_proxy(listener: ListenerOptions, draft: Draft) -> None:
-    line = listener.options.get("enable_proxy_protocol")
-    if line is None:
+    options = listener.options
+    line, tls = options.get("enable_proxy_protocol"), options.get("proxy_protocol_v2_require_tls")
+    if line is None or first_word(line.value) not in ("1", "2"):
+        if line is not None:
+            listener.shut(line, "the value has to be 1 or 2", draft)
+        elif tls is not None:
+            draft.note(tls, Kind.NOTHING, "no proxy stands before this listener")
         return
-    if line.value not in ("1", "2"):
-        draft.note(line, Kind.GUARD, "the value has to be 1 or 2; the listener is off")
-        listener.off = f"off, for {line}"
-        return
-    listener.table.set("proxy_protocol", f"v{line.value}", line)
-    listener.table.set("proxy_from", ["127.0.0.1/32"], "the proxies whose word counts: write theirs; others are closed")
+    version = first_word(line.value)
+    for option, text in BEHIND_PROXY.items():
+        asked = options.get(option)
+        if asked is None or (option in YES_OR_NO and not listener.is_on(option)):
+            if asked is not None:
+                draft.note(asked, Kind.NOTHING, "it asks for nothing")
+        elif version == "2" or (option in YES_OR_NO and "certfile" not in options):
+            listener.shut(asked, text, draft)
+    listener.table.set("proxy_protocol", f"v{version}", line)
+    listener.table.set("proxy_from", ["127.0.0.1/32"], line)
+    draft.note(line, Kind.INSTEAD, "proxy_from names the proxies whose headers count: write the addresses of yours")

@@ -1,41 +1,56 @@
 """A whole mosquitto.conf, converted.
 
-Owns which line belongs to what: an option of a listener to the last `listener` above it, or to the default listener
-where there is none; one of a bridge to the last `connection`. Promises: each line is a setting, or is named with the
-reason.
+Owns which line belongs to what: an option of a listener to the last `listener` above it in its file, or to the default
+listener where there is none; one of a bridge to the last `connection`. Owns also what the broker has as a whole:
+limits, log, store. Promises: each line is a setting that is in force, or is named with the reason.
 """
 
 from __future__ import annotations
 
+import contextlib
+import difflib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
-from broker.configuration.wording import allowed
 from broker.convert.access import AccessOptions
 from broker.convert.bridges import Bridge, convert_bridge
 from broker.convert.draft import Draft, Kind, Value, fault
-from broker.convert.listeners import ListenerOptions, convert_listener
+from broker.convert.listeners import ListenerOptions, convert_listener, put
 from broker.convert.options import (
-    ACCESS,
-    BRIDGE,
-    GLOBAL,
-    LISTENER,
-    OF_PLUGINS,
+    OPTIONS,
     SHARED,
-    STORE,
-    UNCONVERTED,
-    UNLESS_ON,
+    SHARED_OR_GLOBAL,
+    Left,
+    Place,
     Setting,
     any_text,
+    canonical,
+    idles,
+    meaning,
+    number_or_none,
     yes_or_no,
 )
 from broker.convert.source import Line, read
-from broker.settings import Listener, section_models
+from broker.settings import LARGEST_PACKET, Limits, Listener, section_models
+from broker.settings.wording import allowed
+
+Result = TypeVar("Result")
 
 LEVELS: Final = {"error": 3, "none": 3, "warning": 2, "notice": 1, "information": 1, "debug": 0, "all": 0}
 
 FOLDER: Final = "/var/lib/canopy"
 """Where to keep what mosquitto keeps in the folder that it is started in."""
+
+PER_MESSAGE: Final = 512
+"""Bytes that a waiting message takes beside its payload, about: Canopy counts them with 368 and the topic, mosquitto
+counts the payload alone."""
+
+MESSAGES: Final = {"max_queued": 1_000, "max_inflight": 20}
+"""Messages that may wait or be in flight in mosquitto where no line says so."""
+
+BESIDE_PAYLOAD: Final = 131_072
+"""Bytes of a packet beside its payload: a topic of the longest, and as much for properties."""
 
 
 class Converted(NamedTuple):
@@ -45,7 +60,9 @@ class Converted(NamedTuple):
     guards: tuple[str, ...]
     """What kept somebody out, and is missing."""
     missing: tuple[str, ...]
-    """What else is missing."""
+    """What else is missing, or has something else in its place that is not set by itself."""
+    hints: tuple[str, ...]
+    """What needs no setting, and what to do next."""
 
 
 def convert(path: Path) -> Converted:
@@ -56,8 +73,17 @@ def convert(path: Path) -> Converted:
     """
     draft = Draft(str(path))
     _Conversion(draft).run(read(path))
-    guards, missing = (tuple(str(note) for note in draft.of_kind(kind)) for kind in (Kind.GUARD, Kind.MISSING))
-    return Converted(draft.toml(), guards, missing)
+    groups = ((Kind.GUARD,), (Kind.MISSING, Kind.INSTEAD), (Kind.NOTHING, Kind.NEXT))
+    guards, missing, hints = (tuple(str(note) for note in draft.of_kind(*kinds)) for kinds in groups)
+    return Converted(draft.toml(), guards, missing, hints)
+
+
+class _Scope:
+    """What the lines of one file belong to."""
+
+    def __init__(self) -> None:
+        self.listener: ListenerOptions | None = None
+        self.bridge: Bridge | None = None
 
 
 class _Conversion:
@@ -66,82 +92,154 @@ class _Conversion:
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._default = ListenerOptions(None)
-        self._places: list[ListenerOptions] = []
+        self._listeners: list[ListenerOptions] = []
         self._bridges: list[Bridge] = []
+        self._scopes: dict[int, _Scope] = {}
         self._access = AccessOptions(draft)
         self._log: list[Line] = []
-        self._store: dict[str, Line] = {}
+        # What is one setting each: the last line counts, as in mosquitto; and what is converted together.
+        self._settings: dict[str, Line] = {}
+        self._whole: dict[str, Line] = {}
 
     def run(self, lines: list[Line]) -> None:
         for line in lines:
             self._take(line)
-        listeners = self._places
+        listeners = self._listeners
         local_only = not listeners and not {"port", "bind_address"} & self._default.options.keys()
-        if self._default.options or self._default.origins or not listeners:
+        if local_only or self._default.opens() or self._access.opens_default():
             listeners = [self._default, *listeners]
         for listener in listeners:
             convert_listener(listener, local_only, self._draft)
-        self._shared(listeners)
-        self._access.convert(listeners, local_only)
+        for option, line in self._settings.items():
+            setting = OPTIONS[option]
+            assert isinstance(setting, Setting)
+            self._set(line, setting)
+        self._set_shared(listeners)
+        self._set_client_ids(listeners)
         self._check(listeners)
+        self._access.convert(listeners, local_only)
         taken: set[str] = set()
         for bridge in self._bridges:
             convert_bridge(bridge, taken, self._draft)
+        self._set_sizes()
+        self._set_bytes("max_queued", "queue.session_bytes")
+        self._set_bytes("max_inflight", "mqtt.max_inflight_bytes")
         self._set_log()
         self._set_store()
+        self._draft.name_the_rest(lines)
+
+    def _take(self, line: Line) -> None:
+        option, draft = canonical(line.option), self._draft
+        scope = self._scopes.setdefault(line.scope, _Scope())
+        what = meaning(line.option)
+        if option == "listener":
+            scope.listener = ListenerOptions(line)
+            self._listeners.append(scope.listener)
+        elif option == "connection":
+            scope.bridge = Bridge(line)
+            self._bridges.append(scope.bridge)
+        elif option in SHARED_OR_GLOBAL and self._access.per_listener:
+            (scope.listener or self._default).add(line, draft)
+        elif isinstance(what, Setting):
+            put(self._settings, line, draft)
+        elif isinstance(what, Left):
+            if idles(what, line.value):
+                draft.note(line, Kind.NOTHING, "it asks for nothing")
+            else:
+                draft.note(line, what.kind, what.text)
+        elif what is Place.ACCESS:
+            self._access.take(line, scope.listener)
+        elif what is Place.LISTENER:
+            (scope.listener or self._default).add(line, draft)
+        elif what is Place.BRIDGE:
+            if scope.bridge is not None:
+                scope.bridge.add(line, draft)
+            else:
+                draft.note(line, Kind.MISSING, "no connection stands above it")
+        elif option == "log_type":
+            self._log.append(line)
+        elif what is Place.WHOLE:
+            put(self._whole, line, draft)
+        else:
+            # Its value is not repeated: a misspelt option may have had a password.
+            hidden = line._replace(value="***" if line.value else "")
+            near = difflib.get_close_matches(line.option, OPTIONS, 1)
+            meant = f"; nearest is {near[0]}" if near else ""
+            draft.note(hidden, Kind.MISSING, f"mosquitto 2.0 and 2.1 have no such option{meant}")
+
+    # -- listeners -----------------------------------------------------------------------------------------------------
 
     def _check(self, listeners: list[ListenerOptions]) -> None:
         """Hold the listeners against the settings: those that they do not take are written as comments."""
         taken: set[object] = set()
         for listener in listeners:
             table = listener.table
+            table.off = listener.off
+            if table.off:
+                continue
             found = fault(Listener, table.values())
-            if not found and not table.off:
-                url = table.values()["url"]
-                found = "another listener is there already" if url in taken else ""
-                taken.add(url)
-            if found and not table.off:
-                table.off = f"off: {found}"
+            if not found:
+                place = str(table.values()["url"]).partition("://")[2]
+                found = "another listener is there already" if place in taken else ""
+                taken.add(place)
+            if found:
+                table.off = listener.off = f"off: {found}"
                 self._draft.note(listener.begun or next(iter(listener.options.values())), Kind.MISSING, table.off)
 
-    def _take(self, line: Line) -> None:
-        option, draft = line.option, self._draft
-        listener = self._places[-1] if self._places else self._default
-        if option == "listener":
-            self._places.append(ListenerOptions(line))
-        elif option == "connection":
-            self._bridges.append(Bridge(line))
-        elif option in GLOBAL:
-            self._set(line, GLOBAL[option])
-        elif option == "clientid_prefixes":
-            if "*" in line.value or "{" in line.value or not line.value:
-                draft.note(line, Kind.GUARD, "security.client_ids has patterns in which * and {user} have a meaning")
+    def _set_shared(self, listeners: list[ListenerOptions]) -> None:
+        """What Canopy has for all listeners together: where they do not agree, the strictest holds for all."""
+        for option, setting in (*SHARED.items(), *SHARED_OR_GLOBAL.items()):
+            lines = [listener.options[option] for listener in listeners if option in listener.options]
+            values = [self._value(line, setting) for line in lines]
+            read = [(line, value) for line, value in zip(lines, values, strict=True) if value is not None]
+            if not read:
+                continue
+            agreed = len(read) == len(listeners) and all(value == read[0][1] for _, value in read)
+            value = read[0][1] if agreed else None
+            if not agreed and setting.strictest is not None:
+                value = setting.strictest([each for _, each in read])
+            if value is not None and not refused(setting.name, value):
+                self._draft.set(setting.name, value, *(line for line, _ in read))
+            for listener in () if agreed else listeners:
+                line = listener.options.get(option)
+                if line is not None and option == "accept_protocol_versions" and not value:
+                    listener.shut(
+                        line, "all listeners take the same versions, and these have none in common", self._draft
+                    )
+                elif line is not None:
+                    held = f"; the strictest value, {value}, holds" if value is not None else ""
+                    text = f"{setting.name} is one for all listeners, and they do not agree{held}"
+                    self._draft.note(line, Kind.MISSING, text)
+
+    def _set_client_ids(self, listeners: list[ListenerOptions]) -> None:
+        """`clientid_prefixes`, and user names as identifiers."""
+        draft, prefix = self._draft, self._whole.get("clientid_prefixes")
+        named = [
+            each.options["use_username_as_clientid"] for each in listeners if each.is_on("use_username_as_clientid")
+        ]
+        if prefix is not None:
+            if not prefix.value or set(prefix.value) & set("*{"):
+                for listener in listeners:
+                    listener.shut(
+                        prefix, "security.client_ids has patterns in which * and {user} have a meaning", draft
+                    )
             else:
-                draft.set("security.client_ids", [f"{line.value}*"], line)
-        elif option in UNLESS_ON and line.value.lower() in ("false", "0"):
-            draft.note(line, Kind.NOTHING, "it is off here too")
-        elif option in UNCONVERTED:
-            draft.note(line, *UNCONVERTED[option])
-        elif option in ACCESS or option.startswith(OF_PLUGINS):
-            self._access.take(line, self._places[-1] if self._places else None)
-        elif option in LISTENER or option in SHARED:
-            listener.add(line)
-        elif option in BRIDGE:
-            if self._bridges:
-                self._bridges[-1].add(line)
-            else:
-                draft.note(line, Kind.MISSING, "no connection stands above it")
-        elif option == "include_dir":
-            draft.note(line, Kind.MISSING, "it names no folder")
-        elif option == "log_type":
-            self._log.append(line)
-        elif option in STORE:
-            # The last one counts, as in mosquitto.
-            self._store[option] = line
-        else:
-            # Its value is not repeated: a misspelt option may have had a password.
-            hidden = line._replace(value="***" if line.value else "")
-            draft.note(hidden, Kind.MISSING, "mosquitto 2.0 and 2.1 have no such option")
+                draft.set("security.client_ids", [f"{prefix.value}*"], prefix)
+                draft.set("mqtt.allow_empty_client_id", False, prefix, "mosquitto's own identifiers lack the prefix")
+        if named and prefix is None and len(named) == len(listeners):
+            draft.set("security.client_ids", ["{user}"], *named)
+        for listener in listeners:
+            line = listener.options.get("use_username_as_clientid")
+            if line is not None and not listener.is_on("use_username_as_clientid"):
+                draft.note(line, Kind.NOTHING, "it asks for nothing")
+            elif line is not None and (prefix is not None or len(named) < len(listeners)):
+                listener.shut(line, "security.client_ids is one for all listeners", draft)
+            elif line is not None:
+                draft.note(
+                    line, Kind.MISSING, "a client has to send its user name as identifier; mosquitto replaced it"
+                )
+
+    # -- the broker as a whole -----------------------------------------------------------------------------------------
 
     def _set(self, line: Line, setting: Setting) -> None:
         value = self._value(line, setting)
@@ -149,34 +247,65 @@ class _Conversion:
             self._draft.set(setting.name, value, line)
 
     def _value(self, line: Line, setting: Setting) -> Value | None:
-        try:
-            value = setting.read(any_text(line.value))
-        except ValueError as error:
-            self._draft.note(line, Kind.MISSING, f"the value has to be {error}")
-            return None
-        text = refused(setting.name, value) if setting.name else ""
+        value = self._read(line, setting.read)
+        text = refused(setting.name, value) if value is not None else ""
         if text:
             self._draft.note(line, Kind.MISSING, f"{setting.name} cannot be {value}; allowed: {text}")
             return None
         return value
 
-    def _shared(self, listeners: list[ListenerOptions]) -> None:
-        """What Canopy has for all listeners together: set where all of them agree."""
-        for option, setting in SHARED.items():
-            lines = [listener.options[option] for listener in listeners if option in listener.options]
-            values = {line.value for line in lines}
-            if len(values) == 1 and len(lines) == len(listeners):
-                self._set(lines[0], setting)
-            else:
-                for line in lines:
-                    text = f"{setting.name} holds for all listeners together, and they do not agree"
-                    self._draft.note(line, Kind.MISSING, text)
+    def _read(self, line: Line | None, read: Callable[[str], Result]) -> Result | None:
+        if line is not None:
+            try:
+                return read(any_text(line.value))
+            except ValueError as error:
+                self._draft.note(line, Kind.MISSING, f"the value has to be {error}")
+        return None
+
+    def _set_sizes(self) -> None:
+        """The largest packet, and the largest payload: without a line on packets, a packet with that payload fits."""
+        draft, packet, payload = self._draft, self._whole.get("max_packet_size"), self._whole.get("message_size_limit")
+        if packet is not None:
+            self._set(packet, Setting("limits.max_packet_size", number_or_none))
+        if payload is None:
+            return
+        most = self._value(payload, Setting("limits.max_payload_size", number_or_none))
+        if not isinstance(most, int):
+            return
+        draft.set("limits.max_payload_size", most, payload)
+        needed = most + BESIDE_PAYLOAD
+        if packet is None and (most == 0 or needed > Limits().max_packet_size):
+            bound = needed if most > 0 and needed <= LARGEST_PACKET else 0
+            draft.set("limits.max_packet_size", bound, payload, "mosquitto 2.0 has no limit of packets beside it")
+
+    def _set_bytes(self, option: str, name: str) -> None:
+        """Bytes of payloads that wait or are in flight, as the bytes that their messages take here."""
+        line, messages = self._whole.get(f"{option}_bytes"), self._settings.get(f"{option}_messages")
+        most = self._read(line, number_or_none)
+        if line is None or most is None:
+            return
+        count = MESSAGES[option]
+        if messages is not None:
+            # What cannot be read is noted already.
+            with contextlib.suppress(ValueError):
+                count = number_or_none(messages.value) or count
+        value = most + count * PER_MESSAGE if most else 0
+        if text := refused(name, value):
+            self._draft.note(line, Kind.MISSING, f"{name} cannot be {value}; allowed: {text}")
+            return
+        self._draft.set(name, value, line)
+        if most:
+            text = (
+                f"mosquitto counts payloads, Canopy what messages take: {name} has room for {count} messages of that "
+                "many bytes in all, and so holds more of few large ones"
+            )
+            self._draft.note(line, Kind.MISSING, text)
 
     def _set_log(self) -> None:
         """All `log_type` lines together: the least severe of them."""
-        types = [(LEVELS[word], line) for line in self._log for word in line.value.split() if word in LEVELS]
+        types = [(LEVELS[word], line) for line in self._log for word in line.value.split()[:1] if word in LEVELS]
         for line in self._log:
-            if not any(word in LEVELS for word in line.value.split()):
+            if line.value.split()[:1] and line.value.split()[0] not in LEVELS:
                 self._draft.note(line, Kind.INSTEAD, 'log.level = "debug" tells of it')
         if types:
             level = min(level for level, _ in types)
@@ -185,19 +314,22 @@ class _Conversion:
 
     def _set_store(self) -> None:
         """`persistence` and where: a folder of our own there, which the broker makes."""
-        draft, on, where = self._draft, self._store.get("persistence"), self._store.get("persistence_location")
-        wanted = on is not None and self._value(on, Setting("", yes_or_no))
+        draft, on = self._draft, self._whole.get("persistence")
+        named = {name: self._whole.get(f"persistence_{name}") for name in ("location", "file")}
+        lines = [line for line in named.values() if line is not None]
+        wanted = self._read(on, yes_or_no)
         if on is not None and wanted:
-            theirs = where.value.rstrip("/") + "/" if where is not None and where.value else ""
+            where, name = (each.value if each is not None else "" for each in named.values())
+            theirs = where.rstrip("/") + "/" if where else ""
             folder = f"{theirs}canopy" if theirs else FOLDER
-            draft.set("store.path", folder, on, *([] if where is None else [where]))
-            command = f"canopy store import {folder} --mosquitto {theirs}mosquitto.db"
-            draft.note(on, Kind.MISSING, f"what mosquitto has saved is taken over by {command}, before the first start")
+            draft.set("store.path", folder, on, *lines)
+            command = f"canopy store import {folder} --mosquitto {theirs}{name or 'mosquitto.db'}"
+            draft.note(on, Kind.NEXT, f"before the first start, import what mosquitto has saved: {command}")
             return
         if on is not None and wanted is not None:
-            draft.note(on, Kind.NOTHING, "it is off here too")
-        if where is not None:
-            draft.note(where, Kind.NOTHING, "persistence is not on, and nothing is kept")
+            draft.set("store.path", "", on)
+        for line in lines:
+            draft.note(line, Kind.NOTHING, "persistence is not on, and nothing is kept")
 
 
 def refused(name: str, value: Value) -> str:

@@ -26,6 +26,8 @@ class Line(NamedTuple):
     number: int
     option: str
     value: str
+    scope: int = 0
+    """Which of the files it stands in: a `listener` or `connection` holds for the lines below it in its own file."""
 
     @property
     def place(self) -> str:
@@ -45,16 +47,23 @@ def read(path: Path) -> list[Line]:
         ConvertError: it, or a file of a folder that it includes, cannot be read.
     """
     lines: list[Line] = []
-    for line in _lines(path, path.name):
+    files = 0
+    names = {path.name}
+    for line in _lines(path, path.name, 0):
         if line.option == "include_dir" and line.value:
             for included in _included(path, Path(line.value)):
-                lines += _lines(included, f"{included.parent.name}/{included.name}")
+                files += 1
+                name = f"{included.parent.name}/{included.name}"
+                # Of two files of one name the second has its whole path: a place is one line.
+                name = str(included) if name in names else name
+                names.add(name)
+                lines += _lines(included, name, files)
         else:
             lines.append(line)
     return lines
 
 
-def _lines(path: Path, name: str) -> list[Line]:
+def _lines(path: Path, name: str, scope: int) -> list[Line]:
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
@@ -65,7 +74,7 @@ def _lines(path: Path, name: str) -> list[Line]:
     if content.startswith(PEM):
         raise ConvertError(f"{path}: a key or certificate (PEM); this is no mosquitto.conf")
     try:
-        text = content.decode()
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConvertError(f"{path}: not UTF-8 text (byte {error.start})") from None
     found: list[Line] = []
@@ -73,7 +82,7 @@ def _lines(path: Path, name: str) -> list[Line]:
         # A comment begins with the very first character, as in mosquitto.
         option, _, value = each.strip().partition(" ")
         if option and not each.startswith("#"):
-            found.append(Line(name, number, option, value.strip()))
+            found.append(Line(name, number, option, value.strip(), scope))
     return found
 
 

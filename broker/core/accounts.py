@@ -49,11 +49,15 @@ MAX_USER_BYTES: Final = "limits.max_user_bytes"
 """The setting of the absolute bound."""
 
 
+LINK_ACCOUNT: Final = "link "
+"""How the names of accounts begin that have what links to upstream brokers have retained here."""
+
+
 class Account:
     """What one principal holds. `held`: of each room, by its number."""
 
     def __init__(self, name: str, user: bool = False, internal: bool = False) -> None:
-        """`name`: "user NAME", "address ADDRESS", or "internal"."""
+        """`name`: "user NAME", "address ADDRESS", "link NAME", or "internal"."""
         # Bytes in memory that wait in its sessions' queues, and how many of its sessions have some waiting.
         self.queued: i64 = 0
         self.queues: i64 = 0
@@ -80,8 +84,8 @@ class Room:
     - The fair share is the bound divided by the number of accounts that hold something, the asking one included.
     - An account that stays within its share gets room from the largest account above the share (`givers`). An account
       of an address gets none from one of a user: addresses cost an attacker less than users do.
-    - The broker's own sessions and messages, and those of links, are on the `internal` account. It is bounded by the
-      whole alone, and gives nothing.
+    - The broker's own sessions and messages, and the sessions of links, are on the `internal` account. It is bounded by
+      the whole alone, and gives nothing. What links retain is on accounts of theirs, which give way as addresses do.
     """
 
     def __init__(self, number: int, accounts: dict[str, Account]) -> None:

@@ -36,10 +36,10 @@ def _no_text(value: object) -> str:
 class Principal:
     """The identity of one client.
 
-    `user_name`: None for an anonymous client. `host`: its IP address, `listener`: the name of the one that it came by;
-    both empty where there is none. `certificate`: the subject of its certificate (RFC 4514), empty without one.
-    `authenticator`: the name of the one that admitted it; `groups` and `attributes` are what that one says of it,
-    `rules` what a token brought (`broker.security.rules`). `expires_at`: seconds since the epoch at which its
+    `user_name`: None for an anonymous client; an empty one is none. `host`: its IP address, `listener`: the name of the
+    one that it came by; both empty where there is none. `certificate`: the subject of its certificate (RFC 4514), empty
+    without one. `authenticator`: the name of the one that admitted it; `groups` and `attributes` are what that one says
+    of it, `rules` what a token brought (`broker.security.rules`). `expires_at`: seconds since the epoch at which its
     connection ends; 0.0: never. `mount`: what stands before all its topics in this broker (`connect.mounting`).
     """
 
@@ -57,7 +57,7 @@ class Principal:
         authenticator: str = "",
         mount: str = "",
     ) -> None:
-        self.user_name = user_name
+        self.user_name = user_name or None
         self.groups = groups
         self.attributes = NO_ATTRIBUTES if attributes is None else attributes
         self.expires_at = expires_at

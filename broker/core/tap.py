@@ -226,6 +226,18 @@ class Tap(LossRecorder):
         """Numbers that are missing for another reason than a full queue; told whatever room there is."""
         self._put_gap(first, last, reason)
 
+    def shut(self) -> None:
+        """Nothing can be written for now: what waits is dropped, and what happens from now on has its numbers alone."""
+        self._events = []
+        self._losses = {}
+        self._gap_from = 0
+        self._max_events = self._max_bytes = -1
+
+    def keep_number(self, memo: Any) -> None:
+        """From now on the last number stands elsewhere."""
+        self._memo = memo
+        self._noted = 0
+
     def take(self, last: bool) -> list[tuple[Any, ...]]:
         """Everything that has come together, in order. `last`: nothing more will come, an open gap is told now."""
         losses = self._losses

@@ -66,6 +66,9 @@ class Api:
         if parts.scheme == "https":
             try:
                 self._context = ssl.create_default_context(cafile=None if ca is None else str(ca))
+                if ca is not None:
+                    # Its certificates are trusted as they stand: it may be that of the broker, of an authority.
+                    self._context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
             except (OSError, ssl.SSLError) as error:
                 raise CtlError(f"{ca}: {error}") from None
         self._headers = {"Accept": "application/json"}
@@ -93,11 +96,20 @@ class Api:
             yield from self._exchange(connection, method, path, body, query)
         except TimeoutError:
             raise CtlError(f"{self.url}: no answer within {TIMEOUT:g} s") from None
+        except (ConnectionRefusedError, FileNotFoundError):
+            raise CtlError(f"{self.url}: no broker listens there. {self._how_to_listen()}") from None
         except (OSError, http.client.HTTPException) as error:
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise CtlError(f"{self.url}: {why}") from None
         finally:
             connection.close()
+
+    def _how_to_listen(self) -> str:
+        wanted = self.url if self._scheme == "http+unix" else f"{self._scheme}://{self._host}:{self._port}"
+        return (
+            f"Is it running, with HTTP switched on? canopy serve --set http.listen={wanted}, or in its settings: "
+            f'[http] listen = ["{wanted}"]. Another address: --url, --config, or CANOPY_URL'
+        )
 
     def _exchange(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: Any, query: dict[str, Any]

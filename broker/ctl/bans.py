@@ -10,7 +10,8 @@ import typer
 
 from broker.ctl.asking import named
 from broker.ctl.lists import Columns, Limit, facts, show
-from broker.ctl.options import asking, options
+from broker.ctl.options import asking, done, options
+from broker.ctl.top import printable
 from broker.ctl.trace import seconds
 
 
@@ -79,3 +80,4 @@ def ban(
 def unban(context: typer.Context, kind: How, who: Who) -> None:
     """Lift a ban, including one for guessed passwords."""
     options(context).api().call("DELETE", f"/banned/{KINDS[kind]}/{named(who)}")
+    done(context, f"lifted the ban of {kind.value} {printable(who)}")

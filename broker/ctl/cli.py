@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
-from broker.command.commands import Group
+from broker.command.commands import Group, fail
+from broker.configuration.environment import CTL_CA, CTL_TOKEN_FILE, CTL_URL, CTL_USER
 from broker.ctl import alarms, bans, clients, explain, figures, messages, operating, recent, room, top, trace
-from broker.ctl.options import Options
+from broker.ctl.asking import CtlError
+from broker.ctl.options import DEFAULT_URL, Options, of_settings
 
 app = typer.Typer(name="ctl", help="Inspect and control a running broker.", no_args_is_help=True, rich_markup_mode=None)
 app.command("top")(top.top)
@@ -43,19 +45,60 @@ app.command("api")(operating.api)
 def ctl(
     context: typer.Context,
     url: Annotated[
-        str, typer.Option(metavar="URL", help="Its HTTP address: http://, https:// or http+unix:///PATH.")
-    ] = "http://127.0.0.1:8080",
-    token_file: Annotated[Path | None, typer.Option(metavar="FILE", help="A file whose first line is a token.")] = None,
+        str | None,
+        typer.Option(
+            metavar="URL",
+            envvar=CTL_URL,
+            show_envvar=True,
+            help=f"Its HTTP address: http://, https:// or http+unix:///PATH. Default: {DEFAULT_URL}.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="The broker's settings: they say where it is. See below."),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", envvar=CTL_TOKEN_FILE, show_envvar=True, help="A file whose first line is a token."
+        ),
+    ] = None,
     user: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="A user name; the command asks for the password, or reads it from standard input."
+            metavar="NAME",
+            envvar=CTL_USER,
+            show_envvar=True,
+            help="A user name; the command asks for the password, or reads it from standard input.",
         ),
     ] = "",
     ca: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The authority (PEM) of the broker's https:// certificate.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar=CTL_CA,
+            show_envvar=True,
+            help="The authority (PEM) of the broker's https:// certificate.",
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON. Also behind the command.")] = False,
 ) -> None:
-    """Inspect and control a running broker. The broker must listen for HTTP (settings section [http])."""
-    context.obj = Options(url, token_file, user, ca, as_json)
+    """Inspect and control a running broker. The broker must listen for HTTP (settings section [http]).
+
+    --config takes URL, token file and certificate from [http] of the broker's settings, where no option says otherwise.
+    """
+    if config is not None and not _typed(context, "url"):
+        try:
+            url, its_token_file, its_ca = of_settings(config)
+        except CtlError as error:
+            fail(str(error))
+        if not user:
+            token_file = token_file if _typed(context, "token_file") else its_token_file
+        ca = ca if _typed(context, "ca") else its_ca
+    context.obj = Options(url or DEFAULT_URL, token_file, user, ca, as_json)
+
+
+def _typed(context: typer.Context, name: str) -> bool:
+    """Whether an option was typed, and does not come from the environment."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

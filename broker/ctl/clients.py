@@ -8,7 +8,8 @@ import typer
 
 from broker.ctl.asking import named
 from broker.ctl.lists import Columns, Limit, facts, show
-from broker.ctl.options import asking, options
+from broker.ctl.options import asking, done, options
+from broker.ctl.top import printable
 
 ClientId = Annotated[str, typer.Argument(metavar="CLIENT", help="A client identifier.", show_default=False)]
 Like = Annotated[
@@ -103,12 +104,14 @@ def client(context: typer.Context, client_id: ClientId) -> None:
 def kick(context: typer.Context, client_id: ClientId) -> None:
     """End the connection of a client. Its session stays until it expires, and the client may reconnect."""
     options(context).api().call("DELETE", f"/clients/{named(client_id)}")
+    done(context, f"ended the connection of {printable(client_id)}")
 
 
 @asking
 def end(context: typer.Context, client_id: ClientId) -> None:
     """End a client's session and connection. The broker keeps nothing of the session."""
     options(context).api().call("DELETE", f"/sessions/{named(client_id)}")
+    done(context, f"ended the session of {printable(client_id)}")
 
 
 @asking

@@ -16,6 +16,7 @@ from broker.ctl.asking import Api, CtlError, named
 from broker.ctl.options import asking, options
 from broker.ctl.top import printable
 from broker.ctl.trace import seconds
+from broker.words import counted
 
 LARGEST: Final = 268_435_455
 PAUSE: Final = 0.5
@@ -131,17 +132,17 @@ def _show(answer: dict[str, Any]) -> None:
         console.print(Text.assemble(("  " + mark.ljust(5), style), printable(sentence)))
 
     retain = ", retained" if answer["retain"] else ""
-    size = _counted(answer["size"], "byte")
+    size = counted(answer["size"], "byte")
     console.print(Text(printable(f"{answer['topic']}: QoS {answer['qos']}{retain}, payload of {size}"), "bold"))
     publisher = answer["publisher"]
-    say("from", "green" if publisher["accepted"] else "red", publisher["sentence"])
+    say("pub", "green" if publisher["accepted"] else "red", publisher["sentence"])
     for match in answer["filters"]:
-        groups = f", {_counted(match['groups'], 'share group')}" if match["groups"] else ""
-        say("by", "cyan", f"{match['topic_filter']} ({_counted(match['subscriptions'], 'subscription')}{groups})")
+        groups = f", {counted(match['groups'], 'share group')}" if match["groups"] else ""
+        say("via", "cyan", f"{match['topic_filter']} ({counted(match['subscriptions'], 'subscription')}{groups})")
     if answer["more_filters"]:
-        say("by", "cyan", f"{answer['more_filters']} more filters")
+        say("via", "cyan", counted(answer["more_filters"], "more filter"))
     if not answer["filters"]:
-        say("by", "cyan", "no filter matches")
+        say("via", "cyan", "no matching filter")
     for receiver in answer["receivers"]:
         mark = ("yes" if receiver["certain"] else "yes?") if receiver["gets"] else "no"
         say(mark, "green" if receiver["gets"] else "red", receiver["sentence"])
@@ -153,7 +154,7 @@ def _show(answer: dict[str, Any]) -> None:
         if chosen is not None:
             say("yes" if chosen["gets"] else "no", "green" if chosen["gets"] else "red", chosen["sentence"])
     if answer["more_groups"]:
-        say("group", "cyan", f"{answer['more_groups']} more share groups")
+        say("group", "cyan", counted(answer["more_groups"], "more share group"))
     if answer["retained"] is not None:
         say("kept", "green" if answer["retained"]["stored"] else "yellow", answer["retained"]["sentence"])
     if answer["in_turns"]:
@@ -164,10 +165,6 @@ def _show(answer: dict[str, Any]) -> None:
         )
     if answer["cursor"] is not None:
         say("more", "yellow", f"there are more: --cursor {answer['cursor']}")
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 def _state(receiver: dict[str, Any]) -> list[str]:

@@ -12,7 +12,9 @@ import typer
 
 from broker.ctl.asking import CtlError, named
 from broker.ctl.lists import Columns, Limit, show, write
-from broker.ctl.options import asking, options
+from broker.ctl.options import asking, done, options
+from broker.ctl.top import printable
+from broker.words import counted
 
 app = typer.Typer(name="retained", help="Retained messages.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -63,6 +65,7 @@ def harmless(payload: bytes) -> bytes:
 def clear(context: typer.Context, topic: Topic) -> None:
     """Clear the retained message of a topic."""
     options(context).api().call("DELETE", f"/mqtt/retainer/message/{named(topic)}")
+    done(context, f"cleared the retained message of {printable(topic)}")
 
 
 @asking
@@ -109,7 +112,7 @@ def publish(
     if options(context).as_json:
         typer.echo(json.dumps(answer))
     else:
-        typer.echo(f"for {answer['matched']:,} subscribers" + (", and retained" if answer["retained"] else ""))
+        typer.echo(f"for {counted(answer['matched'], 'subscriber')}" + (", and retained" if answer["retained"] else ""))
 
 
 def _read(file: Path) -> bytes:

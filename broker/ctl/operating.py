@@ -12,8 +12,10 @@ import typer
 
 from broker.ctl.asking import CtlError, named
 from broker.ctl.lists import Columns, facts, table, write
-from broker.ctl.options import asking, options
+from broker.ctl.options import asking, done, options
+from broker.ctl.top import printable
 from broker.ctl.trace import seconds
+from broker.words import duration
 
 SOME: Final = 3
 """The exit code where a question that scripts ask is answered with no."""
@@ -54,7 +56,7 @@ class Method(StrEnum):
 def status(context: typer.Context) -> None:
     """Show the broker's version and state. The exit code is 3 if clients should not connect to it."""
     answer = options(context).api().call("GET", "/status")
-    facts(context, answer if options(context).as_json else {**answer, "uptime": f"{answer['uptime']:,} s"})
+    facts(context, answer if options(context).as_json else {**answer, "uptime": duration(answer["uptime"])})
     if not answer["ready"]:
         raise typer.Exit(SOME)
 
@@ -87,6 +89,7 @@ def upstream(context: typer.Context) -> None:
 def reset(context: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)]) -> None:
     """Make a link connect again at once. Its queued messages stay queued."""
     options(context).api().call("POST", f"/upstreams/{named(name)}/reset")
+    done(context, f"the link {printable(name)} connects again")
 
 
 @asking
@@ -96,6 +99,7 @@ def reload(context: typer.Context) -> None:
     if options(context).as_json:
         typer.echo(json.dumps(answer))
         return
+    typer.echo("reloaded the settings and the files that they name")
     for line in answer["restart"]:
         typer.echo(line)
 
@@ -110,6 +114,7 @@ def log_level(
 ) -> None:
     """Change the log level for a time."""
     options(context).api().call("PUT", "/log-level", {"level": level.value, "seconds": how_long})
+    done(context, f"the log level is {level.value} for {duration(how_long)}")
 
 
 @asking
@@ -129,6 +134,7 @@ def drain(
         raise typer.BadParameter("--status or --end, not both")
     if end:
         api.call("DELETE", "/drain")
+        done(context, "the broker accepts clients again")
     elif look:
         facts(context, api.call("GET", "/drain"))
     else:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
-import stat
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import typer
 
 from broker.command.commands import foreseen
+from broker.configuration.reading import load_settings
+from broker.configuration.secret_files import open_secret
 from broker.ctl.asking import Api, CtlError
+from broker.settings.errors import SettingsError
+
+DEFAULT_URL: Final = "http://127.0.0.1:8080"
 
 
 @dataclass(slots=True, frozen=True)
@@ -35,7 +40,7 @@ class Options:
             password = (
                 typer.prompt("Password", hide_input=True, err=True)
                 if sys.stdin.isatty()
-                else sys.stdin.readline().rstrip("\r\n")
+                else sys.stdin.readline().removeprefix("\ufeff").rstrip("\r\n")
             )
         return Api(self.url, token, self.user, password, self.ca)
 
@@ -43,26 +48,51 @@ class Options:
 def _token(file: Path) -> str:
     """The first token of a file. Raises CtlError."""
     try:
-        with file.open(encoding="utf-8") as opened:
-            if os.name == "posix" and _open_to_others(os.fstat(opened.fileno())):
-                raise CtlError(f"{file}: others than its owner may read it; chmod 600 it")
+        with file.open(encoding="utf-8-sig") as opened:
             for line in opened:
                 # As the broker reads the file: a token may have a `#` in it.
                 token = line.strip()
                 if token and not token.startswith("#"):
+                    for problem in open_secret(str(file)):
+                        typer.echo(f"canopy: {problem}", err=True)
                     return token
     except (OSError, UnicodeDecodeError) as error:
         raise CtlError(f"{file}: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
     raise CtlError(f"{file}: has no token")
 
 
-def _open_to_others(status: os.stat_result) -> bool:
-    """Whether others may read a file, or its group may of a file of one's own: nobody gave it that on purpose.
+def of_settings(config: Path) -> tuple[str, Path | None, Path | None]:
+    """The URL, the token file and the authority of the broker that runs with these settings.
 
-    What belongs to root and a group is how Kubernetes mounts a secret, and how an administrator hands one over.
+    Raises:
+        CtlError: they are wrong, or the broker does not listen for HTTP.
     """
-    own = status.st_uid == os.geteuid()
-    return bool(status.st_mode & (stat.S_IRWXO | (stat.S_IRWXG if own else 0)))
+    try:
+        http = load_settings(config).http
+    except SettingsError as error:
+        raise CtlError(str(error)) from None
+    if not http.listen:
+        raise CtlError(
+            f"{config}: the broker does not listen for HTTP with these settings; add [http] with "
+            f'listen = ["{DEFAULT_URL}"], and start it again'
+        )
+    # A Unix socket needs no password.
+    endpoint = min(http.endpoints, key=lambda each: not each.path)
+    if not endpoint.path:
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(endpoint.host, endpoint.host)
+        endpoint = endpoint._replace(host=host)
+    tokens = [Path(name) for name in (http.operator_token_file, http.viewer_token_file) if name]
+    token = next((file for file in tokens if os.access(file, os.R_OK)), tokens[0] if tokens else None)
+    return (
+        endpoint.url(),
+        None if endpoint.path else token,
+        Path(http.certificate) if endpoint.scheme == "https" else None,
+    )
+
+
+def done(context: typer.Context, text: str) -> None:
+    """Confirm what a command did, in a line, or as JSON."""
+    typer.echo(json.dumps({"done": text}) if options(context).as_json else text)
 
 
 def options(context: typer.Context) -> Options:

@@ -19,7 +19,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from broker.ctl.asking import Api, CtlError, named
-from broker.ctl.options import asking, options
+from broker.ctl.options import asking, done, options
+from broker.words import counted
 
 UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3_600.0}
 FORMS: Final = {".pcapng": "pcapng", ".pcap": "pcapng", ".jsonl": "jsonl", ".json": "jsonl"}
@@ -102,7 +103,9 @@ def every(context: typer.Context) -> None:
         return
     for trace in found["data"]:
         value = json.dumps(trace["value"][:60])
-        typer.echo(f"{trace['name']}  {trace['type']} {value}  {trace['status']}  {trace['packets']} packets")
+        typer.echo(
+            f"{trace['name']}  {trace['type']} {value}  {trace['status']}  {counted(trace['packets'], 'packet')}"
+        )
 
 
 @app.command("get")
@@ -127,7 +130,7 @@ def get(
 def stop(context: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="The trace.")]) -> None:
     """End a trace; the broker keeps its packets."""
     known = options(context).api().call("PUT", f"/trace/{named(name)}/stop")
-    typer.echo(json.dumps(known) if options(context).as_json else f"{name}: {known['packets']} packets")
+    typer.echo(json.dumps(known) if options(context).as_json else f"{name}: {counted(known['packets'], 'packet')}")
 
 
 @app.command("remove")
@@ -135,6 +138,7 @@ def stop(context: typer.Context, name: Annotated[str, typer.Argument(metavar="NA
 def remove(context: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="The trace.")]) -> None:
     """End a trace and delete it."""
     options(context).api().call("DELETE", f"/trace/{named(name)}")
+    done(context, f"removed the trace {name}")
 
 
 def _run(
@@ -203,4 +207,4 @@ def _print(line: bytes) -> None:
 def _conclude(known: dict[str, Any], output: Path | None) -> None:
     where = f" in {output}" if output is not None else ""
     why = "" if known["status"] in ("time over", "stopped") else f" ({known['status']})"
-    typer.echo(f"canopy: {known['packets']} packets{where}{why}", err=True)
+    typer.echo(f"canopy: {counted(known['packets'], 'packet')}{where}{why}", err=True)

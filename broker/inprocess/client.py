@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 from broker.core.causes import CLIENT_DISCONNECT
 from broker.core.codec.errors import ProtocolError
 from broker.core.codec.packets import SubscriptionRequest
-from broker.core.codec.topic_names import is_system, is_within, parse_shared, validate_filter, validate_topic
+from broker.core.codec.topic_names import is_system, is_within, parse_shared, validate_filter
 from broker.core.connection.publish.holding import Hold
 from broker.core.counters import DROP_CAUSES
 from broker.core.persistence.commits import Commits, Waiter
@@ -23,6 +23,7 @@ from broker.core.queues.message import Message as Routed
 from broker.core.queues.policies.queue_policy import DROP_NEWEST, LATEST, POLICIES
 from broker.core.routing.peers import PeerConnected, PeerDisconnected
 from broker.core.routing.remote.loop_detection import PROGRAM
+from broker.inprocess.checks import Payload, check_properties, check_topic, payload_bytes
 from broker.inprocess.inbox import Inbox, Message, ProgramSession
 from broker.inprocess.properties import Properties
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from broker.net.server import Server
+
+QOS: Final = (0, 1, 2)
 
 BATCH: Final = 256
 """Messages that a subscription takes at a time; then others have a turn."""
@@ -59,7 +62,12 @@ class InProcessClient:
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     async def publish(
-        self, topic: str, payload: bytes | str, qos: int, retain: bool, properties: Properties | None
+        self,
+        topic: str,
+        payload: Payload,
+        qos: int,
+        retain: bool,
+        properties: Properties | None,
     ) -> int:
         """See `Broker.publish`."""
         server = self._server
@@ -113,24 +121,35 @@ class InProcessClient:
                 await asyncio.sleep(until - loop.time())
 
     def _message(
-        self, topic: str, payload: bytes | str, qos: int, retain: bool, properties: Properties | None
+        self,
+        topic: str,
+        payload: Payload,
+        qos: int,
+        retain: bool,
+        properties: Properties | None,
     ) -> Routed:
         router = self._server.router
         limits = router.limits
-        name = topic.encode()
+        try:
+            name = topic.encode()
+        except AttributeError:
+            check_topic(topic)
+            raise
         if not router.cache.knows(name):
             _check_topic(topic, name, self._server)
-        if not 0 <= qos <= 2:
-            raise ValueError(f"qos is {qos}; 0, 1 or 2")
-        data = payload.encode() if isinstance(payload, str) else bytes(payload)
+        if qos not in QOS:
+            raise ValueError(f"qos is {qos!r}; 0, 1 or 2")
+        data = payload if isinstance(payload, bytes) else payload_bytes(payload)
         most = limits.max_payload_size or limits.max_packet_size
         if len(data) > most:
             raise ValueError(f"the payload has {len(data)} bytes; a message may have {most}")
         if properties is None:
             return Routed(name, data, qos, retain, b"", 0.0, "")
+        check_properties(properties)
+        encoded = properties.encoded()
         expiry = properties.message_expiry_interval
         expires_at = 0.0 if expiry is None else self._server.loop.time() + expiry
-        return Routed(name, data, qos, retain, properties.encoded(), expires_at, "")
+        return Routed(name, data, qos, retain, encoded, expires_at, "")
 
     # -- subscribing ---------------------------------------------------------------------------------------------------
 
@@ -342,16 +361,15 @@ async def _committed(commits: Commits) -> None:
 def _check_topic(topic: str, name: bytes, server: Server) -> None:
     """Raises ValueError: no client could publish there."""
     limits = server.router.limits
-    try:
-        validate_topic(topic, limits.max_topic_levels)
-    except ProtocolError as error:
-        raise ValueError(f"topic {topic!r}: {error}") from None
+    check_topic(topic, limits.max_topic_levels)
     if is_system(name) or (limits.presence_topic and is_within(name, limits.presence_topic)):
         raise ValueError(f"topic {topic!r}: the broker alone publishes there")
 
 
 def _parsed(topic_filter: str, max_levels: int) -> tuple[str, str]:
-    """The share name, empty where there is none, and the filter. Raises ValueError."""
+    """The share name, empty where there is none, and the filter. Raises TypeError or ValueError."""
+    if not isinstance(topic_filter, str):
+        raise TypeError(f"topic_filter is a {type(topic_filter).__name__}; a topic filter is text")
     try:
         group, inner = parse_shared(topic_filter)
         validate_filter(inner, max_levels)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from broker.core.codec.properties import (
     CONTENT_TYPE,
@@ -15,6 +15,15 @@ from broker.core.codec.properties import (
     encode_forward,
 )
 from broker.core.queues.message import LONGEST_EXPIRY
+
+KINDS: Final[dict[str, tuple[type | tuple[type, ...], str]]] = {
+    "payload_format_indicator": (int, "0 or 1"),
+    "content_type": (str, "text"),
+    "response_topic": (str, "text"),
+    "correlation_data": ((bytes, bytearray), "bytes"),
+    "message_expiry_interval": ((int, float), "seconds"),
+}
+"""The types of the properties, but for the user properties, and how an error calls them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +40,31 @@ class Properties:
     """Seconds until it expires. A received message has the seconds that remain."""
 
     def encoded(self) -> bytes:
-        """As a PUBLISH carries them on, without the message expiry interval. Raises ValueError."""
+        """As a PUBLISH carries them on, without the message expiry interval.
+
+        Raises:
+            TypeError: a property is of another type than its own.
+            ValueError: its value is not allowed.
+        """
+        try:
+            return self._encoded()
+        except (TypeError, ValueError):
+            self._check_types()
+            raise
+
+    def _check_types(self) -> None:
+        """Raises TypeError: the first property that is of another type than its own."""
+        for name, (kind, words) in KINDS.items():
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise TypeError(f"{name} is {value!r:.60}; {words}")
+        user = self.user_properties
+        pairs: Iterable[object] = user.items() if isinstance(user, Mapping) else user
+        for pair in pairs:
+            if not (isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(each, str) for each in pair)):
+                raise TypeError(f"user_properties has {pair!r:.60}; a name and a value, both text")
+
+    def _encoded(self) -> bytes:
         user = self.user_properties
         pairs = list(user.items() if isinstance(user, Mapping) else user)
         if self.message_expiry_interval is not None and not 0 <= self.message_expiry_interval <= LONGEST_EXPIRY:

@@ -318,8 +318,16 @@ def _delay(client: SlowClient) -> float:
 class LagMonitor:
     """Ticks four times a second, tells the core how late the tick was, and has somebody look once a second."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, load: QueueTotals, look: Callable[[float], bool]) -> None:
-        """`look` is called once a second, and again with the next tick when it answers True."""
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        load: QueueTotals,
+        look: Callable[[float], bool],
+        suspended: Callable[[], float],
+    ) -> None:
+        """`look` is called once a second, and again with the next tick when it answers True; `suspended` with each
+        tick: by how many seconds it has put the loop's clock forward."""
+        self._suspended = suspended
         self._loop = loop
         self._load = load
         self._look = look
@@ -356,6 +364,7 @@ class LagMonitor:
         self._timer = self._loop.call_at(now + TICK, self._tick)
 
     def _tick(self) -> None:
+        self._load.tick_due += self._suspended()
         now = self._loop.time()
         # A timer may come a little early.
         lag = max(0.0, now - self._load.tick_due)

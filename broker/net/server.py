@@ -68,6 +68,11 @@ def _nothing() -> None:
     """What a program that embeds the broker does before it listens."""
 
 
+def _never() -> float:
+    """How long the machine was suspended, where the event loop is not the broker's to keep the time of."""
+    return 0.0
+
+
 class Server:
     """Listeners and connections of one broker."""
 
@@ -103,6 +108,9 @@ class Server:
         self.before_listening: Callable[[], None] = _nothing
         """Called when everything that a store kept is back, before the first client can connect. The daemon has the
         garbage collector pass over what is there: a search through millions of objects holds all clients up."""
+        self.suspended: Callable[[], float] = _never
+        """Called with each tick: for how many seconds the machine was suspended since the last one. The loop's clock
+        counts them by then."""
         bounds = self.settings.limits
         # None: no limit asks for it.
         self.admission = admission(
@@ -171,7 +179,7 @@ class Server:
         now = self.loop.time()
         self.monitor = Monitor(self.router, self.settings, self.log, now, self.admission)
         self.refusal_log = RefusalLog(self.router, self.settings, self.log, self.connection_log)
-        self.lag_monitor = LagMonitor(self.loop, self.router.counters.load, self._look)
+        self.lag_monitor = LagMonitor(self.loop, self.router.counters.load, self._look, self._slept)
         self._stopping = False
         self._stopped = None
         self.connection_table.closed = False
@@ -212,7 +220,7 @@ class Server:
         if store is None:
             return
         try:
-            await store.open(self.loop.time)
+            await store.open(self._time)
             if not self._restored:
                 await self._restore(store)
         except StoreError as error:
@@ -345,6 +353,20 @@ class Server:
         self._hear()
         self.hub.after_batch()
         return again
+
+    def _slept(self) -> float:
+        """See that the time in which the machine was suspended counts, but for what clients could not send in it."""
+        passed = self.suspended()
+        if passed > 0.0:
+            self.hub.clock_moved()
+            for connection in list(self.connections):
+                connection.was_suspended()
+            self.log.warning("machine was suspended", seconds=round(passed))
+            self.hub.after_batch()
+        return passed
+
+    def _time(self) -> float:
+        return self.loop.time()
 
     def _tick(self) -> None:
         self.router.tick(self.loop.time())

@@ -4,7 +4,8 @@ Owns: everything a process has one of, and therefore nothing an embedded broker 
 
 Promises: SIGTERM and SIGINT stop the broker in order and the exit code is 0; the same signal sent again ends the
 process at once, with 128 and the signal's number. SIGHUP has the settings read again and never ends the process; while
-settings cannot be used, the old ones stay in force. What cannot work is told in one line before the first client.
+settings cannot be used, the old ones stay in force. The signals that other brokers know (`UNUSED`) get a line of the
+log and do nothing else. What cannot work is told in one line before the first client.
 
 It knows no MQTT: it starts a `Broker`, waits, and stops it.
 """
@@ -24,21 +25,19 @@ from types import FrameType
 from typing import Any, Final, Protocol, TextIO
 
 from broker.buildinfo import BuildInfo, build_info
-from broker.configuration.reading import SettingsError
 from broker.net import sockets
 from broker.net.sockets import OWN_DESCRIPTORS
 from broker.process import logs
 from broker.process.notify import Supervisor
 from broker.process.process import Process
+from broker.process.suspends import Suspends
 from broker.process.without_rich import structlog
-from broker.settings import DEFAULT_PORT, Endpoint, Settings, parse_endpoint
+from broker.settings import Settings
+from broker.settings.errors import SettingsError
 from broker.storing import kept, place
 
 MANY_DESCRIPTORS: Final = 1_048_576
 """The number to request if the system has no upper limit."""
-
-TRIED: Final = ("mqtt", "mqtt+unix", "mqtts")
-"""The schemes of listeners that the banner's lines to try are for; the first that there is."""
 
 # A broker makes garbage in cycles only when connections end: collecting seldom is enough. A threshold of -1 for the
 # middle generation has it collected with the young one each time, so that what stays is looked at once, and 5,000
@@ -53,6 +52,18 @@ IGNORED_INTERVAL: Final = 10.0
 handshake, by a host name that is not ASCII; Python would write each to standard error."""
 
 
+UNUSED: Final[dict[signal.Signals, str]] = {
+    getattr(signal, name): meaning
+    for name, meaning in (
+        ("SIGUSR1", "a store keeps everything by itself; for mosquitto this signal means: save"),
+        ("SIGUSR2", "it means nothing here; SIGHUP has the settings read again"),
+        ("SIGRTMIN", "the log goes to standard error, where no file is to be opened again"),
+    )
+    if hasattr(signal, name)
+}
+"""Signals that mean something to other brokers, and would end this process if nobody handled them."""
+
+
 class DaemonError(Exception):
     """Why the broker cannot run here, in one line."""
 
@@ -62,6 +73,9 @@ class Service(Protocol):
 
     before_listening: Callable[[], None]
     """Called once everything that a store kept is back, and before the first client can connect."""
+
+    suspended: Callable[[], float]
+    """Called several times a second: for how many seconds, that the loop's clock did not count, the machine slept."""
 
     @property
     def listening(self) -> list[str]:
@@ -102,20 +116,24 @@ def run(
     output = sys.stderr if stream is None else stream
     supervisor = Supervisor.of(os.environ)
     hangup = _Hangup(read, supervisor)
+    unused = _Unused()
     # No handler of the event loop: those leave the default behind, which ends the process, when the loop is closed.
-    before = signal.signal(signal.SIGHUP, hangup.on_signal)
+    before = {number: signal.signal(number, unused.on_signal) for number in UNUSED}
+    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, hangup.on_signal)
     unraisable, sys.unraisablehook = sys.unraisablehook, _Ignored()
     try:
         with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
-            runner.run(_serve(settings, make, output, hangup, supervisor))
+            runner.run(_serve(settings, make, output, hangup, unused, supervisor))
     finally:
-        signal.signal(signal.SIGHUP, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         sys.unraisablehook = unraisable
 
 
-def ignore_hangup() -> None:
-    """From here on SIGHUP does not end the process, whether a broker runs in it or not."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+def ignore_signals() -> None:
+    """From here on SIGHUP and the `UNUSED` do not end the process, whether a broker runs in it or not."""
+    for number in (signal.SIGHUP, *UNUSED):
+        signal.signal(number, signal.SIG_IGN)
 
 
 class _Ignored:
@@ -134,6 +152,28 @@ class _Ignored:
         if self._told <= IGNORED:
             detail = f"{ignored.exc_type.__name__}: {ignored.exc_value}"[:256]
             self._log.warning("exception ignored", detail=detail)
+
+
+class _Unused:
+    """Tells the log of a signal that means nothing here, once while several of one kind wait."""
+
+    def __init__(self) -> None:
+        self._log: Any = structlog.get_logger("canopy")
+        self._waiting: set[int] = set()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where lines are written: not in the signal's handler, which may interrupt the writing of one."""
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Runs wherever the main thread is."""
+        del frame
+        if self.loop is not None and number not in self._waiting:
+            self._waiting.add(number)
+            self.loop.call_soon_threadsafe(self._tell, number)
+
+    def _tell(self, number: int) -> None:
+        self._waiting.discard(number)
+        known = signal.Signals(number)
+        self._log.warning("signal ignored", signal=known.name, detail=UNUSED[known])
 
 
 class _Hangup:
@@ -247,9 +287,10 @@ async def _serve(
     make: Callable[[Settings], Service],
     output: TextIO,
     hangup: _Hangup,
+    unused: _Unused,
     supervisor: Supervisor,
 ) -> None:
-    loop = asyncio.get_running_loop()
+    loop = unused.loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
 
     def on_signal(number: int) -> None:
@@ -267,12 +308,13 @@ async def _serve(
         # answered, and reading makes none.
         gc.collect()
         broker.before_listening = gc.freeze
+    broker.suspended = Suspends(loop).look
     await broker.start()
     if settings.runtime.gc_freeze:
         # What was loaded since then.
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
-    _announce(build_info(), settings, broker, output)
+    await _announce(build_info(), settings, broker, output)
     supervisor.ready(_status(broker))
     reloading = loop.create_task(hangup.serve(broker))
     asked, broken = loop.create_task(stopping.wait()), loop.create_task(broker.broken())
@@ -287,15 +329,19 @@ async def _serve(
         try:
             await broker.stop()
         finally:
+            unused.loop = None
             supervisor.close()
     if not broken.cancelled():
         raise DaemonError(f"stopped: {broken.result()}")
 
 
-def _announce(build: BuildInfo, settings: Settings, broker: Service, output: TextIO) -> None:
+async def _announce(build: BuildInfo, settings: Settings, broker: Service, output: TextIO) -> None:
     """Say that it has started: lines to people, an event to programs."""
     if logs.for_people(settings.log.format, output):
-        print(banner(str(build), broker.listening, kept(settings), broker.http), file=output, flush=True)
+        from broker.process.trying import lines_to_try
+
+        tries = await asyncio.to_thread(lines_to_try, settings, broker.listening)
+        print(banner(str(build), broker.listening, kept(settings), broker.http, tries), file=output, flush=True)
     else:
         _tell_started(build, broker.listening, place(settings), broker.http)
 
@@ -316,32 +362,17 @@ def _tell_started(build: BuildInfo, listening: list[str], store: str, http: list
     )
 
 
-def banner(build: str, listening: list[str], what_is_kept: str, http: Sequence[str] = ()) -> str:
+def banner(
+    build: str, listening: list[str], what_is_kept: str, http: Sequence[str] = (), tries: Sequence[str] = ()
+) -> str:
     """What a person who starts the broker wants to know, in a few plain lines."""
     lines = [build]
     lines += [f"listening on {url}" for url in listening]
     lines += [f"page, metrics and API at {url}" for url in http]
     lines.append(what_is_kept)
-    endpoints = [parse_endpoint(url) for url in listening]
-    # mosquitto's clients speak no WebSocket; what takes the fewest options comes first.
-    for where in [_client_options(each) for scheme in TRIED for each in endpoints if each.scheme == scheme][:1]:
-        lines.append(f"try it:  mosquitto_sub {where}-t 'demo/#' -v")
-        lines.append(f"         mosquitto_pub {where}-t demo/hello -m 'hello world'")
+    lines += [f"{label}{line}" for label, line in zip(("try it:  ", "         "), tries, strict=False)]
     lines.append("stop it with Ctrl-C or SIGTERM")
     return "\n".join(lines)
-
-
-def _client_options(endpoint: Endpoint) -> str:
-    """The mosquitto clients' options that reach this listener from the same machine."""
-    if endpoint.path:
-        return f"--unix {endpoint.path} "
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(endpoint.host, endpoint.host)
-    if endpoint.tls:
-        # By name: certificates are seldom for an address.
-        host = "localhost" if host in ("127.0.0.1", "::1") else host
-        return f"-h {host} -p {endpoint.port} --cafile CA.pem "
-    port = "" if endpoint.port == DEFAULT_PORT else f"-p {endpoint.port} "
-    return f"-h {host} {port}"
 
 
 def real_broker(settings: Settings, read: Callable[[], Settings] | None = None) -> Service:

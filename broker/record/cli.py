@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from broker.command.commands import MISUSED, fail, foreseen
+from broker.words import counted
 
 app = typer.Typer(
     name="record",
@@ -27,7 +28,20 @@ app = typer.Typer(
 )
 
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The recorder's folder (recorder.directory).")]
+def _folder(text: str) -> Path:
+    """A folder of this machine."""
+    if "://" in text:
+        fail(
+            f"{text}: not a folder of this machine: copy it, hidden files too; `canopy record files` and the jobs of "
+            "`canopy pipeline` read it there",
+            MISUSED,
+        )
+    return Path(text)
+
+
+Directory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The recorder's folder (recorder.directory).", parser=_folder)
+]
 
 
 def told(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,18 +66,18 @@ def ls(directory: Directory) -> None:
     """List the segments with their numbers, times and sizes, and the gaps."""
     from broker.record.reading import listing
 
-    count = events = size = 0
+    count = events = total = 0
     for about in listing(directory):
         count += 1
         events += about["rows"]
-        size += about["bytes"]
+        total += about["bytes"]
         kinds = ", ".join(f"{number:,} {kind}" for kind, number in about["kinds"].items())
         numbers = f"{about['from_seq']}..{about['to_seq']}"
         times = f"{about['first_ts'][:19]}..{about['last_ts'][11:19]}"
-        typer.echo(f"{about['segment']}  {numbers}  {times}  {_size(about['bytes'])}  {kinds}")
+        typer.echo(f"{about['segment']}  {numbers}  {times}  {size(about['bytes'])}  {kinds}")
         for first, last, lost in about["gaps"]:
-            typer.echo(f"  gap: {first}..{last}, {_counted(lost, 'event')}")
-    typer.echo(f"{_counted(count, 'segment')}, {_counted(events, 'event')}, {_size(size)}")
+            typer.echo(f"  gap: {first}..{last}, {counted(lost, 'event')}")
+    typer.echo(f"{counted(count, 'segment')}, {counted(events, 'event')}, {size(total)}")
 
 
 @app.command()
@@ -83,51 +97,24 @@ def stats(
     else:
 
         def most(count: int, what: str) -> str:
-            return f"{count:,} or more {what}s" if count >= COUNTED else _counted(count, what)
+            return f"{count:,} or more {what}s" if count >= COUNTED else counted(count, what)
 
         if found.first is not None and found.last is not None:
             typer.echo(f"{found.first:%Y-%m-%d %H:%M:%S} to {found.last:%Y-%m-%d %H:%M:%S} UTC, {found.seconds:,.0f} s")
-        typer.echo(f"{_counted(found.segments, 'segment')}, {_size(found.file_bytes)}")
+        typer.echo(f"{counted(found.segments, 'segment')}, {size(found.file_bytes)}")
         kinds = ", ".join(f"{number:,} {kind}" for kind, number in found.kinds.most_common())
-        typer.echo(f"{_counted(found.events, 'event')}: {kinds}")
+        typer.echo(f"{counted(found.events, 'event')}: {kinds}")
         rate = found.messages / max(found.seconds, 1.0)
         typer.echo(
-            f"{_counted(found.messages, 'message')}, {_size(found.payload_bytes)} of payload, {rate:,.1f} a second; "
+            f"{counted(found.messages, 'message')}, {size(found.payload_bytes)} of payload, {rate:,.1f} a second; "
             f"{most(found.topics, 'topic')}, {most(found.clients, 'client')}"
         )
         causes = ", ".join(f"{number:,} {cause}" for cause, number in found.drops.most_common())
         typer.echo(f"dropped: {causes or 'nothing'}")
-        lost = f", {_counted(found.lost_events, 'event')} at most" if found.gaps else ""
-        typer.echo(f"{_counted(found.gaps, 'gap')}{lost}")
+        lost = f", {counted(found.lost_events, 'event')} at most" if found.gaps else ""
+        typer.echo(f"{counted(found.gaps, 'gap')}{lost}")
     if found.missing:
         fail("\n".join(f"{path}: its manifest is there, and it is not" for path in found.missing))
-
-
-@app.command()
-@told
-def verify(directory: Directory) -> None:
-    """Check every segment against its manifest, and that every missing number is in a gap.
-
-    The exit code is 0 when all is well, gaps that are named included, and 1 when it is not.
-    """
-    from broker.record import reading
-
-    found = reading.verify(directory)
-    for first, last, lost, why in found.gaps:
-        typer.echo(f"gap: {first}..{last}, {_counted(lost, 'event')} at most ({why})")
-    for first, last in found.removed:
-        typer.echo(f"removed: {first}..{last}")
-    if found.unfinished is not None:
-        first, last = found.unfinished
-        typer.echo(f"open: {first}..{last}, in no segment yet (the recorder runs, or gave up)")
-    for fault in found.faults:
-        typer.echo(f"fault: {fault}", err=True)
-    kinds = ", ".join(f"{number:,} {kind}" for kind, number in sorted(found.kinds.items()))
-    segments = _counted(found.segments, "segment")
-    typer.echo(f"{segments}, {_counted(found.events, 'event')} ({kinds}), {_size(found.bytes)}")
-    if found.faults:
-        fail(_counted(len(found.faults), "fault"))
-    typer.echo("complete" if not found.gaps else f"complete but for {_counted(len(found.gaps), 'gap')}, named above")
 
 
 @app.command()
@@ -145,7 +132,7 @@ def recover(directory: Directory) -> None:
     folder.close(before[1])
     for made in left.recovered:
         numbers = f"{made.from_seq}..{made.to_seq}"
-        typer.echo(f"recovered: {numbers}, {_counted(made.rows, 'event')}, in {made.place}")
+        typer.echo(f"recovered: {numbers}, {counted(made.rows, 'event')}, in {made.place}")
     if left.missing is not None:
         typer.echo(f"missing: {left.missing[0]}..{left.missing[1]} (the recorder's next start names them)")
     if not left.recovered:
@@ -185,11 +172,8 @@ def cat(
     sys.stdout.flush()
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
-
-
-def _size(count: float) -> str:
+def size(count: float) -> str:
+    """A number of bytes, for people."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":
             break

@@ -2,9 +2,10 @@
 
 Owns the thread, and what happens when it cannot write: the recorder gives up, says so in the log and under
 `$SYS/broker/recorder`, and the broker goes on without it, until the recorder can begin again: it tries every `RETRY` s.
+Until then what happens is numbered, and nothing of it is kept.
 
 Promises: the event loop never waits for a disk. What is lost is named: by a `gap` event when the queue is full, by the
-next run when the process died or the recorder gave up.
+next run when the process died or the recorder gave up. A gap never says less than was lost.
 
 `core.tap` knows what is recorded, and in which order; `writer` where it goes.
 """
@@ -22,7 +23,7 @@ from typing import Any, Final
 from broker.core.routing.router import Router
 from broker.core.tap import Sink, Tap
 from broker.record.batches import batch
-from broker.record.files.folder import ENDED, GAVE_UP, Folder, Left, RecorderError
+from broker.record.files.folder import ENDED, Folder, Left, RecorderError
 from broker.record.snapshots import Snapshot
 from broker.record.unpack import Rows
 from broker.record.writer import Options, TableLog, Writer
@@ -35,6 +36,9 @@ ROWS: Final = 2_048
 
 RETRY: Final = 15.0
 """Seconds after which a recorder that could not write tries to begin again."""
+
+STOPPED: Final = "stopped"
+"""The reason of a gap: nothing could be written."""
 
 CLOCK_STEP: Final = 1_000
 """Microseconds that the wall clock may drift from the monotonic one before the times of events follow it."""
@@ -53,7 +57,11 @@ class Recorder(Sink):
         # Who is told when it gives up while it records; it does not begin again then.
         self.gave_up: Callable[[str], None] | None = None
         self.retry = RETRY
+        # What numbers events while nothing is recorded, and the number from which on no folder has a note of them.
+        self._counting: Tap | None = None
+        self._unnoted = 0
         # What begins again, as long as it is not stopping.
+        self._retry_timer: asyncio.TimerHandle | None = None
         self._beginning: asyncio.Task[None] | None = None
         self._stopping = False
         # Events of earlier runs, and of the one that was given up, that did not fit into the queue.
@@ -80,8 +88,9 @@ class Recorder(Sink):
 
     @property
     def lost(self) -> int:
-        """Events of this run that did not fit into the queue."""
-        return self._lost + (0 if self.tap is None else self.tap.lost)
+        """Events that did not fit into the queue, or came while nothing was recorded."""
+        tap = self.tap or self._counting
+        return self._lost + (0 if tap is None else tap.lost)
 
     @property
     def segments(self) -> int:
@@ -110,6 +119,13 @@ class Recorder(Sink):
     async def _begin(self) -> None:
         self.run_id = secrets.token_hex(4)
         self._inbox = SimpleQueue()
+        counting = self._counting
+        kept = counting is not None and self._folder.memo is not None
+        if counting is not None and kept and await self._loop.run_in_executor(None, self._folder.gone):
+            # Another disk, or an empty folder: what was lost until then belongs to the record that is gone.
+            counting.keep_number(bytearray(8))
+            self._unnoted = counting.seq
+            self._folder.close(ended=None)
         opening = self._loop.run_in_executor(None, self._folder.open)
         try:
             left = await asyncio.shield(opening)
@@ -121,34 +137,61 @@ class Recorder(Sink):
             before, self.failure = self.failure, str(error)
             if self.failure != before:
                 self._log.error("recorder not started", reason=self.failure)
+            if self._counting is None and not self._stopping:
+                tap = self._tap(bytearray(8))
+                self._router.record(tap, self.options.filters)
+                # Subscriptions that were there before are no events.
+                tap.seq = self._unnoted = 0
+                self._count(tap)
             self._begin_later()
             return
         self.failure = ""
+        self._end_turns()
         options = self.options
-        tap = Tap(
-            time.monotonic_ns, self, self._folder.memo, options.queue_events, options.queue_bytes, options.deliveries
-        )
+        tap = self._tap(self._folder.memo)
         tap.seq = left.last_seq
-        self.tap = tap
         left.tell(self._log)
-        if left.missing is not None:
-            first, last = left.missing
-            tap.gap(first, last, left.why)
+        gaps = [] if left.missing is None else [(*left.missing, left.why)]
+        counting, self._counting = self._counting, None
+        if counting is not None:
+            # What happened while nothing was recorded has its numbers.
+            counting.take(False)
+            self._lost += counting.lost
+            tap.seq = counting.seq if left.held else left.last_seq + counting.seq - self._unnoted
+            if left.held and left.missing is not None:
+                gaps = [(left.missing[0], tap.seq, STOPPED)]
+            elif tap.seq > left.last_seq:
+                gaps.append((left.last_seq + 1, tap.seq, STOPPED))
+        self.tap = tap
+        first = tap.seq + 1
+        for begin, end, why in gaps:
+            tap.gap(begin, end, why)
         self._router.record(tap, options.filters)
+        tap.note_number()
         self._snapshot = None
         self._next_snapshot = self._loop.time() + options.snapshot_seconds
         self._thread = threading.Thread(target=self._run, args=(tap,), name="canopy-recorder", daemon=True)
         self._thread.start()
-        first = left.last_seq + 1
         self._log.info("recording", directory=str(options.directory), run_id=self.run_id, first_seq=first)
+        self._turn()
+
+    def _tap(self, memo: Any) -> Tap:
+        options = self.options
+        return Tap(time.monotonic_ns, self, memo, options.queue_events, options.queue_bytes, options.deliveries)
+
+    def _count(self, tap: Tap) -> None:
+        """Number what happens, and keep nothing of it."""
+        tap.shut()
+        self._counting = tap
+        self._end_turns()
         self._turn()
 
     def _begin_later(self) -> None:
         if not self._stopping:
-            self._timer = self._loop.call_later(self.retry, self._begin_again)
+            self._retry_timer = self._loop.call_later(self.retry, self._begin_again)
 
     def _begin_again(self) -> None:
-        self._timer = None
+        self._retry_timer = None
         self._beginning = self._loop.create_task(self._begin())
 
     def _unwanted(self, opening: asyncio.Future[Left]) -> None:
@@ -162,14 +205,19 @@ class Recorder(Sink):
             self._inbox.put((tap.take(False), time.monotonic_ns(), tap.put_events, tap.put_bytes))
 
     def _turn(self) -> None:
-        tap = self.tap
-        if tap is None:
+        tap, counting = self.tap, self._counting
+        if tap is None and counting is None:
             return
         # First: whatever happens, there is another turn.
         self._timer = self._loop.call_later(TURN, self._turn)
-        self._tell_subscriptions(tap)
-        self.hand_over()
-        tap.note_number()
+        if tap is not None:
+            self._tell_subscriptions(tap)
+            self.hand_over()
+            tap.note_number()
+        elif counting is not None:
+            # Losses get their numbers.
+            counting.take(False)
+            counting.note_number()
 
     def _tell_subscriptions(self, tap: Tap) -> None:
         """Go on with the snapshot of the subscriptions, or begin one whose time has come."""
@@ -210,25 +258,32 @@ class Recorder(Sink):
             self._lost += tap.lost
             await self._loop.run_in_executor(None, self._folder.close, ENDED)
             self._log.info("recorder stopped", segments=self.segments, events=self.events)
+        self._end_turns()
+        counting, self._counting = self._counting, None
+        if counting is not None:
+            self._router.record(None, ())
+            counting.take(False)
+            counting.note_number()
+            self._lost += counting.lost
+            await self._loop.run_in_executor(None, self._folder.close, None)
 
     def _end_turns(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._retry_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._retry_timer = None
 
     def _give_up(self, tap: Tap, why: str) -> None:
         """The thread could not write: nothing is recorded any more, and nothing but that changes."""
         if self.tap is not tap:
             return
         self.failure = why
-        self._end_turns()
-        self._router.record(None, ())
-        tap.note_number()
         self.tap = None
-        self._lost += tap.lost
         # What waits will not be written.
         self._inbox = SimpleQueue()
-        self._folder.close(GAVE_UP)
+        tap.note_number()
+        self._folder.give_up()
+        self._count(tap)
         self._log.error("recorder gave up", reason=why, lost_from_the_segment_on=True)
         if self.gave_up is not None:
             self.gave_up(why)

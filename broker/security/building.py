@@ -16,7 +16,12 @@ from broker.security.authenticator import Authenticator
 from broker.security.errors import SecurityError
 from broker.security.passwords.hashing import HashingPool
 from broker.security.passwords.verified import VerifiedCredentials
-from broker.security.plain_authenticators import AnonymousAuthenticator, CertificateAuthenticator
+from broker.security.plain_authenticators import (
+    AnonymousAuthenticator,
+    CertificateAuthenticator,
+    RejectAuthenticator,
+    TrustAuthenticator,
+)
 from broker.security.rules.book import RuleBook
 from broker.settings import (
     AnonymousTable,
@@ -25,9 +30,11 @@ from broker.settings import (
     HttpTable,
     JwtTable,
     PasswordFileTable,
+    RejectTable,
     ScramTable,
     Security,
     Settings,
+    TrustTable,
     called,
 )
 
@@ -96,6 +103,10 @@ async def _made(table: AuthenticatorTable, shared: Shared) -> Authenticator:
         return CertificateAuthenticator(name, table.user)
     if isinstance(table, AnonymousTable):
         return AnonymousAuthenticator(name)
+    if isinstance(table, TrustTable):
+        return TrustAuthenticator(name)
+    if isinstance(table, RejectTable):
+        return RejectAuthenticator(name)
     if isinstance(table, JwtTable):
         from broker.security.tokens.authenticator import TokenAuthenticator
 

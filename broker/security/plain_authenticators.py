@@ -1,14 +1,17 @@
-"""The authenticators that need neither file nor service: the client certificate, and no name at all."""
+"""The authenticators that need neither file nor service: the client certificate, no name at all, trust, and none."""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
+from broker.core.codec import reasons
 from broker.core.hooks import PeerCertificate
 from broker.core.principal import Principal
-from broker.security.authenticator import Ask, Attempt, Authenticator, Verdict
+from broker.security.authenticator import Ask, Attempt, Authenticator, Refusal, Verdict
 
 Part: TypeAlias = Literal["cn", "subject", "san-dns", "san-email", "san-uri"]
+
+REJECTED: Final = Refusal(reasons.NOT_AUTHORIZED, "nobody may come in here")
 
 
 class CertificateAuthenticator(Authenticator):
@@ -52,3 +55,35 @@ class AnonymousAuthenticator(Authenticator):
     async def authenticate(self, attempt: Attempt) -> Verdict:
         verdict = self.at_once(attempt)
         return None if verdict == "ask" else verdict
+
+
+class TrustAuthenticator(Authenticator):
+    """Admits every client that no authenticator before it has decided on, under the user name that it gives."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def at_once(self, attempt: Attempt) -> Verdict | Ask:
+        return Principal(attempt.user_name)
+
+    async def authenticate(self, attempt: Attempt) -> Verdict:
+        return Principal(attempt.user_name)
+
+
+class RejectAuthenticator(Authenticator):
+    """Refuses every client that no authenticator before it has decided on."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def at_once(self, attempt: Attempt) -> Verdict | Ask:
+        del attempt
+        return REJECTED
+
+    async def authenticate(self, attempt: Attempt) -> Verdict:
+        del attempt
+        return REJECTED
+
+    def still_knows(self, principal: Principal) -> bool:
+        del principal
+        return False

@@ -5,7 +5,7 @@ environment and flags. A value of the wrong type is refused, and so is an unknow
 no environment variable: a program that embeds the broker gets exactly what it passes in. A limit of 0 means unlimited;
 where 0 switches something off, its text says so. Sizes are bytes, times are seconds, rates are per second.
 `values` has the kinds of values and their bounds, `sections` and `store` the sections, `listeners` where clients come
-in, `access` who does and what they may do, `brokers` the other brokers, `root` the whole.
+in, `access` who does and what they may do, `brokers` the other brokers, `root` the whole, `given` what programs make.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from broker.settings.access.authenticators import (
     AnonymousTable,
     CertificateTable,
     PasswordFileTable,
+    RejectTable,
+    TrustTable,
     called,
 )
 from broker.settings.access.rules import Access, Rule
@@ -22,11 +24,12 @@ from broker.settings.access.security import Security
 from broker.settings.access.tokens import HttpTable, JwtTable, ScramTable
 from broker.settings.alarms import Alarms
 from broker.settings.brokers.upstream import Federation, Presence, Remote, Upstream, parse_upstream
+from broker.settings.given import Settings
 from broker.settings.http import Http, is_loopback, parse_http
 from broker.settings.listeners import Certificate, Endpoint, Listener, Tls, parse_endpoint
 from broker.settings.otel import Otel
 from broker.settings.process import Runtime, Shutdown
-from broker.settings.root import Settings, defaults, flatten, section_models
+from broker.settings.root import defaults, flatten, section_models
 from broker.settings.sections import (
     EFFECTS,
     Limits,
@@ -86,6 +89,7 @@ __all__ = [
     "Queue",
     "QueueRuleSettings",
     "Recorder",
+    "RejectTable",
     "Remote",
     "Retained",
     "Routing",
@@ -102,6 +106,7 @@ __all__ = [
     "Tls",
     "Top",
     "Tracing",
+    "TrustTable",
     "Upstream",
     "called",
     "defaults",

@@ -213,6 +213,9 @@ class Tls(Section):
     """Certificates (PEM) of the authorities whose clients are let in."""
     crl: str = ""
     """Lists of revoked certificates (PEM), one of each such authority. Empty: none is looked at."""
+    chain: str = ""
+    """Certificates (PEM) that complete the chain of `certificate` where that file holds none of them. Only where
+    clients show no certificates: else those of `client_ca` do so. Empty: none."""
     alpn: Annotated[Sequence[Annotated[str, AfterValidator(_protocol)]], AfterValidator(tuple)] = ()
     """The application protocols that the listener names. Empty: `mqtt`, or for WebSocket `http/1.1`. Always a tuple
     after validation."""
@@ -234,6 +237,14 @@ class Tls(Section):
     def _of_an_authority(cls, value: str, info: ValidationInfo) -> str:
         if value and not info.data.get("client_ca", "-"):
             raise wrong("only with client_ca")
+        return value
+
+    @field_validator("chain")
+    @classmethod
+    def _beside_no_authority(cls, value: str, info: ValidationInfo) -> str:
+        # OpenSSL has one store: certificates there would be authorities of clients, too.
+        if value and info.data.get("client_certificates", "none") != "none":
+            raise wrong('only with client_certificates = "none"; put these certificates behind the server\'s own')
         return value
 
 

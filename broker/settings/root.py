@@ -40,7 +40,7 @@ PLUGIN: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 def _listeners(urls: Sequence[str]) -> tuple[str, ...]:
     if not urls:
-        raise PydanticCustomError("listen", "at least one listener is needed")
+        raise wrong("at least one listener")
     seen: set[tuple[str, int]] = set()
     for url in urls:
         try:
@@ -83,14 +83,8 @@ def _plugins(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-class Settings(BaseModel):
-    """All settings of one broker.
-
-    Sections are given as models or as plain mappings: ``Settings(limits=Limits(max_packet_size=1000))``.
-
-    Raises:
-        pydantic.ValidationError: a value is out of bounds or of the wrong type, or a name is unknown.
-    """
+class AllSettings(BaseModel):
+    """All settings of one broker, as a model. `Settings` is what everybody makes and uses."""
 
     # An error that repeats what it was given would repeat passwords.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -132,7 +126,7 @@ class Settings(BaseModel):
     runtime: Runtime = Runtime()
 
     @model_validator(mode="after")
-    def _apart(self) -> Settings:
+    def _apart(self) -> AllSettings:
         """No table listens where `listen` does already."""
         both = len(self.listeners) > len(self.listener)
         taken = {address[:2] for address in self.addresses} if both else set()
@@ -160,7 +154,7 @@ class Settings(BaseModel):
 def section_models() -> dict[str, type[Section]]:
     """Section name → its model, in the order of the file."""
     found: dict[str, type[Section]] = {}
-    for name, field in Settings.model_fields.items():
+    for name, field in AllSettings.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             found[name] = field.annotation
     return found
@@ -168,10 +162,10 @@ def section_models() -> dict[str, type[Section]]:
 
 def defaults() -> dict[str, Any]:
     """Every setting by its full name (``limits.max_packet_size``) with its default, in the order of the file."""
-    return flatten(Settings())
+    return flatten(AllSettings())
 
 
-def flatten(settings: Settings) -> dict[str, Any]:
+def flatten(settings: AllSettings) -> dict[str, Any]:
     """Every setting by its full name with its value, in the order of the file."""
     flat: dict[str, Any] = {}
     for name, value in settings:

@@ -354,11 +354,18 @@ class Sys(Section):
     """Slow subscribers that are listed, the slowest first. 0: none."""
 
 
+def _folder(value: str) -> str:
+    if "://" in value:
+        raise wrong("a folder of this machine: record there, and copy finished segments to an object store")
+    return value
+
+
 class Recorder(Section):
     """What is recorded of everything that goes through the broker. Needs pyarrow (the extra `record`)."""
 
-    directory: str = ""
-    """The folder that segments are written to; it is made where it is not there. Empty: nothing is recorded."""
+    directory: Annotated[str, AfterValidator(_folder)] = ""
+    """The folder of this machine that segments are written to; it is made where it is not there. Empty: nothing is
+    recorded."""
     required: bool = False
     """Whether the broker serves only while it records. Where the folder cannot be written to, it does not start, or it
     stops in order. Off: it goes on without a record."""

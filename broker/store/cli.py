@@ -19,6 +19,7 @@ import typer
 
 from broker.command.commands import MISUSED, fail, foreseen
 from broker.store.base import StoreError
+from broker.words import counted
 
 app = typer.Typer(
     name="store",
@@ -85,17 +86,19 @@ def info(
     typer.echo(f"  size: {told}")
     ended = f"; {found['ended']:,} ended and not cleared away yet" if found["ended"] else ""
     links = f", {found['links']:,} of links to upstream brokers" if found["links"] else ""
-    connected = f"{found['connected']:,} connected{links}"
+    # Where no broker uses it, nobody is connected.
+    there = "connected" if found["used_by"] is not None else "connected when it was written"
+    connected = f"{found['connected']:,} {there}{links}"
     typer.echo(f"  sessions: {found['sessions']:,}, {connected}, {found['wills']:,} with a will{ended}")
     typer.echo(f"  subscriptions: {found['subscriptions']:,}")
     states = ", ".join(f"{count:,} {name}" for name, count in found["deliveries"].items())
-    typer.echo(f"  deliveries: {states}; {found['shared_messages']:,} messages that several share")
+    typer.echo(f"  deliveries: {states}; {counted(found['shared_messages'], 'shared message')}")
     typer.echo(f"  QoS 2 publishes begun: {found['received']:,}")
     typer.echo(f"  retained messages: {found['retained']:,}, {_size(found['retained_bytes'])}")
     if (oldest := found["oldest"]) is not None:
         typer.echo(f"  longest away: {oldest['client_id']!r}, since {_date(oldest['disconnected_at'])}")
     for each in found["largest"]:
-        typer.echo(f"  queue of {each['client_id']!r}: {each['messages']:,} messages, {_size(each['bytes'])}")
+        typer.echo(f"  queue of {each['client_id']!r}: {counted(each['messages'], 'message')}, {_size(each['bytes'])}")
 
 
 def _figures(place: str, schema: str) -> dict[str, Any]:
@@ -149,7 +152,8 @@ def verify(
         faults += 1
         typer.echo(line)
     if faults:
-        fail(f"{place}: {faults:,} faults: restore it from a backup, or keep what is whole (canopy store salvage)")
+        found = counted(faults, "fault")
+        fail(f"{place}: {found}: restore it from a backup, or keep what is whole (canopy store salvage)")
     typer.echo(f"{place}: whole")
 
 
@@ -171,7 +175,9 @@ def salvage(
     kept = ", ".join(f"{count:,} of {what}" for what, count in rebuilt.kept.items() if count) or "nothing"
     typer.echo(f"{into}: {kept}")
     if rebuilt.lost:
-        fail(f"{directory}: {sum(rebuilt.lost.values()):,} rows are lost; start the broker with store.path = {into}")
+        fail(
+            f"{directory}: {counted(sum(rebuilt.lost.values()), 'lost row')}; start the broker with store.path = {into}"
+        )
 
 
 @app.command()
@@ -294,10 +300,9 @@ def bring(
 
 
 def _tell(directory: Path, counts: dict[str, int]) -> None:
-    typer.echo(
-        f"{directory}: {counts['session']:,} sessions with {counts['subscription']:,} subscriptions and "
-        f"{counts['delivery']:,} messages, {counts['retained']:,} retained messages"
-    )
+    sessions, subscriptions = counted(counts["session"], "session"), counted(counts["subscription"], "subscription")
+    messages, retained = counted(counts["delivery"], "message"), counted(counts["retained"], "retained message")
+    typer.echo(f"{directory}: {sessions} with {subscriptions} and {messages}, {retained}")
 
 
 @app.command()

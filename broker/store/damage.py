@@ -27,6 +27,8 @@ class Damages:
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
         self.named: list[Damage] = []
+        # Numbers of deliveries whose rows were read while the broker runs and hold nothing that can be used.
+        self.deliveries: list[int] = []
 
     def add(self, what: str, client_id: object, topic: object, why: str) -> None:
         """One more. Client identifier and topic may be of any type."""

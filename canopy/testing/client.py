@@ -39,7 +39,11 @@ class RawClient:
         self._socket = socket.create_connection(("127.0.0.1", port), TIMEOUT)
         self._decoder = Decoder(LARGEST_PACKET, False, packets.V5)
         self._next_id = 0
+        self._name = f"127.0.0.1:{port}"
         self.version = packets.V5
+
+    def __repr__(self) -> str:
+        return f"<RawClient {self._name}{' (closed)' if self._socket.fileno() < 0 else ''}>"
 
     def __enter__(self) -> Self:
         return self
@@ -60,6 +64,7 @@ class RawClient:
     ) -> Connack:
         """CONNECT, and its CONNACK, whatever it says. `version`: 4 or 5; `fields`: others, `keep_alive=60`."""
         self.version = self._decoder.version = version
+        self._name = f"{client_id!r} to {self._name.rpartition(' ')[2]}"
         held = Properties()
         if session_expiry:
             held.integers[SESSION_EXPIRY_INTERVAL] = session_expiry

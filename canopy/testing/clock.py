@@ -17,6 +17,12 @@ T = TypeVar("T")
 PATIENCE: Final = 30.0
 """Seconds after which the loop's thread counts as stuck. Nothing that it is asked takes so long."""
 
+MAX_ROUNDS: Final = 1_000
+"""Rounds of the loop after which `settle` gives up: a client that never stops sending keeps the loop busy for ever."""
+
+QUIET_ROUNDS: Final = 2
+"""Idle rounds in a row after which nothing is left to do: in the first, a socket may have been written to."""
+
 
 class ClockLoop(asyncio.SelectorEventLoop):
     """asyncio's own loop; `ahead` is by how many seconds its clock is before the system's monotonic one.
@@ -30,12 +36,30 @@ class ClockLoop(asyncio.SelectorEventLoop):
         """Seconds."""
         return super().time() + self.ahead
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is to be called now: only the caller runs, and no timer is due."""
+        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        due = bool(timers) and timers[0].when() <= self.time() and not timers[0].cancelled()
+        return not due and not self._ready  # type: ignore[attr-defined]
+
+    async def settle(self) -> None:
+        """Let the loop do what is to be done now, and what follows from it: also what the sockets have got by now."""
+        quiet = 0
+        for _ in range(MAX_ROUNDS):
+            await asyncio.sleep(0)
+            # What was written to a socket in this round is seen in the next.
+            quiet = quiet + 1 if self.idle else 0
+            if quiet == QUIET_ROUNDS:
+                return
+
 
 class LoopThread:
     """Runs a `ClockLoop`. Its methods are called from other threads."""
 
     def __init__(self) -> None:
         self.loop = ClockLoop()
+        self.closed = False
         self._thread = threading.Thread(target=self._run, name="canopy-testing", daemon=True)
         self._thread.start()
 
@@ -47,7 +71,12 @@ class LoopThread:
             asyncio.set_event_loop(None)
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a function in the loop; what it returns or raises."""
+        """Call a function in the loop; what it returns or raises.
+
+        Raises:
+            RuntimeError: the thread has ended.
+        """
+        self._check_open()
         answer: Future[T] = Future()
 
         def act() -> None:
@@ -59,9 +88,18 @@ class LoopThread:
         self.loop.call_soon_threadsafe(act)
         return answer.result(PATIENCE)
 
-    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine in the loop."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+    def submit(self, work: Callable[..., Coroutine[Any, Any, T]], *args: Any, **options: Any) -> Future[T]:
+        """Run a coroutine function in the loop.
+
+        Raises:
+            RuntimeError: the thread has ended.
+        """
+        self._check_open()
+        return asyncio.run_coroutine_threadsafe(work(*args, **options), self.loop)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise RuntimeError("this broker is closed: it cannot be asked or started any more; make another")
 
     def close(self) -> None:
         """End the tasks, the loop and the thread.
@@ -69,7 +107,8 @@ class LoopThread:
         Raises:
             RuntimeError: the thread does not end.
         """
-        self.submit(self._clear()).result(PATIENCE)
+        self.submit(self._clear).result(PATIENCE)
+        self.closed = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(PATIENCE)
         if self._thread.is_alive():

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
-from broker.core.codec.topic_names import validate_topic
 from broker.core.hooks import AccessControl
+from broker.inprocess.checks import check_topic, payload_bytes
 from broker.security import Authenticator
 from canopy import Settings
 from canopy.testing import faults
+from canopy.testing.checks import (
+    check_amount,
+    check_choice,
+    check_filter,
+    check_qos,
+    check_subscription,
+)
 from canopy.testing.clock import PATIENCE, LoopThread
 from canopy.testing.faults import Fault, LinkFault, PacketFault
 from canopy.testing.proxy import Link
@@ -24,6 +31,7 @@ from canopy.testing.texts import Payload
 from canopy.testing.waiting import Aio, Waiter, not_published, published
 
 Sender = Literal["broker", "client"]
+Reader = Literal["client", "broker", "both"]
 
 
 class RunningBroker:
@@ -42,16 +50,17 @@ class RunningBroker:
         """`sections`: those of the settings, `mqtt={"max_qos": 1}`; `listen` adds listeners that know no faults.
 
         Raises:
-            ValueError: the settings are wrong.
+            SettingsError: the settings are wrong.
             StartupError: it cannot start.
         """
         sections = {"sys": {"interval": 0}, **sections}
-        sections["listen"] = ("mqtt://127.0.0.1:0", *sections.get("listen", ()))
+        others = sections.get("listen", ())
+        # What is no list is refused by the settings.
+        sections["listen"] = ("mqtt://127.0.0.1:0", *others) if isinstance(others, (list, tuple)) else others
         settings = Settings(**sections)
         self._thread = LoopThread()
         hooks = {"authenticators": authenticators, "access_control": access_control}
         self._serving = Serving(settings, hooks, self._thread.loop)
-        self._closed = False
         self.aio = Aio(self)
         try:
             self.start()
@@ -82,29 +91,32 @@ class RunningBroker:
         return self._thread.call(lambda: self._serving.broker.ports[1:])
 
     def start(self) -> None:
-        """Serve again after `stop`."""
-        self._thread.submit(self._serving.start()).result(PATIENCE)
+        """Serve again after `stop`. Raises RuntimeError: it runs, or is closed."""
+        self._thread.submit(self._serving.start).result(PATIENCE)
 
     def stop(self, *, abrupt: bool = False) -> None:
         """Stop: clients are told (5.0: 0x8B) and disconnected, or, `abrupt`, cut off. Nobody gets in until `start`."""
-        self._thread.submit(self._serving.stop(abrupt)).result(PATIENCE)
+        self._thread.submit(self._serving.stop, abrupt).result(PATIENCE)
 
     def restart(self, *, keep_store: bool = True, down_for: float = 0.0, abrupt: bool = False) -> None:
         """Stop and start. `keep_store` False: without sessions and retained messages.
 
         `down_for`: seconds by which the clock is put forward between the two.
         """
-        self._thread.submit(self._serving.restart(keep_store, down_for, abrupt)).result(PATIENCE)
+        self._thread.submit(self._serving.restart, keep_store, down_for, abrupt).result(PATIENCE)
 
     def close(self) -> None:
         """End for good."""
-        if self._closed:
+        if self._thread.closed:
             return
-        self._closed = True
         try:
-            self._thread.submit(self._serving.stop(True)).result(PATIENCE)
+            self._thread.submit(self._serving.stop, True).result(PATIENCE)
         finally:
             self._thread.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._thread.closed else "running" if self._serving.running else "stopped"
+        return f"<RunningBroker {self.url} ({state})>"
 
     def __enter__(self) -> Self:
         return self
@@ -119,16 +131,26 @@ class RunningBroker:
     def advance(self, seconds: float, *, silent: bool | str = False) -> None:
         """Put the broker's clock forward; when this returns, what fell due meanwhile has happened.
 
-        Clients that are connected count as if they had just been heard; `silent`: as silent all that time, so that
-        their keep alive is over: True: all of them, or one by its client identifier.
+        What clients sent before the call arrives before the jump. Clients that are connected count as heard at its end;
+        `silent`: as silent all that time, so that their keep alive is over: True: all of them, or one by its client
+        identifier. What such a client sends meanwhile arrives after the jump, if it is still connected.
+
+        Raises:
+            ValueError: it would go back, or by more than 30 days.
+            AssertionError: the client that is to be silent is not connected.
         """
+        __tracebackhide__ = True
         check_jump(seconds)
-        self._thread.submit(self._serving.advance(seconds, silent)).result(PATIENCE)
+        self._thread.submit(self._serving.advance, seconds, silent).result(PATIENCE)
 
     # -- what there is -------------------------------------------------------------------------------------------------
 
     def messages(self, topic_filter: str = "#") -> list[Message]:
-        """What was published on topics that the filter matches, in order: by clients, as wills, by `publish`."""
+        """What was published on topics that the filter matches, in order: by clients, as wills, by `publish`.
+
+        Raises ValueError: the filter can match no message.
+        """
+        check_filter(topic_filter)
         return self._thread.call(self._serving.record.messages, topic_filter)
 
     def clear(self) -> None:
@@ -157,18 +179,28 @@ class RunningBroker:
         """Topic filters of a client's session with their QoS. No session: none."""
         return self._thread.call(self._serving.subscriptions, client_id)
 
-    def retained(self, topic_filter: str = "#") -> dict[str, bytes]:
-        """Retained payloads by topic."""
+    def retained(self, topic_filter: str = "#") -> list[Message]:
+        """The retained messages on topics that the filter matches, by topic. `retain` is True, `expiry` what is left.
+
+        Raises ValueError: the filter can match no topic.
+        """
+        check_filter(topic_filter, system=True)
         return self._thread.call(self._serving.retained, topic_filter)
 
     def publish(
         self, topic: str, payload: bytes | str = b"", *, qos: int = 0, retain: bool = False, expiry: int = 0
     ) -> None:
-        """Publish a message as the broker's own. `expiry`: in seconds, 0: never. When this returns, it is routed."""
-        validate_topic(topic)
-        if qos not in (0, 1, 2):
-            raise ValueError(f"QoS {qos}")
-        data = payload.encode() if isinstance(payload, str) else payload
+        """Publish a message as the broker's own. `expiry`: in seconds, 0: never. When this returns, it is routed.
+
+        Raises:
+            TypeError: the payload is neither bytes nor text.
+            ValueError: the topic, the QoS or the expiry is invalid.
+            RuntimeError: the broker is stopped.
+        """
+        data = payload_bytes(payload)
+        check_topic(topic)
+        check_qos(qos)
+        check_amount("expiry", expiry)
         self._thread.call(self._serving.publish, topic, data, qos, retain, expiry)
 
     def disconnect(self, client_id: str, reason_code: int = 0x98) -> None:
@@ -195,6 +227,8 @@ class RunningBroker:
 
         What was published before counts. `payload`: bytes, text, or a function that says whether it is right; `within`:
         seconds of real time. With `count`, more that come later are not waited for.
+
+        Raises ValueError or TypeError: no message can be as expected.
         """
         __tracebackhide__ = True
         return published(self._serving.record, topic_filter, payload, qos, retain, count).wait(self, within)
@@ -208,7 +242,10 @@ class RunningBroker:
         retain: bool | None = None,
         within: float = 0.0,
     ) -> None:
-        """Nothing such was published, and nothing is within so many seconds."""
+        """Nothing such was published, and nothing is within so many seconds.
+
+        Raises ValueError or TypeError: no message can be like that.
+        """
         __tracebackhide__ = True
         not_published(self._serving.record, topic_filter, payload, qos, retain).refute(self, within)
 
@@ -247,7 +284,8 @@ class RunningBroker:
         )
 
     def check_subscribed(self, client_id: str, topic_filter: str) -> Waiter[bool]:
-        """For `assert_subscribed` and its twin."""
+        """For `assert_subscribed` and its twin. Raises ValueError: nobody can subscribe to this filter."""
+        check_subscription(topic_filter)
         return Waiter(
             lambda: topic_filter in self._serving.subscriptions(client_id),
             lambda: f"{client_id!r} has no subscription {topic_filter!r}\n{self._serving.state_of(client_id)}",
@@ -255,8 +293,9 @@ class RunningBroker:
 
     # -- faults of a connection: of `client_id`, now or when it connects; None: of the next connection -----------------
 
-    def freeze(self, client_id: str | None = None, *, reader: Literal["client", "broker", "both"] = "client") -> Fault:
+    def freeze(self, client_id: str | None = None, *, reader: Reader = "client") -> Fault:
         """Freeze a reader: the client takes nothing from the broker, or the broker nothing from the client."""
+        check_choice("reader", reader, get_args(Reader))
         if reader == "both":
             return self.half_open(client_id)
 
@@ -273,8 +312,8 @@ class RunningBroker:
         self, client_id: str | None = None, *, after_bytes: int = 0, sender: Sender = "client", reset: bool = True
     ) -> Fault:
         """Cut the connection when so many more bytes of `sender` have passed. `reset` False: as if both had closed."""
-        if after_bytes < 0:
-            raise ValueError("after_bytes is 0 or more")
+        check_choice("sender", sender, get_args(Sender))
+        check_amount("after_bytes", after_bytes)
 
         def start(link: Link) -> None:
             flow = link.down if sender == "broker" else link.up
@@ -290,8 +329,8 @@ class RunningBroker:
 
     def slow(self, client_id: str | None = None, *, bytes_per_second: float = 0.0, latency: float = 0.0) -> Fault:
         """A slow link, each direction by itself: 0 bytes a second is any number; `latency` in seconds, one way."""
-        if bytes_per_second < 0 or latency < 0:
-            raise ValueError("bytes_per_second and latency are 0 or more")
+        check_amount("bytes_per_second", bytes_per_second)
+        check_amount("latency", latency)
 
         def start(link: Link) -> None:
             for flow in (link.up, link.down):
@@ -311,6 +350,7 @@ class RunningBroker:
         sender: Sender = "broker",
     ) -> Fault:
         """Lose the `nth` such packet from now on, and the `count - 1` after it."""
+        check_choice("sender", sender, get_args(Sender))
         act = faults.Lost(faults.losable(packet), client_id, sender == "broker", nth, count)
         return self._begin(f"lose {packet} of {_whom(client_id)}", act)
 
@@ -324,6 +364,8 @@ class RunningBroker:
         sender: Sender = "broker",
     ) -> Fault:
         """Hold the `nth` such packet, and those of its kind behind it, for so long, or until the fault's `end`."""
+        check_choice("sender", sender, get_args(Sender))
+        check_amount("seconds", seconds or 0.0)
         act = faults.Delayed(faults.losable(packet), client_id, sender == "broker", nth, seconds)
         return self._begin(f"delay {packet} of {_whom(client_id)}", act)
 
@@ -332,10 +374,12 @@ class RunningBroker:
 
         A 5.0 client gets it again after a new connection, which it has to make without Clean Start and with a session.
         """
+        check_filter(topic_filter, system=True)
         return self._begin(f"duplicate for {_whom(client_id)}", faults.Duplicated(client_id, nth, topic_filter))
 
     def reorder(self, client_id: str | None = None, *, nth: int = 1, topic_filter: str = "#") -> Fault:
         """Have the `nth` message to a client come after the next one of another topic or QoS."""
+        check_filter(topic_filter, system=True)
         return self._begin(f"reorder for {_whom(client_id)}", faults.Reordered(client_id, nth, topic_filter))
 
     def refuse_connect(self, reason_code: int, client_id: str | None = None, *, count: int = 1) -> Fault:
@@ -352,6 +396,8 @@ class RunningBroker:
         count: int = 1,
     ) -> Fault:
         """Refuse all filters of a SUBSCRIBE; `topic_filter`: of one that asks for exactly this filter."""
+        if topic_filter is not None:
+            check_subscription(topic_filter)
         act = faults.RefusedSubscribe(reason_code, client_id, topic_filter, nth, count)
         return self._begin(f"refuse SUBSCRIBE of {_whom(client_id)}", act)
 
@@ -365,6 +411,7 @@ class RunningBroker:
         count: int = 1,
     ) -> Fault:
         """Refuse a PUBLISH by its PUBACK or PUBREC. 3.1.1 knows no such answer: the connection is closed."""
+        check_filter(topic_filter)
         act = faults.RefusedPublish(reason_code, client_id, topic_filter, nth, count)
         return self._begin(f"refuse PUBLISH of {_whom(client_id)}", act)
 
@@ -397,7 +444,7 @@ class RunningBroker:
 
     def coroutine(self, work: str, **options: Any) -> Any:
         """Start `start`, `stop` and the like in the broker's thread, for the twins."""
-        return self._thread.submit(getattr(self._serving, work)(**options))
+        return self._thread.submit(getattr(self._serving, work), **options)
 
 
 def _whom(client_id: str | None) -> str:

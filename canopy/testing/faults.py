@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from broker.core.codec import encoder, packets, reasons
 from broker.core.codec.packets import Ack, Connack, Connect, Packet, Publish, Suback, Subscribe
 from broker.core.codec.topic_names import matches
+from broker.words import counted
 
 if TYPE_CHECKING:
     from canopy.testing.control import RunningBroker
@@ -59,10 +60,10 @@ class Fault:
         self._broker.end_fault(self._act)
 
     def _late(self, count: int, within: float) -> str:
-        return f"{self._what}: happened {self._act.happened} times within {within:g} s, expected {count}"
+        return f"{self._what}: happened {counted(self._act.happened, 'time')} within {within:g} s, expected {count}"
 
     def __repr__(self) -> str:
-        return f"<Fault {self._what}: happened {self._act.happened} times>"
+        return f"<Fault {self._what}: happened {counted(self._act.happened, 'time')}>"
 
 
 class LinkFault:

@@ -23,6 +23,7 @@ from broker.core.codec.properties import (
     decode_forward,
 )
 from broker.core.codec.topic_names import matches
+from broker.core.queues.message import Message as Retained
 from broker.core.tap import PUBLISH, RUN, Sink, Tap
 from canopy import Broker
 
@@ -59,6 +60,19 @@ class Message:
         rest = f"… ({len(self.payload)} bytes)" if len(self.payload) > 60 else ""
         by = f" from {self.publisher!r}" if self.publisher else ""
         return f"{self.topic}: {shown!r}{rest} ({flags}){by}"
+
+
+def of_retained(message: Retained, now: float) -> Message:
+    """A retained message of the broker. `now`: its clock (s)."""
+    return _message(
+        message.topic,
+        message.payload(),
+        message.qos,
+        True,
+        message.properties,
+        message.remaining_expiry(now),
+        message.publisher,
+    )
 
 
 class Record(Sink):

@@ -22,7 +22,7 @@ from canopy import Broker, Settings
 from canopy.testing.clock import ClockLoop
 from canopy.testing.faults import LinkFault, PacketFault
 from canopy.testing.proxy import BUFFER, Proxy
-from canopy.testing.record import Record
+from canopy.testing.record import Message, Record, of_retained
 from canopy.testing.waiting import Waiters
 
 LONGEST_JUMP: Final = 30 * 86_400.0
@@ -42,6 +42,11 @@ class Serving:
         self.proxy = Proxy(loop, self.waiters.changed)
         self._store: MemoryStore | None = None
         self._broker: Broker | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it serves."""
+        return self._broker is not None
 
     @property
     def broker(self) -> Broker:
@@ -96,25 +101,36 @@ class Serving:
 
     async def advance(self, seconds: float, silent: bool | str) -> None:
         """See `RunningBroker.advance`."""
-        self._loop.ahead += seconds
+        # What was sent before the jump is heard before it.
+        await self._loop.settle()
         broker = self._broker
         if broker is None:
+            self._loop.ahead += seconds
             return
+        connections = [each for each in broker.connections if isinstance(each, Connection)]
+        mute = [each for each in connections if silent is True or _client_id(each) == silent]
+        if isinstance(silent, str) and not mute:
+            raise AssertionError(f"{silent!r} is not connected; connected: {self.record.clients()}")
+        held = [each for each in mute if each.stream.reading]
+        for connection in held:
+            # What it sends from here on comes after the time in which it was silent.
+            connection.stream.transport.pause_reading()
+        self._loop.ahead += seconds
         # The jump is no lag of the loop.
         broker.lag_monitor.close()
         broker.lag_monitor.start()
         now = self._loop.time()
-        for connection in broker.connections:
-            if isinstance(connection, Connection):
-                session = connection.protocol.session
-                if not (silent is True or (session is not None and session.client_id == silent)):
-                    connection.protocol.last_received = now
+        for connection in connections:
+            if connection not in mute:
+                connection.protocol.last_received = connection.time_limits.sign_at = now
         while broker.router.tick(now):  # noqa: ASYNC110 (it works some of it off)
             await asyncio.sleep(0)
         broker.after_batch()
         # Timers that became due by the jump, and what they have called.
-        for _ in range(3):
-            await asyncio.sleep(0)
+        await self._loop.settle()
+        for connection in held:
+            if connection.stream.reading and not connection.stream.transport.is_closing():
+                connection.stream.transport.resume_reading()
         self.waiters.changed()
 
     def _session(self, client_id: str) -> Session | None:
@@ -130,13 +146,12 @@ class Serving:
         session = self._session(client_id)
         return {} if session is None else {name: int(each.qos) for name, each in session.subscriptions.items()}
 
-    def retained(self, topic_filter: str) -> dict[str, bytes]:
-        """Retained payloads by topic."""
-        found = {}
-        for node in self.broker.router.retained_store.tree.matching(topic_filter):
-            if isinstance(node.value, CoreMessage):
-                found[node.value.topic.decode()] = node.value.payload()
-        return found
+    def retained(self, topic_filter: str) -> list[Message]:
+        """Retained messages, by topic."""
+        now = self._loop.time()
+        nodes = self.broker.router.retained_store.tree.matching(topic_filter)
+        held = [node.value for node in nodes if isinstance(node.value, CoreMessage)]
+        return sorted((of_retained(message, now) for message in held), key=lambda message: message.topic)
 
     def state_of(self, client_id: str) -> str:
         """What there is of a client, in a line."""
@@ -186,6 +201,11 @@ class Serving:
         self.proxy.link_faults.clear()
         for link in list(self.proxy.links):
             link.heal()
+
+
+def _client_id(connection: Connection) -> str | None:
+    session = connection.protocol.session
+    return None if session is None else session.client_id
 
 
 def check_jump(seconds: float) -> None:

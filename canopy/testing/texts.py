@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from broker.words import counted
 from canopy.testing.record import Message
 
 MOST: Final = 10
@@ -63,20 +64,16 @@ def seen(
         others = Counter(message.topic for message in messages)
         if others:
             lines.append("published on other topics:")
-            lines += [f"  {topic}: {_times(count)}" for topic, count in others.most_common(MOST)]
+            lines += [f"  {topic}: {counted(count, 'message')}" for topic, count in others.most_common(MOST)]
             if len(others) > MOST:
-                lines.append(f"  … and {len(others) - MOST} other topics")
+                lines.append(f"  … and {counted(len(others) - MOST, 'other topic')}")
     if forgotten:
-        lines.append(f"{forgotten} older messages are not remembered any more.")
+        lines.append(f"forgotten: {counted(forgotten, 'older message')}.")
     lines.append("connected: " + (", ".join(map(repr, clients[:MOST])) if clients else "nobody"))
     if len(clients) > MOST:
-        lines[-1] += f" and {len(clients) - MOST} others"
+        lines[-1] += f" and {len(clients) - MOST} more"
     return "\n".join(lines)
 
 
 def _because(why: list[str]) -> str:
     return f"  <- {', '.join(why)}" if why else "  <- matches"
-
-
-def _times(count: int) -> str:
-    return "1 message" if count == 1 else f"{count} messages"

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, wait
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from canopy.testing.checks import check_expected
 from canopy.testing.record import Message, Record
 from canopy.testing.texts import Payload, misses, seen, wanted
 
@@ -180,7 +181,8 @@ class Search:
 def published(
     record: Record, topic_filter: str, payload: Payload | None, qos: int | None, retain: bool | None, count: int | None
 ) -> Waiter[list[Message]]:
-    """For `assert_published`."""
+    """For `assert_published`. Raises ValueError or TypeError: no message can be as expected."""
+    check_expected(topic_filter, payload, qos, retain)
     search = Search(record, topic_filter, payload, qos, retain)
 
     def enough() -> list[Message]:
@@ -203,7 +205,8 @@ def published(
 def not_published(
     record: Record, topic_filter: str, payload: Payload | None, qos: int | None, retain: bool | None
 ) -> Waiter[list[Message]]:
-    """For `assert_not_published`: what must not come about."""
+    """For `assert_not_published`: what must not come about. Raises ValueError or TypeError: it never can."""
+    check_expected(topic_filter, payload, qos, retain)
     search = Search(record, topic_filter, payload, qos, retain)
     return Waiter(search.found, lambda: f"did not expect {search.wanted()}\n{search.seen(True)}")
 

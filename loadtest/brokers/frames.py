@@ -55,7 +55,6 @@ PACKET_NAMES: Final = (
 PAYLOAD_HEAD: Final = struct.Struct(">HHIQ")
 MIN_PAYLOAD: Final = PAYLOAD_HEAD.size
 SEQUENCE_OFFSET: Final = 2
-STAMP_OFFSET: Final = 8
 
 
 class FrameError(Exception):

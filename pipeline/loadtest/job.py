@@ -55,6 +55,7 @@ def run(spark: SparkSession, source: str, output: str, skip_corrupt: bool = Fals
             f"--output {output}: the load tester's own report lies there; give another, as {output}/account"
         )
     results = Results(spark, output)
+    results.begin()
     with progress(spark, "loadtest"), reading():
         found = tables.records(spark, source, skip_corrupt, say)
         report = tables.report(spark, source)

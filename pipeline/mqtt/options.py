@@ -374,7 +374,7 @@ def _password(values: _Values) -> str | None:
         if password is not None:
             raise MisuseError("options 'password' and 'password_file' are both set: give one of them")
         try:
-            password = Path(file).read_text(encoding="utf-8").rstrip("\r\n")
+            password = Path(file).read_text(encoding="utf-8-sig").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             raise MisuseError(f"option 'password_file' is {file!r}: it cannot be read ({error})") from error
     if password is not None and values.maybe("user_name") is None:

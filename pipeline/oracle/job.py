@@ -56,6 +56,7 @@ def run(
     results = Results(spark, output)
     with progress(spark, "oracle"), reading():
         coverage = covering(Choice(since=since, until=until))
+        results.begin()
         # Who was subscribed to what is told before that.
         before = told_before(spark, inputs, since) if since is not None else None
         columns = COLUMNS if since is None else (*COLUMNS, "ts")

@@ -68,6 +68,7 @@ def run(
         raise MisuseError(f"--headroom {headroom:g}: must be a percentage of 0 or more")
     check([*inputs, *traffic], output)
     results = Results(spark, output)
+    results.begin()
     plans = []
     with progress(spark, "plan"), reading():
         coverage = Coverage()

@@ -23,6 +23,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pipeline.errors import MisuseError, PipelineError
+from pipeline.record.account import account
+from pipeline.record.chosen import choose
 from pipeline.record.coverage import Coverage
 from pipeline.record.locks import alone_with
 from pipeline.record.manifests import BUNDLE, Manifests, is_merged, manifests, removed
@@ -159,7 +161,7 @@ class Depot:
         made = Coverage(ignored=ignored)
         there = self.files()
         if there or said.said:
-            made.take(self.path, said, self._place, there, {}, local=self.local)
+            account(made, self.path, choose(said, there, self._place), self._place, there, {}, local=self.local)
         return made
 
     def segments(self) -> list[Segment]:

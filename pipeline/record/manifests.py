@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
@@ -111,6 +112,15 @@ def numbers(about: Mapping[str, Any]) -> tuple[int, int] | None:
     """The first and the last sequence number of a segment, as its manifest says; None where it says none."""
     first, last = about.get("from_seq"), about.get("to_seq")
     return (first, last) if isinstance(first, int) and isinstance(last, int) else None
+
+
+def times(about: Mapping[str, Any]) -> tuple[datetime, datetime] | None:
+    """When the first event of a segment was, and the last one, as its manifest says; None where it does not."""
+    try:
+        first, last = (datetime.fromisoformat(about[name]) for name in ("first_ts", "last_ts"))
+    except (KeyError, ValueError, TypeError):
+        return None
+    return first if first.tzinfo else first.replace(tzinfo=UTC), last if last.tzinfo else last.replace(tzinfo=UTC)
 
 
 def is_merged(place: str) -> bool:

@@ -9,8 +9,8 @@ request, left out with a line for each. Columns that older segments lack are nul
 
 from __future__ import annotations
 
-import hashlib
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from pipeline.errors import DamagedError, GoneError, MisuseError, PipelineError
+from pipeline.record.account import account
+from pipeline.record.chosen import choose
 from pipeline.record.coverage import Coverage
-from pipeline.record.manifests import is_merged, manifests
+from pipeline.record.manifests import is_merged, manifests, numbers
 from pipeline.runtime.engine import f, is_duckdb, nothing
 from pipeline.runtime.storage import MANIFESTS, File, Storage, local_path, parquet, storage
 
@@ -84,8 +86,7 @@ def find(
     corrupt: list[str] = []
     whole = 0
     wanted = covering(choice)
-    # DuckDB does not look at the checksums in the pages.
-    unchecked = is_duckdb(spark)
+    held = _Held()
     for path in inputs:
         # What replaces what is known where the record begins, also to who names a day or an hour of it.
         root, below = record_of(path)
@@ -93,38 +94,33 @@ def find(
         if not storage(spark, path).exists():
             raise MisuseError(f"--input {path}: no such file or folder")
         said = manifests(place)
-        gone, vouched = said.gone, said.vouched
-        there = place.files(".parquet", below)
-        merged = [file for file in there if is_merged(file.place)]
+        there = {file.place: file for file in place.files(".parquet", below)}
+        merged = [file for file in there.values() if is_merged(file.place)]
         left: dict[str, str] = {}
-        if vouched is None and merged and len(merged) < len(there):
+        if said.vouched is None and merged and len(merged) < len(there):
             raise PipelineError(
                 f"{merged[0].path}: a merged segment beside others, and no manifest says what it replaces; "
                 f"copy {MANIFESTS} too"
             )
-        for file in there:
-            if file.place in gone or (vouched is not None and is_merged(file.place) and file.place not in vouched):
-                continue
-            if file.path in found:
-                raise MisuseError(f"--input {path}: {file.path} is in another input already")
-            about = said.said.get(file.place)
+        sizes = {file.place: file.size for file in there.values()}
+        chosen = choose(said, sizes, place, below)
+        for each in chosen.read:
+            file, about = there[each], chosen.about(each)
+            held.take(path, file, about)
             if about is not None and not wanted.asks(about):
                 whole += 1
                 continue
-            why = fault(place, file, about, skip_corrupt or unchecked)
+            why = fault(place, file, about)
             if why:
                 corrupt.append(f"{file.path}: {why}")
                 left[file.place] = why
             else:
                 found[file.path] = file
         if coverage is not None:
-            sizes = {file.place: file.size for file in there}
-            coverage.take(path, said, place, sizes, left, below, local_path(root))
+            account(coverage, path, chosen, place, sizes, left, below, local_path(root))
     if corrupt and not skip_corrupt:
         more = f"; and {len(corrupt) - SHOWN} more" if len(corrupt) > SHOWN else ""
-        # As where Spark finds such a page.
-        kind = DamagedError if all(line.endswith(ALTERED) for line in corrupt) else PipelineError
-        raise kind("\n".join(corrupt[:SHOWN]) + f"{more}; --skip-corrupt leaves out what cannot be read")
+        raise DamagedError("\n".join(corrupt[:SHOWN]) + f"{more}; --skip-corrupt leaves out what cannot be read")
     for line in corrupt:
         say(f"left out: {line}")
     if not found and not whole:
@@ -132,6 +128,40 @@ def find(
             f"--input {' '.join(inputs)}: no segment in it (the recorder finishes one every minute, or when it stops)"
         )
     return [*found.values()]
+
+
+class _Held:
+    """What all inputs of a job hold: no event twice, by links, copies, or copies that were merged."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, tuple[str, str]] = {}
+        self._runs: dict[str, list[tuple[int, int, str, str]]] = {}
+
+    def take(self, path: str, file: File, about: Mapping[str, Any] | None) -> None:
+        """Take note of a file of an input.
+
+        Raises:
+            MisuseError: another input holds the same.
+        """
+        first, where = self._names.setdefault(file.place.rpartition("/")[2], (path, file.path))
+        if where != file.path or first != path:
+            self._refuse(path, file.path, where)
+        span = numbers(about) if about is not None else None
+        if about is None or span is None:
+            return
+        for run in about.get("runs") or [about.get("run_id")]:
+            others = self._runs.setdefault(str(run), [])
+            at = bisect_left(others, (*span, "", ""))
+            for begin, end, whose, where in others[max(at - 1, 0) : at + 1]:
+                if whose != path and begin <= span[1] and end >= span[0]:
+                    self._refuse(path, file.path, where)
+            others.insert(at, (*span, path, file.path))
+
+    @staticmethod
+    def _refuse(path: str, file: str, other: str) -> None:
+        if other == file:
+            raise MisuseError(f"--input {path}: {file} is in another input already")
+        raise MisuseError(f"--input {path}: {file} holds the same events as {other}: the same record under two inputs")
 
 
 def told_before(spark: SparkSession | None, inputs: Sequence[str], since: str) -> str | None:
@@ -170,24 +200,24 @@ def record_of(path: str) -> tuple[str, str]:
     return (found[1] or ".", found[2]) if found is not None else (path, "")
 
 
-def fault(place: Storage, file: File, about: Mapping[str, Any] | None, thorough: bool) -> str:
-    """What is wrong with a segment, given its manifest; empty when nothing is. `thorough`: by its checksum too."""
+def fault(place: Storage, file: File, about: Mapping[str, Any] | None) -> str:
+    """What is wrong with a segment, given its manifest; empty when nothing is."""
     # One that is as long as its manifest says is whole: to ask for the ends of each costs a call for each.
     why = "" if about is not None and about.get("bytes") == file.size else broken(place, file)
-    return why or (altered(place, file, about) if thorough else "")
+    return why or altered(place, file, about)
 
 
 def altered(place: Storage, file: File, said: Mapping[str, Any] | None) -> str:
     """Whether a file of this machine is not what its manifest's checksum says; reads all of it. Empty: it is.
 
-    Spark would leave out what it cannot decode without a word, and believe what it can.
+    Neither engine finds all changes: DuckDB does not look at the checksums of pages, and a file that was written anew
+    has right ones.
     """
     digest = (said or {}).get("sha256")
     if not isinstance(digest, str) or place.local is None:
         return ""
     try:
-        with open(file.path.removeprefix("file:"), "rb") as opened:
-            found = hashlib.file_digest(opened, "sha256").hexdigest()
+        found = place.sha256(file.place)
     except OSError as error:
         return f"cannot be read ({error.strerror or error})"
     return "" if found == digest else ALTERED

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from pipeline.errors import MisuseError, PipelineError
+from pipeline.errors import DamagedError, MisuseError, PipelineError
+from pipeline.record.account import account
+from pipeline.record.chosen import choose
 from pipeline.record.coverage import GAP, LEFT_OUT, MISSING, UNFINISHED, Coverage, Finding
 from pipeline.record.manifests import manifests, numbers, removed
 from pipeline.record.segments import fault
@@ -29,6 +32,8 @@ class Look:
 
     files: list[File]
     to: int
+    unread: list[tuple[int, int]]
+    """Numbers up to `to` that none of the files can hold; some are lost, and some may come back."""
     findings: list[Finding]
 
     @property
@@ -54,6 +59,36 @@ class Unread:
         self.skip_corrupt = skip_corrupt
         # Manifests that were read: they do not change.
         self._known: dict[str, dict[str, Any]] = {}
+        # Segments that span numbers which are missing, and do not hold them: merged after those were lost.
+        self._barren: set[str] = set()
+
+    def returned(self, unread: Sequence[tuple[int, int]]) -> list[tuple[File, int, int]]:
+        """What is there by now of numbers that no segment held when they were read: files, and the numbers in them.
+
+        Raises:
+            PipelineError: a segment cannot be read.
+        """
+        there = {file.place: file for file in self.recorded.files(".parquet")}
+        said = manifests(self.recorded, self._known)
+        self._known = said.said
+        chosen = choose(said, {place: file.size for place, file in there.items()}, self.recorded)
+        found = []
+        for place in chosen.read:
+            about = chosen.about(place) or {}
+            span = numbers(about)
+            if span is None or place in self._barren:
+                continue
+            among = [(max(first, span[0]), min(last, span[1])) for first, last in unread]
+            if not any(first <= last for first, last in among):
+                continue
+            if fault(self.recorded, there[place], about):
+                # Still, or again, not what was written: that is for who reads it to say.
+                continue
+            held = [each for first, last in among if first <= last for each in _held(self.recorded, place, first, last)]
+            found += [(there[place], first, last) for first, last in held]
+            if not held:
+                self._barren.add(place)
+        return found
 
     def look(self, through: int, to: int | None = None, most: int | None = None, begun: bool = True) -> Look | None:
         """What lies above the number `through`, up to `to` where that is given; None where nothing is.
@@ -72,8 +107,11 @@ class Unread:
         if there and said.vouched is None:
             raise MisuseError(f"--input {self.source}: no manifests: a stream goes by them (copy _manifests too)")
         gone = removed(self.recorded)
-        spans = {place: numbers(about) for place, about in said.said.items() if place not in said.gone}
-        ends = sorted({span[1] for span in (*spans.values(), *map(numbers, gone)) if span is not None})
+        sizes = {place: file.size for place, file in there.items()}
+        chosen = choose(said, sizes, self.recorded)
+        spans = {place: span for place in chosen.read if (span := numbers(chosen.about(place) or {})) is not None}
+        told = [numbers(about) for place, about in said.said.items() if place not in said.gone]
+        ends = sorted({span[1] for span in (*told, *map(numbers, gone)) if span is not None})
         end = ends[-1] if ends else 0
         if end < through:
             raise PipelineError(
@@ -87,22 +125,21 @@ class Unread:
             to = end if most is None else ends[max(bisect_right(ends, through + most) - 1, bisect_right(ends, through))]
         files, left = [], {}
         for place, span in spans.items():
-            if span is None or place not in there or span[1] <= through or span[0] > to:
+            if span[1] <= through or span[0] > to:
                 continue
-            why = fault(self.recorded, there[place], said.said[place], self.skip_corrupt)
+            why = fault(self.recorded, there[place], chosen.about(place))
             if why and not self.skip_corrupt:
-                raise PipelineError(f"{there[place].path}: {why}; --skip-corrupt leaves it out")
+                raise DamagedError(f"{there[place].path}: {why}; --skip-corrupt leaves it out")
             if why:
                 left[place] = why
             else:
                 files.append(there[place])
-        account = Coverage(had=through, ignored=frozenset({GAP, UNFINISHED}))
-        sizes = {place: file.size for place, file in there.items()}
-        account.take(self.source, said, self.recorded, sizes, left, local=local_path(self.source))
-        findings = [each for each in account.findings if each.from_seq is not None and each.from_seq <= to]
+        found = Coverage(had=through, ignored=frozenset({GAP, UNFINISHED}))
+        account(found, self.source, chosen, self.recorded, sizes, left, local=local_path(self.source))
+        findings = [each for each in found.findings if each.from_seq is not None and each.from_seq <= to]
         if begun:
             findings += self._removed(gone, there, through, to)
-        return Look(files, to, findings)
+        return Look(files, to, _between((spans[file.place] for file in files), through, to), findings)
 
     def _removed(self, gone: list[dict[str, Any]], there: dict[str, File], through: int, to: int) -> list[Finding]:
         """What retention removed before it was read."""
@@ -121,5 +158,32 @@ class Unread:
         there = {file.place: file.size for file in self.recorded.files(".parquet")}
         said = manifests(self.recorded, self._known)
         if there or said.said:
-            made.take(self.source, said, self.recorded, there, {}, local=local_path(self.source))
+            chosen = choose(said, there, self.recorded)
+            account(made, self.source, chosen, self.recorded, there, {}, local=local_path(self.source))
         return made
+
+
+def _between(spans: Iterable[tuple[int, int]], through: int, to: int) -> list[tuple[int, int]]:
+    """The numbers above `through`, up to `to`, that are in none of these spans."""
+    found = []
+    for first, last in (*sorted(spans), (to + 1, to + 1)):
+        if first > through + 1:
+            found.append((through + 1, first - 1))
+        through = max(through, last)
+    return found
+
+
+def _held(recorded: Storage, place: str, first: int, last: int) -> list[tuple[int, int]]:
+    """The stretches of these numbers that a segment holds."""
+    import pyarrow.parquet as pq
+
+    found: list[tuple[int, int]] = []
+    with recorded.fs.open_input_file(place) as source, pq.ParquetFile(source) as opened:
+        for batch in opened.iter_batches(columns=["seq"]):
+            for number in batch.column(0).to_pylist():
+                if first <= number <= last:
+                    if found and found[-1][1] == number - 1:
+                        found[-1] = (found[-1][0], number)
+                    else:
+                        found.append((number, number))
+    return found

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from canopy_pages import Page, linked
 from pipeline.errors import MisuseError, PipelineError, foreseen, in_a_line
-from pipeline.outputs import Results, check
+from pipeline.outputs import Results, begin, check, folder
 from pipeline.record.coverage import Coverage
 from pipeline.record.schema import DELIVER
 from pipeline.record.segments import Choice, Say, events, reading, unsaid
@@ -107,6 +107,8 @@ def run(
     outcome = Outcome()
     expected: tuple[type[Exception], ...] = (PipelineError, *foreseen())
     results = Results(spark, output)
+    for each in ("", *ABOUT):
+        begin(folder(spark, f"{output.rstrip('/')}/{each}".rstrip("/")))
     for name, job in _jobs(spark, inputs, output, load, skip_corrupt, say, outcome).items():
         begun = time.monotonic()
         try:

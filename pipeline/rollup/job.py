@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.errors import MisuseError
-from pipeline.outputs import check
+from pipeline.outputs import PAGE, SUMMARY, begin, check
 from pipeline.record.coverage import Coverage
 from pipeline.record.schema import PUBLISH
 from pipeline.record.segments import Choice, Say, covering, events, reading, unsaid
@@ -26,8 +26,6 @@ from pipeline.runtime.progress import progress
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PAGE: Final = "index.html"
-SUMMARY: Final = "summary.json"
 SHORT: Final = 600
 """Seconds: the page of a record that is no longer shows single ones."""
 
@@ -82,6 +80,7 @@ def run(
         raise MisuseError(f"--output {output}: a stream keeps these tables (--checkpoint); give another")
     only = replace(choice or Choice(), kinds=(PUBLISH,))
     coverage = covering(only)
+    begin(tables.folder)
     publishes = events(spark, inputs, only, (*PUBLISHES, *wanted), skip_corrupt, say, coverage)
     with progress(spark, "rollup"), reading():
         tables.tidy()

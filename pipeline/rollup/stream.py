@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as f
 
 from pipeline.errors import GoneError, MisuseError, PipelineError, UnreadError
-from pipeline.outputs import Folder, check, folder
+from pipeline.outputs import Folder, begin, check, folder
 from pipeline.record.coverage import Coverage, Finding
 from pipeline.record.schema import EVENTS, PUBLISH
 from pipeline.record.segments import Say, reading, unsaid
@@ -96,6 +96,7 @@ def stream(
     reader.belongs()
     reader.load()
     tables.tidy()
+    begin(tables.folder)
     # What a batch left that was not done must not count.
     reader.memory.settle(reader.done.version, reader.memory.open())
     reader.close()

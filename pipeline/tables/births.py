@@ -108,6 +108,14 @@ class Births:
         return made
 
 
+def newest(*states: list[Any]) -> list[Any]:
+    """Of several states, the last birth of each."""
+    found: dict[tuple[Any, ...], Any] = {}
+    for entry in sorted((each for state in states for each in state), key=lambda each: int(each[3])):
+        found[tuple(entry[:3])] = entry
+    return [*found.values()]
+
+
 def _cost(made: Named) -> int:
     """What a birth takes of `Limits.births`."""
     return 1 + sum(1 + len(name) // SHORT for name, _ in made.values())

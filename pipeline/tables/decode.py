@@ -1,7 +1,8 @@
 """A batch of recorded publishes as rows of tables and dead letters: the one way, for every engine.
 
 Promises: each payload that a table's filter matches is in its rows or in the dead letters, with its reason; never in
-both. What comes out depends on the message and the births before it alone, not on how the record was cut in batches.
+both. Sparkplug's STATE alone is in neither: it is no data. What comes out depends on the message and the births before
+it alone, not on how the record was cut in batches.
 """
 
 from __future__ import annotations

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pipeline.errors import GoneError, MisuseError, UnreadError
-from pipeline.outputs import check
-from pipeline.record.coverage import Coverage
+from pipeline.outputs import SUMMARY, begin, check, folder
+from pipeline.record.coverage import LISTED, Coverage
 from pipeline.record.segments import Say, unsaid
 from pipeline.record.unread import Look, Unread, named
 from pipeline.runtime.storage import File, Local, Storage, local_path, storage
-from pipeline.tables.births import Births
+from pipeline.tables.births import Births, newest
 from pipeline.tables.infer import Inferred
 from pipeline.tables.local import LocalEngine, publishes
 from pipeline.tables.mapping import Mapping, load
@@ -41,7 +41,6 @@ ICEBERG: Final = "iceberg"
 KAFKA: Final = "kafka"
 BATCH: Final = 1_000_000
 """Sequence numbers of a batch: what is done again after a kill, and how long a reader waits for the first rows."""
-SUMMARY: Final = "summary.json"
 
 
 class Engine(Protocol):
@@ -148,6 +147,7 @@ def run(
         if chosen.format == KAFKA:
             about |= {"prefix": chosen.prefix}
         identity = out.belongs(about)
+        begin(folder(spark, output))
         job = _Job(
             found,
             out,
@@ -241,6 +241,7 @@ class _Job:
         try:
             while True:
                 begun = time.monotonic()
+                self._returned(say)
                 while self._batch(say):
                     pass
                 if self.options.every is None:
@@ -252,6 +253,37 @@ class _Job:
             # What was committed and not moved yet is moved now.
             self.out.load(self.sink)
         return self._finish()
+
+    def _returned(self, say: Say) -> None:
+        """Read what was missing when its numbers were read, and is there by now."""
+        done = self.out.done
+        if not done.unread:
+            return
+        for file, first, last in self.unread.returned(done.unread):
+            done = self.out.done
+            before = [entry for entry in done.births if int(entry[3]) < first]
+            births = Births.of(before, self.plans[0].limits)
+            staged = self.engine.stage([file], first - 1, last, self.plans, births, self.out.staging())
+            births.settle()
+            now = self._added(staged)
+            now.births = newest(done.births, births.state())
+            now.lost = done.lost.without(first, last)
+            now.unread = [
+                part
+                for begin, end in done.unread
+                for part in ((begin, min(end, first - 1)), (max(begin, last + 1), end))
+                if part[0] <= part[1]
+            ]
+            self.out.commit(self.sink, staged, now, first, last)
+            say(f"batch {now.version}: {staged.read:,} publishes, numbers {first:,} to {last:,} that were missing")
+
+    def _added(self, staged: Staged) -> Progress:
+        """The progress with what a batch staged."""
+        done = self.out.done
+        rows, dead = Counter(done.rows), Counter(done.dead)
+        rows.update(staged.rows)
+        dead.update(staged.dead)
+        return replace(done, version=done.version + 1, read=done.read + staged.read, rows=rows, dead=dead)
 
     def _batch(self, say: Say) -> bool:
         """Read what is new, as far as a batch goes; whether there was something."""
@@ -277,11 +309,10 @@ class _Job:
         lost = replace(done.lost, findings=[*done.lost.findings], kinds=Counter(done.lost.kinds))
         for each in look.findings:
             lost.add(each)
-        rows, dead = Counter(done.rows), Counter(done.dead)
-        rows.update(staged.rows)
-        dead.update(staged.dead)
-        now = Progress(done.version + 1, look.to, done.read + staged.read, rows, dead, births.state(), lost)
-        self.out.commit(self.sink, staged, now)
+        now = self._added(staged)
+        now.through, now.births, now.lost = look.to, births.state(), lost
+        now.unread = [*done.unread, *look.unread][-LISTED:]
+        self.out.commit(self.sink, staged, now, done.through + 1, look.to)
         say(f"batch {now.version}: {staged.read:,} publishes, up to number {look.to:,}")
         return True
 

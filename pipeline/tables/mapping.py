@@ -9,9 +9,11 @@ import hashlib
 import json
 import re
 import tomllib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -28,6 +30,8 @@ EXTRA: Final = "which Canopy's extra `tables` brings: in a clone run `make setup
 RESERVED: Final = frozenset({SEQ, TS, EVENT_TIME, ITEM, DATE})
 TABLES: Final = 100
 """Tables of a mapping: each has a file that is written at the same time as those of the others."""
+SCHEMAS: Final = 1_000
+"""Schemas of a table that payloads may name."""
 FILE_BYTES: Final = 16 << 20
 """Of a file that a mapping names."""
 
@@ -112,7 +116,8 @@ class JsonModel(Columned):
 
 class AvroModel(Columned):
     format: Literal["avro"]
-    schema_file: str = Field(alias="schema")
+    schema_file: str | None = Field(None, alias="schema")
+    schemas: dict[str, str] = Field({}, max_length=SCHEMAS)
     framing: Literal["none", "single-object", "confluent"] = "none"
 
 
@@ -196,7 +201,7 @@ def _content(file: Path, key: str) -> bytes:
     try:
         if file.stat().st_size > FILE_BYTES:
             raise MisuseError(f"{key}: {file} has more than {FILE_BYTES:,} bytes")
-        return file.read_bytes()
+        return file.read_bytes().removeprefix(BOM_UTF8)  # which editors of Windows write
     except OSError as error:
         raise MisuseError(f"{key}: {file} cannot be read ({(error.strerror or str(error)).lower()})") from error
 
@@ -261,11 +266,15 @@ class _Loader:
             raise self._wrong("", "use lower-case letters, digits and _ for its name, and not dead_letters")
         missing: Path | None = None
         schema, message, framing = b"", "", "none"
+        schemas: tuple[tuple[int, bytes], ...] = ()
         columns = table.fixed or tuple(each.column(name) for name, each in table.columns.items())
         if isinstance(table, JsonModel):
             columns, missing = self._json(table, columns)
         elif isinstance(table, AvroModel):
-            schema, framing = self._beside("schema", table.schema_file), table.framing
+            schemas = self._schemas(table)
+            # A table's schema stays while others come: by default it is the one with the lowest number.
+            schema = schemas[0][1] if table.schema_file is None else self._beside("schema", table.schema_file)
+            framing = table.framing
             columns = self._described("schema", columns, lambda: _avro_columns(schema))
         elif isinstance(table, ProtobufModel):
             schema, message = self._beside("descriptor", table.descriptor), table.message
@@ -274,7 +283,8 @@ class _Loader:
             self._described("format", columns, _sparkplug_columns)
         plan = Plan(
             self.name, pattern(table.filter), table.format, columns, tuple(dict.fromkeys(table.keep)), table.event_time,
-            self._span("late", table.late), self._span("ahead", table.ahead), schema, message, framing, self.limits,
+            self._span("late", table.late), self._span("ahead", table.ahead), schema, schemas, message, framing,
+            self.limits,
         )  # fmt: skip
         if missing is None:
             self._check(plan)
@@ -285,6 +295,27 @@ class _Loader:
             return round(seconds(text, key) * 1_000_000)
         except MisuseError as error:
             raise self._wrong(key, str(error)) from error
+
+    def _schemas(self, table: AvroModel) -> tuple[tuple[int, bytes], ...]:
+        """The schemas that payloads may name, by rising numbers."""
+        if table.framing != "confluent":
+            if table.schemas:
+                raise self._wrong("schemas", 'only with framing = "confluent", whose payloads name their schema')
+            if table.schema_file is None:
+                raise self._wrong("schema", "is missing; give it")
+            return ()
+        if not table.schemas:
+            raise self._wrong(
+                "schemas", "is missing: payloads name the schema that they were written with; give { NUMBER = FILE }"
+            )
+        found = {}
+        for number, file in table.schemas.items():
+            key = f"schemas.{number}"
+            if not re.fullmatch(r"[0-9]{1,10}", number) or int(number) >= 1 << 32 or int(number) in found:
+                raise self._wrong(key, "must be the number of a schema in the registry, each once")
+            found[int(number)] = text = self._beside(key, file)
+            self._described(key, (), partial(_avro_columns, text))
+        return tuple(sorted(found.items()))
 
     def _json(self, table: JsonModel, columns: tuple[Column, ...]) -> tuple[tuple[Column, ...], Path | None]:
         if table.pinned is None:

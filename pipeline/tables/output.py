@@ -43,6 +43,8 @@ class Progress:
     births: list[Any] = field(default_factory=list)
     lost: Coverage = field(default_factory=Coverage)
     """What was not there when it was to be read."""
+    unread: list[tuple[int, int]] = field(default_factory=list)
+    """Numbers up to `through` that no segment held then: read if they come back. At most `LISTED` stretches."""
 
 
 class Sink(Protocol):
@@ -127,6 +129,7 @@ class Output:
                     findings=[Finding(**each) for each in lost["findings"]],
                     kinds=Counter(lost["kinds"]),
                 ),
+                [(int(first), int(last)) for first, last in said.get("unread", ())],
             )  # fmt: skip
             self._publish(sink, said)
             break
@@ -140,17 +143,19 @@ class Output:
         """A folder for a new batch, under the output."""
         return f"{STAGING}{uuid.uuid4().hex[:8]}"
 
-    def commit(self, sink: Sink, staged: Staged, done: Progress) -> None:
-        """Put a batch in force."""
+    def commit(self, sink: Sink, staged: Staged, done: Progress, first: int, last: int) -> None:
+        """Put a batch in force; it is of the numbers `first` to `last`."""
         lost = done.lost.summary()
         said = {
             "version": done.version,
-            "from": self.done.through + 1,
+            "from": first,
+            "to": last,
             "through": done.through,
             "read": done.read,
             "rows": dict(done.rows),
             "dead": [[*key, count] for key, count in done.dead.items()],
             "births": done.births,
+            "unread": done.unread,
             "lost": {"events": done.lost.missing, "findings": lost["findings"], "kinds": lost["kinds"]},
             "files": staged.files,
         }
@@ -163,7 +168,7 @@ class Output:
 
     def _publish(self, sink: Sink, said: dict[str, Any]) -> None:
         files = [(str(table), str(day), str(place)) for table, day, place in said["files"]]
-        about = {"canopy.from_seq": str(said["from"]), "canopy.to_seq": str(said["through"])}
+        about = {"canopy.from_seq": str(said["from"]), "canopy.to_seq": str(said.get("to", said["through"]))}
         sink.publish(int(said["version"]), files, about)
 
     def tidy(self) -> None:

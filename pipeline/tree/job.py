@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.errors import MisuseError
-from pipeline.outputs import check, folder
+from pipeline.outputs import PAGE, SUMMARY, begin, check, folder
 from pipeline.record.coverage import Coverage
 from pipeline.record.schema import PUBLISH
 from pipeline.record.segments import Choice, Say, covering, events, reading, unsaid
@@ -24,8 +24,6 @@ from pipeline.tree.transforms import PUBLISHES, Thresholds, by_topic, explosions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PAGE: Final = "index.html"
-SUMMARY: Final = "summary.json"
 HOT: Final = 100
 
 
@@ -75,8 +73,9 @@ def run(
     check(inputs, output)
     only = replace(choice or Choice(), kinds=(PUBLISH,))
     coverage = covering(only)
-    publishes = events(spark, inputs, only, PUBLISHES, skip_corrupt, say, coverage)
     place = folder(spark, output)
+    begin(place)
+    publishes = events(spark, inputs, only, PUBLISHES, skip_corrupt, say, coverage)
     with progress(spark, "tree"), reading():
         topics = by_topic(publishes).persist()
         try:

@@ -22,10 +22,11 @@ from typer.testing import CliRunner, Result
 from broker.app import Broker, StartupError
 from broker.command import cli
 from broker.configuration import reading as configuration
-from broker.configuration.reading import SettingsError, load_settings
+from broker.configuration.reading import load_settings
 from broker.process import daemon, logs
 from broker.process.logwriter import BackgroundWriter
 from broker.settings import Settings
+from broker.settings.errors import SettingsError
 from canopy import __version__, build_info
 from tests.support.daemon import environment
 
@@ -72,7 +73,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[StandIn]:
             return
 
     monkeypatch.setattr(daemon, "run", run)
-    monkeypatch.setattr(daemon, "ignore_hangup", lambda: None)
+    monkeypatch.setattr(daemon, "ignore_signals", lambda: None)
     monkeypatch.setattr(logs, "configure", lambda *_: None)
     return made
 

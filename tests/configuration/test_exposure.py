@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.configuration.exposure import exposed
-from broker.settings import AnonymousTable, CertificateTable, Mqtt, PasswordFileTable, Settings
+from broker.settings import AnonymousTable, CertificateTable, Mqtt, PasswordFileTable, Settings, TrustTable
 
 PASSWORDS = PasswordFileTable(type="password-file", path="/p")
 TLS = {"certificate": "/c", "key": "/k"}
@@ -39,6 +39,13 @@ def test_passwords_without_tls() -> None:
     assert line.startswith('listen "mqtt://0.0.0.0:1883": other machines may reach it without TLS')
     listener: Any = {"url": "mqtts://0.0.0.0:8883", "tls": TLS}
     assert list(exposed(Settings(listener=(listener,), authenticator=(PASSWORDS,)))) == []
+
+
+def test_names_that_nobody_checks() -> None:
+    trust = TrustTable(type="trust")
+    assert list(exposed(Settings(authenticator=(trust,)))) == []
+    (line,) = exposed(Settings(listen=("mqtt://0.0.0.0:1883",), authenticator=(PASSWORDS, trust)))
+    assert 'the authenticator of the type "trust" accepts any user name' in line
 
 
 def test_certificates_that_nobody_is_asked_for() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.configuration.reading import SettingsError, load_settings
+from broker.configuration.reading import load_settings
+from broker.settings.errors import SettingsError
 from tests.fuzz import settings_target
 
 

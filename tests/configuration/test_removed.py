@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.configuration.reading import SettingsError, load_settings
+from broker.configuration.reading import load_settings
+from broker.settings.errors import SettingsError
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.configuration.toml_lines import lines, nearest
+from broker.configuration.toml_lines import lines
+from broker.settings.judging import line_of
 
 CONFIG = Path(__file__).parents[2] / "config"
 
@@ -87,8 +88,8 @@ def test_each_kind_of_place() -> None:
 
 def test_what_is_missing_is_told_where_it_would_stand() -> None:
     found = lines(DOCUMENT)
-    assert nearest(found, ("listener", 1, "tls", "key")) == 20
-    assert nearest(found, ("x",)) is None
+    assert line_of(found, ("listener", 1, "tls", "key")) == 20
+    assert line_of(found, ("x",)) is None
 
 
 def paths(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:

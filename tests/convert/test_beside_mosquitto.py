@@ -40,6 +40,11 @@ CLIENTS: Final = ((None, None), ("ann", "hunter2"), ("ann", "wrong"), ("bob", "s
 TOPICS: Final = ("news/today", "ann/desk", "ann/secret", "users/ann/x", "users/bob/x")
 
 CONFS: Final = {
+    "an open listener beside one with users": (
+        "per_listener_settings true\n"
+        "listener P 127.0.0.1\nallow_anonymous true\n"
+        "listener Q 127.0.0.1\npassword_file FOLDER/passwd\nallow_anonymous false\n"
+    ),
     "users": "listener P 127.0.0.1\npassword_file FOLDER/passwd\n",
     "users and guests": "password_file FOLDER/passwd\nallow_anonymous true\nlistener P 127.0.0.1\n",
     "everybody": "listener P 127.0.0.1\nallow_anonymous true\n",
@@ -119,7 +124,7 @@ async def test_the_same_clients_come_in_and_hear_the_same(name: str, folder: Pat
     finally:
         await theirs.end()
     converted = await asyncio.to_thread(mosquitto.convert, conf)
-    assert converted.guards == ()
+    assert [guard for guard in converted.guards if "withholds a retained message" not in guard] == []
     await asyncio.to_thread(settings.write_text, converted.toml)
     ours = await asyncio.to_thread(
         load_settings, settings, ("security.failure_delay=0", "security.ban_after=0"), (), {}

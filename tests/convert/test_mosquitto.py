@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from broker.command.cli import app
 from broker.configuration.reading import load_settings
 from broker.convert import mosquitto
 from broker.convert.mosquitto import Converted
-from broker.convert.options import GLOBAL, SHARED, UNCONVERTED, known
+from broker.convert.options import OPTIONS, SHARED, Left, Setting, first_word, meaning
 from broker.convert.source import ConvertError
 from broker.settings import Settings
 from tests.convert.manual import LISTENER_TLS, MANUAL
@@ -30,6 +31,7 @@ class Made:
         self.toml = converted.toml
         self.guards = "\n".join(converted.guards)
         self.missing = "\n".join(converted.missing)
+        self.hints = "\n".join(converted.hints)
         path = folder / "canopy.toml"
         path.write_text(converted.toml)
         self.settings = load_settings(path, environ={})
@@ -58,12 +60,14 @@ class TestSettings:
             ("auto_id_prefix dev-", "mqtt.auto_id_prefix", "dev-"),
             ("global_max_clients 500", "session.max_sessions", 500),
             ("global_max_connections 400", "limits.max_connections", 400),
-            ("max_inflight_bytes 5000", "mqtt.max_inflight_bytes", 5000),
             ("max_inflight_messages 20", "mqtt.max_inflight", 20),
             ("max_keepalive 600", "mqtt.max_keep_alive", 600),
             ("max_keepalive 65535", "mqtt.max_keep_alive", 0),
             ("max_packet_size 2000000", "limits.max_packet_size", 2_000_000),
             ("max_queued_bytes 0", "queue.session_bytes", 0),
+            ("max_inflight_bytes -1", "mqtt.max_inflight_bytes", 0),
+            ("max_queued_messages 0x10 # remark", "queue.session_messages", 16),
+            ("maximum_qos 1", "mqtt.max_qos", 1),
             ("max_queued_messages 1000", "queue.session_messages", 1000),
             ("message_size_limit 100", "limits.max_payload_size", 100),
             ("persistent_client_expiration 2m", "session.max_expiry", 5_184_000),
@@ -77,17 +81,20 @@ class TestSettings:
             ("max_topic_alias 10", "mqtt.topic_alias_maximum", 10),
             ("max_topic_alias_broker 5", "mqtt.topic_alias_outbound", 5),
             ("clientid_prefixes secure-", "security.client_ids", ("secure-*",)),
+            ("clientid_prefixes secure-", "mqtt.allow_empty_client_id", False),
             ("log_type all", "log.level", "debug"),
             ("log_type error\nlog_type warning", "log.level", "warning"),
         ],
     )
     def test_an_option_that_is_one_setting(self, conf: Path, line: str, name: str, expected: object) -> None:
-        converted = made(conf, f"{line}\n")
+        converted = made(conf, f"listener 1883\n{line}\n")
         assert value(converted.settings, name) == expected
-        assert f"# mosquitto.conf:1: {line.splitlines()[0]}" in converted.toml
+        assert f"# mosquitto.conf:2: {line.splitlines()[0]}" in converted.toml
         assert (converted.guards, converted.missing) == ("", "")
 
-    @pytest.mark.parametrize("name", sorted({*GLOBAL, *SHARED}))
+    @pytest.mark.parametrize(
+        "name", sorted(name for name in OPTIONS if isinstance(OPTIONS[name], Setting) or name in SHARED)
+    )
     def test_a_value_that_cannot_be_is_named(self, conf: Path, name: str) -> None:
         converted = made(conf, f"{name} \x01?\n" if "prefix" in name else f"{name} nonsense\n")
         assert f"mosquitto.conf:1: {name}" in converted.missing
@@ -95,6 +102,35 @@ class TestSettings:
     def test_a_value_out_of_bounds_is_named(self, conf: Path) -> None:
         converted = made(conf, "max_packet_size 1\n")
         assert "limits.max_packet_size cannot be 1; allowed: 0, or an integer from 2" in converted.missing
+
+    @pytest.mark.parametrize(
+        ("text", "packet", "payload"),
+        [
+            ("message_size_limit 1000", 8_388_608, 1_000),
+            ("message_size_limit 50000000", 50_131_072, 50_000_000),
+            ("message_size_limit 0", 0, 0),
+            ("message_size_limit 268435455", 0, 268_435_455),
+            ("message_size_limit 50000000\nmax_packet_size 2000000", 2_000_000, 50_000_000),
+        ],
+    )
+    def test_a_packet_with_the_largest_payload_fits(self, conf: Path, text: str, packet: int, payload: int) -> None:
+        limits = made(conf, f"{text}\n").settings.limits
+        assert (limits.max_packet_size, limits.max_payload_size) == (packet, payload)
+
+    @pytest.mark.parametrize(
+        ("text", "name", "expected"),
+        [
+            ("max_queued_bytes 20000", "queue.session_bytes", 20_000 + 1_000 * 512),
+            ("max_queued_bytes 20000\nmax_queued_messages 50", "queue.session_bytes", 20_000 + 50 * 512),
+            ("max_inflight_bytes 5000", "mqtt.max_inflight_bytes", 5_000 + 20 * 512),
+            ("max_inflight_messages 100\nmax_inflight_bytes 5000", "mqtt.max_inflight_bytes", 5_000 + 100 * 512),
+        ],
+    )
+    def test_bytes_of_payloads_are_not_bytes_of_messages(self, conf: Path, text: str, name: str, expected: int) -> None:
+        """As many messages with that much payload have room; the difference is named."""
+        converted = made(conf, f"{text}\n")
+        assert value(converted.settings, name) == expected
+        assert "mosquitto counts payloads, Canopy what messages take" in converted.missing
 
     def test_the_last_of_several_lines_holds(self, conf: Path) -> None:
         assert made(conf, "sys_interval 5\nsys_interval 7\n").settings.sys.interval == 7
@@ -106,6 +142,7 @@ class TestSettings:
             ("persistence true\npersistence_location /var/lib/mosquitto/\n", "/var/lib/mosquitto/canopy"),
             ("persistence_location /a\npersistence false\npersistence 1\npersistence_location /b\n", "/b/canopy"),
             ("persistence false\npersistence_location /a\n", ""),
+            ("retained_persistence true\npersistence_location /a\n", "/a/canopy"),
             ("persistence_location /a\n", ""),
             ("persistence maybe\n", ""),
         ],
@@ -113,17 +150,19 @@ class TestSettings:
     def test_what_is_kept(self, conf: Path, text: str, path: str) -> None:
         converted = made(conf, text)
         assert converted.settings.store.path == path
-        command = f"is taken over by canopy store import {path} --mosquitto {path.rpartition('/')[0]}/mosquitto.db"
-        command = command.replace("/var/lib/mosquitto.db", "mosquitto.db")
-        assert (command in converted.missing) is (path != "")
+        theirs = "" if path == "/var/lib/canopy" else f"{path.removesuffix('canopy')}"
+        command = f"import what mosquitto has saved: canopy store import {path} --mosquitto {theirs}mosquitto.db"
+        assert (command in converted.hints) is (path != "")
+        assert converted.missing == ("" if "maybe" not in text else converted.missing)
 
     def test_listeners_that_do_not_agree(self, conf: Path) -> None:
         converted = made(conf, "listener 1883\nmax_qos 1\nlistener 1884\nallow_anonymous true\n")
-        assert converted.settings.mqtt.max_qos == 2
-        assert "mqtt.max_qos holds for all listeners together" in converted.missing
+        assert converted.settings.mqtt.max_qos == 1
+        assert "mqtt.max_qos is one for all listeners" in converted.missing
 
     def test_a_line_that_mosquitto_does_not_know(self, conf: Path) -> None:
-        assert "have no such option" in made(conf, "max_conections 5\n").missing
+        told = made(conf, "max_conections 5\n").missing
+        assert "have no such option; nearest is max_connections" in told
 
     def test_what_may_be_a_secret_is_not_repeated(self, conf: Path) -> None:
         converted = made(conf, "remote_pasword hunter2\n")
@@ -134,13 +173,18 @@ class TestSettings:
             mosquitto.convert(conf)
         assert "MIGH" not in str(caught.value)
 
-    @pytest.mark.parametrize("line", ["persistence", "bridge_insecure", "proxy_protocol_v2_require_tls"])
+    @pytest.mark.parametrize(
+        "line", ["enable_control_api", "bridge_insecure", "proxy_protocol_v2_require_tls", "bridge_require_ocsp"]
+    )
     def test_what_is_off_is_not_missing(self, conf: Path, line: str) -> None:
-        text = "allow_anonymous true\nconnection a\naddress h\ntopic a\n"
-        assert made(conf, f"{text}{line} true\n").missing + made(conf, f"{text}{line} true\n").guards
+        text = "listener 1883\nallow_anonymous true\n"
+        text += "enable_proxy_protocol 2\n" if "proxy" in line else "connection a\naddress h\ntopic a\n"
+        without = made(conf, text)
+        with_it = made(conf, f"{text}{line} true\n")
+        assert (with_it.guards, with_it.missing) != (without.guards, without.missing)
         converted = made(conf, f"{text}{line} false\n")
-        assert (converted.guards, converted.missing) == ("", "")
-        assert f"{line} false\n#     it is off here too" in converted.toml
+        assert (converted.guards, converted.missing) == (without.guards, without.missing)
+        assert f"{line} false" in converted.toml
 
 
 class TestListeners:
@@ -152,17 +196,18 @@ class TestListeners:
     @pytest.mark.parametrize(
         ("text", "urls"),
         [
-            ("port 1900", ["mqtt://0.0.0.0:1900"]),
+            ("port 1900", ["mqtt://*:1900"]),
             ("bind_address 127.0.0.1", ["mqtt://127.0.0.1:1883"]),
-            ("listener 1883", ["mqtt://0.0.0.0:1883"]),
+            ("listener 1883", ["mqtt://*:1883"]),
             ("listener 1883 192.0.2.7", ["mqtt://192.0.2.7:1883"]),
             ("listener 1883 ::1", ["mqtt://[::1]:1883"]),
+            ("listener 1883\nsocket_domain ipv4", ["mqtt://0.0.0.0:1883"]),
             ("listener 1883\nsocket_domain ipv6", ["mqtt://[::]:1883"]),
             ("listener 1883\nbind_interface lo", ["mqtt://127.0.0.1:1883"]),
             ("listener 0 /run/mq.sock", ["mqtt+unix:///run/mq.sock"]),
-            ("listener 8080\nprotocol websockets", ["ws://0.0.0.0:8080"]),
-            ("listener 1883\nlistener 1884 ::", ["mqtt://0.0.0.0:1883", "mqtt://[::]:1884"]),
-            ("max_connections 5\nlistener 1884", ["mqtt://0.0.0.0:1883", "mqtt://0.0.0.0:1884"]),
+            ("listener 8080\nprotocol websockets", ["ws://*:8080"]),
+            ("listener 1883\nlistener 1884 ::", ["mqtt://*:1883", "mqtt://[::]:1884"]),
+            ("max_connections 5\nlistener 1884", ["mqtt://*:1883", "mqtt://*:1884"]),
         ],
     )
     def test_where_they_listen(self, conf: Path, text: str, urls: list[str]) -> None:
@@ -176,7 +221,7 @@ class TestListeners:
             "cafile /ca.pem\nrequire_certificate true\ncrlfile /crl.pem\nmax_connections 7\nallow_anonymous true\n"
         )
         (listener,) = made(conf, text).settings.listener
-        assert listener.url == "mqtts://0.0.0.0:8883"
+        assert listener.url == "mqtts://*:8883"
         assert listener.max_connections == 7
         tls = listener.tls
         assert tls is not None
@@ -189,22 +234,49 @@ class TestListeners:
             "websockets_origin https://a.example\nwebsockets_origin https://b.example\nallow_anonymous true\n"
         )
         (listener,) = made(conf, text).settings.listener
-        assert listener.url == "wss://0.0.0.0:8443"
+        assert listener.url == "wss://*:8443"
         assert listener.origins == ("https://a.example", "https://b.example")
 
     def test_a_prefix_for_topics(self, conf: Path) -> None:
         converted = made(conf, "listener 1883\nmount_point a/b/\nallow_anonymous true\n")
         assert converted.settings.listener[0].mount == "a/b/"
-        assert (converted.guards, converted.missing) == ("", "")
+        assert "clients with a mount can use no topics that begin with $" in converted.missing
 
     def test_a_proxy_in_front(self, conf: Path) -> None:
         (listener,) = made(conf, "listener 1883\nenable_proxy_protocol 2\nallow_anonymous true\n").settings.listener
         assert (listener.proxy_protocol, listener.proxy_from) == ("v2", ("127.0.0.1/32",))
 
+    def test_authorities_complete_the_chain_where_no_client_is_asked(self, conf: Path) -> None:
+        """The layout of Let's Encrypt."""
+        text = "listener 8883\ncertfile /cert.pem\nkeyfile /k.pem\ncafile /chain.pem\nallow_anonymous true\n"
+        converted = made(conf, text)
+        tls = converted.settings.listener[0].tls
+        assert tls is not None
+        assert (tls.certificate, tls.chain, tls.client_certificates) == ("/cert.pem", "/chain.pem", "none")
+        assert (converted.guards, converted.missing) == ("", "")
+
+    def test_the_default_listener_opens_where_mosquitto_opens_it(self, conf: Path) -> None:
+        """An option of a listener above the first `listener` opens it in 2.0, but not each of them."""
+        for option, ports in (("tls_version tlsv1.2", {1884}), ("protocol mqtt", {1884}), ("max_qos 1", {1883, 1884})):
+            settings = made(conf, f"{option}\nlistener 1884\nallow_anonymous true\n").settings
+            assert {each.endpoint.port for each in settings.listener} == ports
+
+    def test_where_no_listener_is_left_nobody_comes_in(self, conf: Path) -> None:
+        """Canopy's own default listens on 127.0.0.1."""
+        settings = made(conf, "listener 8883\npsk_hint x\nallow_anonymous true\n").settings
+        assert settings.listener == ()
+        assert [each.type for each in settings.authenticator] == ["reject"]
+        assert not settings.mqtt.allow_anonymous
+
     @pytest.mark.parametrize(
         "options",
         [
             "psk_hint x",
+            "enable_proxy_protocol 2\nrequire_certificate true",
+            "enable_proxy_protocol 2\nproxy_protocol_v2_require_tls true",
+            "enable_proxy_protocol 2\nuse_identity_as_username true",
+            "enable_proxy_protocol 1\nrequire_certificate true",
+            "use_username_as_clientid true",
             "mount_point a",
             "mount_point $SYS/",
             "certfile /c",
@@ -216,13 +288,13 @@ class TestListeners:
     )
     def test_one_whose_guard_cannot_be_kept_is_off(self, conf: Path, options: str) -> None:
         converted = made(conf, f"listener 1883\n{options}\nlistener 1884\nallow_anonymous true\n")
-        assert [each.url for each in converted.settings.listener] == ["mqtt://0.0.0.0:1884"]
+        assert [each.url for each in converted.settings.listener] == ["mqtt://*:1884"]
         assert '# url = "mqtt' in converted.toml
         assert "off" in converted.guards + converted.missing
 
     def test_a_port_that_is_none(self, conf: Path) -> None:
         converted = made(conf, "listener nonsense\nlistener 1884\nallow_anonymous true\n")
-        assert [each.url for each in converted.settings.listener] == ["mqtt://0.0.0.0:1884"]
+        assert [each.url for each in converted.settings.listener] == ["mqtt://*:1884"]
         assert "no address to listen on" in converted.missing
 
 
@@ -236,8 +308,8 @@ class TestAccess:
 
     def test_anonymous_clients_beside_users(self, conf: Path) -> None:
         settings = made(conf, "listener 1883\npassword_file /p\nallow_anonymous true\n").settings
-        assert [table.type for table in settings.authenticator] == ["password-file", "anonymous"]
-        assert settings.mqtt.allow_anonymous
+        assert [table.type for table in settings.authenticator] == ["password-file"]
+        assert settings.listener[0].allow_anonymous
 
     def test_everybody_where_mosquitto_lets_everybody_in(self, conf: Path) -> None:
         settings = made(conf, "listener 1883\nallow_anonymous true\n").settings
@@ -248,13 +320,13 @@ class TestAccess:
     def test_nobody_where_mosquitto_lets_nobody_in(self, conf: Path, text: str) -> None:
         """Without users and without `allow_anonymous true`, mosquitto 2 refuses every client, also one with a name."""
         settings = made(conf, f"{text}\n").settings
-        assert [table.type for table in settings.authenticator] == ["certificate"]
+        assert [table.type for table in settings.authenticator] == ["reject"]
         assert not settings.mqtt.allow_anonymous
 
     @pytest.mark.parametrize("option", ["auth_plugin /x/dynsec.so", "plugin /x/go-auth.so", "global_plugin /x/y.so"])
     def test_nobody_by_a_plug_in_that_is_not_there(self, conf: Path, option: str) -> None:
         converted = made(conf, f"listener 1883\nallow_anonymous true\n{option}\nplugin_opt_url http://x\n")
-        assert [table.type for table in converted.settings.authenticator] == ["certificate"]
+        assert [table.type for table in converted.settings.authenticator] == ["reject"]
         assert not converted.settings.mqtt.allow_anonymous
         assert converted.settings.access.default == "deny"
         assert "no plug-ins of mosquitto here" in converted.guards
@@ -268,7 +340,7 @@ class TestAccess:
         converted = made(conf, text)
         assert [getattr(table, "path", "") for table in converted.settings.authenticator] == ["/p"]
         assert converted.settings.access.acl_file == "/a"
-        assert (converted.guards, converted.missing) == ("", "")
+        assert "no plug-ins" not in converted.guards + converted.missing
 
     @pytest.mark.parametrize(
         ("option", "user"), [("use_identity_as_username", "cn"), ("use_subject_as_username", "subject")]
@@ -326,9 +398,9 @@ class TestAccess:
         )
         settings = made(conf, text).settings
         asked = {each.url.rpartition(":")[2]: each for each in settings.listener}
-        assert asked["1883"].authenticators == ("anonymous",)
+        assert (asked["1883"].authenticators, asked["1883"].allow_anonymous) == (("trust",), True)
         assert (asked["1884"].authenticators, asked["1884"].allow_anonymous) == (("password-file",), False)
-        assert asked["1885"].authenticators == ("password-file-2", "anonymous")
+        assert (asked["1885"].authenticators, asked["1885"].allow_anonymous) == (("password-file-2",), True)
         assert (asked["1886"].authenticators, asked["1886"].allow_anonymous) == (("nobody",), False)
         assert settings.mqtt.allow_anonymous
 
@@ -342,8 +414,24 @@ class TestAccess:
         text = "password_file /p\nlistener 1883\nlistener_allow_anonymous true\nlistener 1884\n"
         settings = made(conf, text).settings
         first, second = settings.listener
-        assert "anonymous" in first.authenticators or not first.authenticators
-        assert (second.authenticators, second.allow_anonymous) == (("password-file",), False)
+        assert (first.authenticators, first.allow_anonymous) == ((), True)
+        assert (second.authenticators, second.allow_anonymous) == ((), False)
+
+    def test_user_names_as_identifiers_where_all_listeners_have_them(self, conf: Path) -> None:
+        text = "listener 1883\nuse_username_as_clientid true\nallow_anonymous true\n"
+        converted = made(conf, text)
+        assert converted.settings.security.client_ids == ("{user}",)
+        assert not converted.settings.mqtt.allow_anonymous
+        assert "a client has to send its user name as identifier" in converted.missing
+
+    @pytest.mark.parametrize(
+        ("line", "told"), [("", True), ("check_retain_source true", True), ("check_retain_source false", False)]
+    )
+    def test_retained_messages_of_publishers_that_lost_their_right(self, conf: Path, line: str, told: bool) -> None:
+        """mosquitto withholds them where there are rules, unless it is told not to."""
+        for rules in ("", "acl_file /a\n"):
+            converted = made(conf, f"listener 1883\n{rules}{line}\n")
+            assert ("withholds a retained message" in converted.guards) is (told and rules != "")
 
 
 class TestBridges:
@@ -369,6 +457,23 @@ class TestBridges:
         assert (link.subscribe_qos, link.publish_qos) == (2, 1)
         assert "a link has one QoS for all topics: here 2" in converted.missing
         assert converted.toml.count("s3cret") == 1
+
+    def test_a_bridge_with_mosquittos_defaults(self, conf: Path) -> None:
+        """By the identifier the upstream finds the session again, after a restart too."""
+        (link,) = made(conf, "connection to cloud\naddress h\ntopic # in 1\n").settings.upstream
+        name = f"{socket.gethostname()}.to"
+        assert (link.client_id, link.clean_start, link.version) == (name, False, "3.1.1")
+        assert link.status_topic == f"$SYS/broker/connection/{name}/state"
+
+    @pytest.mark.parametrize("line", ["notifications false", "notifications_local_only true"])
+    def test_a_bridge_that_tells_its_upstream_nothing(self, conf: Path, line: str) -> None:
+        text = f"connection b\naddress h\ntopic a\nnotification_topic x\n{line}\n"
+        (link,) = made(conf, text).settings.upstream
+        assert link.status_topic == ""
+
+    @pytest.mark.parametrize(("version", "told"), [("mqttv50", "canopy-via"), ("mqttv31", "no MQTT 3.1")])
+    def test_what_is_different_with_a_version_is_named(self, conf: Path, version: str, told: str) -> None:
+        assert told in made(conf, f"connection b\naddress h\ntopic a\nbridge_protocol_version {version}\n").missing
 
     def test_topics_with_other_prefixes_are_another_link(self, conf: Path) -> None:
         text = 'connection b\naddress h\nremote_clientid c\ntopic # out\ntopic x in 0 "" r/\ntopic y out 1 l/ r/\n'
@@ -413,7 +518,7 @@ class TestBridges:
 
 class TestWhole:
     def test_every_option_of_the_manual_is_known(self) -> None:
-        assert [option for option in MANUAL if not known(option)] == []
+        assert [option for option in MANUAL if meaning(option) is None] == []
 
     @pytest.mark.parametrize("option", [option for option in MANUAL if option not in ("include_dir", "listener")])
     def test_every_option_is_a_setting_or_named_with_a_reason(self, conf: Path, option: str) -> None:
@@ -424,14 +529,15 @@ class TestWhole:
         converted = made(conf, f"allow_anonymous true\n{where}{option} {MANUAL[option].example}\n")
         number = 2 + where.count("\n")
         assert f"mosquitto.conf:{number}: {option}" in converted.toml
-        if option in UNCONVERTED:
-            assert UNCONVERTED[option].text in converted.toml
+        left = meaning(option)
+        if isinstance(left, Left) and first_word(MANUAL[option].example) != left.idle:
+            assert left.text in converted.toml
 
     @pytest.mark.skipif(not EXAMPLES.exists(), reason="needs the examples of mosquitto")
     def test_the_example_of_mosquitto_with_all_its_options_on(self, conf: Path) -> None:
         """Each `#option value` of it, without the #."""
         lines = [line[1:] for line in EXAMPLES.read_text().splitlines() if line.startswith("#") and line[1:2].isalpha()]
-        found = [line for line in lines if known(line.split()[0])]
+        found = [line for line in lines if meaning(line.split()[0]) is not None]
         assert len(found) > 80
         converted = made(conf, "\n".join(line.replace("<", "").replace(">", "") for line in found))
         assert "no such option" not in converted.missing
@@ -444,6 +550,16 @@ class TestWhole:
         converted = made(conf, f"sys_interval 99\ninclude_dir {folder}\n")
         assert converted.settings.sys.interval == 1  # b.conf is the last
         assert "conf.d/b.conf:1: sys_interval 1" in converted.toml
+
+    def test_a_listener_and_a_bridge_hold_for_the_lines_of_their_own_file(self, conf: Path) -> None:
+        folder = conf.parent / "conf.d"
+        folder.mkdir()
+        (folder / "a.conf").write_text("listener 1884\nconnection b\naddress h\ntopic a\n")
+        (folder / "b.conf").write_text("max_connections 7\nremote_clientid x\n")
+        converted = made(conf, f"listener 1885\ninclude_dir {folder}\nmax_connections 5\n")
+        most = {each.endpoint.port: each.max_connections for each in converted.settings.listener}
+        assert most == {1883: 7, 1884: 0, 1885: 5}
+        assert "conf.d/b.conf:2: remote_clientid x: missing: no connection stands above it" in converted.missing
 
     @pytest.mark.parametrize("content", [b"\xff", None])
     def test_a_file_that_cannot_be_read(self, conf: Path, content: bytes | None) -> None:
@@ -483,9 +599,16 @@ class TestCommand:
         code, printed, told = self.run(conf)
         assert code == 3
         assert "mount_point" in printed
-        guard, missing = told.splitlines()
+        guard, _listener, step = told.splitlines()
         assert guard.startswith("canopy: mosquitto.conf:2: mount_point a: KEEPS SOMEBODY OUT")
-        assert missing.startswith("canopy: mosquitto.conf:3: persistence true: missing: ")
+        assert step.startswith("canopy: mosquitto.conf:3: persistence true: to do next: ")
+
+    @pytest.mark.parametrize(
+        ("line", "code"), [("retry_interval 5", 0), ("log_dest stderr", 3), ("bridge_alpn x", 3), ("sys_interval 5", 0)]
+    )
+    def test_what_the_settings_do_not_do_is_the_exit_code(self, conf: Path, line: str, code: int) -> None:
+        conf.write_text(f"{line}\n")
+        assert self.run(conf)[0] == code
 
     def test_a_file_that_is_not_there(self, conf: Path) -> None:
         code, printed, told = self.run(conf)

@@ -18,7 +18,7 @@ async def test_a_sentence_for_each(broker: Broker, ctl: Ctl) -> None:
     assert shown.exit_code == 0, shown.stderr
     lines = shown.stdout.splitlines()
     assert lines[0] == "plant/1/temp: QoS 1, retained, payload of 1 byte"
-    assert "  by   plant/+/temp (1 subscription)" in lines
+    assert "  via  plant/+/temp (1 subscription)" in lines
     assert "  yes  sensor-7 gets it at QoS 1 through plant/+/temp" in lines
     assert "  kept it is retained" in lines
     shown = await ctl("--json", "explain", "plant/2", "--client", "sensor-7")

@@ -109,13 +109,13 @@ async def test_who_is_banned_is_listed_until_the_ban_is_lifted(join: Join, ctl: 
 async def test_messages_are_published_kept_and_cleared(broker: Broker, join: Join, ctl: Ctl, tmp_path: Path) -> None:
     await join("a", ("plant/#", 1))
     assert await told(ctl, "publish", "plant/1", "on", "--retain", "--property", "by=me=you") == (
-        "for 1 subscribers, and retained\n"
+        "for 1 subscriber, and retained\n"
     )
     file = tmp_path / "payload"
     file.write_bytes(b"\x00\xff")
     await told(ctl, "publish", "plant/2", "--file", str(file), "--retain")
     result = await ctl("publish", "plant/3", "--file", "-", stdin=b"in")
-    assert result.stdout == "for 1 subscribers\n"
+    assert result.stdout == "for 1 subscriber\n"
     rows = [line.split() for line in (await told(ctl, "retained", "list", "plant/#")).splitlines()]
     assert [(row[0], row[-1]) for row in rows[1:]] == [("2", "plant/1"), ("2", "plant/2")]
     assert (await ctl("retained", "get", "plant/2")).stdout_bytes == b"\x00\xff"

@@ -185,6 +185,7 @@ BEFORE: Final[dict[tuple[str, str], Callable[[Reader], None]]] = {
     ("README", "canopy init"): defaults,
     ("durability", "canopy serve"): etc,
     ("durability", "sqlite3"): kept,
+    ("explain", "canopy serve"): defaults,
     ("explain", "canopy ctl"): plant,
     ("federation", "mosquitto_sub"): broker,
     ("from-mosquitto", "canopy convert"): mosquitto,
@@ -203,5 +204,6 @@ BEFORE: Final[dict[tuple[str, str], Callable[[Reader], None]]] = {
     ("security", "canopy passwd --create /etc"): users,
     ("security-tokens", "openssl"): etc,
     ("tables", "canopy serve"): fleet,
+    ("trace", "canopy serve"): defaults,
     ("trace", "canopy ctl"): plant,
 }

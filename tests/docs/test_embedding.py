@@ -16,7 +16,7 @@ import structlog
 from broker.core import guards
 from broker.net.log import NAME, Log
 from broker.net.server import Server
-from canopy import Broker, Settings, StartupError
+from canopy import Broker, Settings, SettingsError, StartupError
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "embedding.md"
 PROGRAMS = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
@@ -53,6 +53,12 @@ def test_the_programs_of_the_guide_run(program: str, shown: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_the_error_of_the_guide_is_the_one_that_is_raised() -> None:
+    with pytest.raises(SettingsError) as caught:
+        Settings(limits={"max_conections": 100})
+    assert f"`{caught.value}`" in GUIDE.read_text()
+
+
 def test_names_of_the_guide_exist() -> None:
     text = GUIDE.read_text()
     for hook in guards.HOOKS:
@@ -61,6 +67,20 @@ def test_names_of_the_guide_exist() -> None:
     assert arguments == {"authenticators", "hooks", *(Server.__init__.__kwdefaults__ or {})}
     for argument in arguments:
         assert f"| `{argument}` |" in text
+
+
+async def test_what_a_prompt_completes_is_what_the_guide_names() -> None:
+    broker = Broker(Settings(listen=["mqtt://127.0.0.1:0"]))
+    assert repr(broker) == "<Broker not running>"
+    async with broker:
+        assert repr(broker) == f"<Broker mqtt://127.0.0.1:{broker.ports[0]}>"
+        names = [name for name in dir(broker) if not name.startswith("_")]
+        assert {"publish", "subscribe", "start", "stop", "ports", "listening"} <= set(names)
+        text = GUIDE.read_text()
+        for name in names:
+            assert hasattr(broker, name)
+            assert f"`broker.{name}" in text or f"`await broker.{name}" in text or f"`{name}" in text, name
+    assert repr(broker) == "<Broker not running>"
 
 
 async def test_a_port_that_is_in_use_is_told_in_one_line() -> None:

@@ -9,6 +9,7 @@ import ctypes
 import json
 import os
 import resource
+import shlex
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from typer.testing import CliRunner
 
 from broker.command.cli import app
 from tests.support.daemon import COMMAND, PATIENCE, Daemon, environment
+from tests.support.ports import free_port
 
 CANOPY = [*COMMAND]
 # CONNECT of MQTT 3.1.1 and 5.0: clean, keep alive 60 s, client identifier "log-me".
@@ -107,6 +109,51 @@ def test_settings_reach_the_broker() -> None:
             head = connection.recv(2, socket.MSG_WAITALL)
             properties = connection.recv(head[1], socket.MSG_WAITALL)[2:]
         assert b"\x24\x01" in properties
+
+
+class TestSignals:
+    """What other brokers' scripts send, and how some supervisors start a process."""
+
+    def test_signals_that_mean_nothing_do_not_end_it(self) -> None:
+        """mosquitto saves on SIGUSR1; a line of the log says what is different here."""
+        with Daemon("--set", "log.level=info") as daemon:
+            client = daemon.connect(CONNECT_4)
+            for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGRTMIN):
+                daemon.process.send_signal(number)
+                line = daemon.until("signal ignored")[-1]
+                assert (line["signal"], line["level"]) == (signal.Signals(number).name, "warning")
+                assert line["detail"]
+            client.sendall(b"\xc0\x00")
+            assert client.recv(2, socket.MSG_WAITALL) == b"\xd0\x00"
+            client.close()
+            assert daemon.end()[0] == 0
+
+    @pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
+    def test_without_a_standard_stream(self, tmp_path: Path, closed: tuple[int, ...]) -> None:
+        """It serves all the same, and no socket and no file of a store gets the number of a standard stream."""
+        port = free_port()
+        closing = " ".join(f"{number}>&-" for number in closed)
+        command = (
+            f"exec {shlex.join(COMMAND)} serve --listen mqtt://127.0.0.1:{port} --store {tmp_path / 's'} {closing}"
+        )
+        supervisor = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        supervisor.bind(str(tmp_path / "n"))
+        supervisor.settimeout(PATIENCE)
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", command], env=environment(NOTIFY_SOCKET=str(tmp_path / "n")), stdout=subprocess.DEVNULL
+        )
+        try:
+            while b"READY=1" not in supervisor.recv(4_096):
+                pass
+            with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
+                client.sendall(CONNECT_4)
+                assert client.recv(4, socket.MSG_WAITALL)[0] == 0x20
+            for number in closed:
+                assert os.readlink(f"/proc/{process.pid}/fd/{number}") == os.devnull
+        finally:
+            supervisor.close()
+            process.terminate()
+            assert process.wait(PATIENCE) == 0
 
 
 class TestHangup:

@@ -14,9 +14,10 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from broker.configuration.reading import SettingsError, load_settings
-from broker.configuration.wording import TABLES, inner_model
+from broker.configuration.reading import load_settings
 from broker.settings import Settings
+from broker.settings.errors import SettingsError
+from broker.settings.wording import TABLES, inner_model
 from tests.fuzz.finding import Finding
 
 SECRET: Final = "hunter2-of-the-fuzzer"
@@ -66,7 +67,8 @@ def text(chance: random.Random) -> str:
         if root in TABLES:
             lines.append(f"[[{root}]]")
             if chance.random() < 0.5 and root == "authenticator":
-                lines.append(f'type = "{chance.choice(("jwt", "http", "password-file", "anonymous", "scram"))}"')
+                kinds = ("jwt", "http", "password-file", "anonymous", "trust", "reject", "scram")
+                lines.append(f'type = "{chance.choice(kinds)}"')
             if chance.random() < 0.2:
                 lines.append(f'password = "{SECRET}"')
         if root != table or root not in TABLES:

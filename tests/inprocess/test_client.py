@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,43 @@ class TestPublish:
         async with Broker(settings()) as broker:
             with pytest.raises(ValueError, match=text):
                 await broker.publish(*arguments)
+
+    @pytest.mark.parametrize(
+        ("arguments", "text"),
+        [
+            (("a", {"b": 1}), "payload is a dict; a message has bytes or text: json.dumps makes text of it"),
+            (("a", 21), "payload is an int; a message has bytes or text"),
+            (("a", None), "payload is None; a message has bytes or text"),
+            (("a", object()), "payload is an object; a message has bytes or text"),
+            ((b"a",), "topic is a bytes; a topic name is text"),
+            (("a", b"", 0, False, {"content_type": "b"}), "properties is a dict; canopy.Properties, or None"),
+            (("a", b"", 0, False, Properties(content_type=5)), "content_type is 5; text"),  # type: ignore[arg-type]
+            (("a", b"", 0, False, Properties(correlation_data="b")), "correlation_data is 'b'; bytes"),  # type: ignore[arg-type]
+            (
+                ("a", b"", 0, False, Properties(user_properties={"b": 1})),  # type: ignore[dict-item]
+                "user_properties has ('b', 1); a name and a value, both text",
+            ),
+            (
+                ("a", b"", 0, False, Properties(message_expiry_interval="5")),  # type: ignore[arg-type]
+                "message_expiry_interval is '5'; seconds",
+            ),
+        ],
+    )
+    async def test_what_is_of_another_type(self, arguments: tuple[Any, ...], text: str) -> None:
+        """The error says what is wanted, and nothing is published: bytes(21) would be 21 bytes of 0."""
+        async with Broker(settings()) as broker, broker.subscribe("a") as messages:
+            with pytest.raises(TypeError, match=re.escape(text)):
+                await broker.publish(*arguments)
+            with pytest.raises(TypeError, match="topic_filter is a bytes; a topic filter is text"):
+                broker.subscribe(b"a")  # type: ignore[arg-type]
+            assert messages.waiting == 0
+
+    async def test_all_kinds_of_bytes(self) -> None:
+        async with Broker(settings()) as broker, broker.subscribe("a") as messages:
+            payloads: list[str | bytes | bytearray | memoryview] = ["1", b"1", bytearray(b"1"), memoryview(b"1")]
+            for payload in payloads:
+                await broker.publish("a", payload)
+                assert (await anext(messages)).payload == b"1"
 
     async def test_it_is_kept_when_it_returns(self, tmp_path: Path) -> None:
         """With a store: what was published with QoS 1 for one who is away, or is retained, survives a crash."""

@@ -16,7 +16,7 @@ from broker.core.hooks import AccessControl
 from canopy import Broker, Settings
 from tests.net.transports import Embed, lose_all
 
-ON_BOTH = ("test_tls.py", "test_listeners.py", "test_proxied.py", "test_websocket_live.py")
+ON_BOTH = ("test_suspended.py", "test_tls.py", "test_listeners.py", "test_proxied.py", "test_websocket_live.py")
 
 
 def pytest_asyncio_loop_factories(

@@ -389,6 +389,11 @@ class Timer(Loop):
             callback()
 
 
+def awake() -> float:
+    """The machine is not suspended."""
+    return 0.0
+
+
 class TestPulse:
     """The timer, and the lag."""
 
@@ -400,7 +405,7 @@ class TestPulse:
             looks.append(now)
             return False
 
-        pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), load, look)
+        pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), load, look, awake)
         pulse.start()
         loop.pass_time(5 * LOOK + TICK / 2)
         assert looks == [100.0 + LOOK * (count + 1) for count in range(5)]
@@ -417,7 +422,7 @@ class TestPulse:
             looks.append(now)
             return len(looks) < 3
 
-        pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), QueueTotals(), look)
+        pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), QueueTotals(), look, awake)
         pulse.start()
         loop.pass_time(2 * LOOK + 2 * TICK + TICK / 2)
         first = 100.0 + LOOK
@@ -427,7 +432,7 @@ class TestPulse:
     def test_how_late(self) -> None:
         """The core can ask while the loop is held up, and until the beat after."""
         loop, load = Timer(), QueueTotals()
-        pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), load, lambda _: False)
+        pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), load, lambda _: False, awake)
         pulse.start()
         loop.pass_time(1.0)
         assert load.lag_at(loop.now + TICK) == 0.0
@@ -450,7 +455,7 @@ class TestPulse:
         def fail(now: float) -> bool:
             raise ArithmeticError(now)
 
-        pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), load, fail)
+        pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), load, fail, awake)
         pulse.start()
         with pytest.raises(ArithmeticError):
             loop.pass_time(2.0)

@@ -19,10 +19,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from broker.command.cli import app
+from broker.command.record_verify import check as verify
 from broker.record import reading
 from broker.record.files import folder
-from broker.record.files.folder import Folder, RecorderError
-from broker.record.reading import verify
+from broker.record.files.folder import Folder, RecorderError, describe
 from tests.pipeline.recorded import Story, write_segment
 from tests.record.files.test_folder import merge
 from tests.record.scenes import STATE, manifest_of
@@ -92,7 +92,7 @@ def state(root: Path, last: int, ended: int) -> None:
     ("damage", "fault"),
     [
         (change_a_byte, "sha256 = "),
-        (lambda _, paths: paths[1].unlink(), "its manifest is there, and it is not"),
+        (lambda _, paths: paths[1].unlink(), "is not there (numbers 9 to 13)"),
         (lambda _, paths: paths[1].write_bytes(paths[1].read_bytes()[:-20]), "cannot be read"),
         (lambda root, paths: beside(root, paths[0]).unlink(), "it has no manifest"),
         (lambda root, paths: beside(root, paths[0]).write_text("{"), "its manifest cannot be read"),
@@ -102,10 +102,10 @@ def state(root: Path, last: int, ended: int) -> None:
         (lambda root, paths: say(root, paths[0], last_ts="2026"), "its manifest says last_ts = '2026'"),
         (lambda root, paths: say(root, paths[0], format=2), "is of format 2"),
         (lambda root, paths: forget(root, paths[0]), "numbers 1 to 8 are missing, and no gap names them"),
-        (lambda root, _: again(root, 9), "numbers 9 to 9 are there twice"),
-        (lambda root, _: again(root, 5), "numbers 5 to 5 are named as missing, and are there"),
-        (lambda root, _: again(root, 15), "numbers 14 to 14 are missing, and no gap names them"),
-        (lambda root, _: state(root, 14, 1), "numbers 14 to 14 are missing, and the recorder had written them"),
+        (lambda root, _: again(root, 9), "number 9 is in it, and in "),
+        (lambda root, _: again(root, 5), "holds 1 events of number 5 that are named as lost"),
+        (lambda root, _: again(root, 15), "number 14 is missing, and no gap names them"),
+        (lambda root, _: state(root, 14, 1), "number 14 is missing, and the recorder had written them"),
     ],
 )  # fmt: skip
 def test_verify_finds(tmp_path: Path, story: Story, damage: Damage, fault: str) -> None:
@@ -165,14 +165,15 @@ class TestVerify:
 
         def slow(root: Path, place: str) -> dict[str, Any]:
             again(root, 14)
-            return folder.describe(root, place)
+            return describe(root, place)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(reading, "describe", slow)
+        with monkeypatch.context() as patch, open(tmp_path / STATE, "rb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            patch.setattr(folder, "describe", slow)
             found = verify(tmp_path)
         assert (found.faults, found.events, found.unfinished) == ([], 10, None)
         # By now that one is not the newest.
-        assert [fault.partition(": ")[2][:20] for fault in verify(tmp_path).faults] == ["it has no manifest ("]
+        assert [fault.partition(": ")[2][:20] for fault in verify(tmp_path).faults] == ["it has no manifest: "]
 
     def test_numbers_over_many_batches(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A hole anywhere is found, also between two batches."""
@@ -183,7 +184,8 @@ class TestVerify:
         story.events = [event for event in story.events if event["seq"] not in (9, 10, 30)]
         write_segment(tmp_path, story.events)
         assert verify(tmp_path).faults == [
-            f"numbers {first} to {last} are missing, and no gap names them" for first, last in ((9, 10), (30, 30))
+            "numbers 9 to 10 are missing, and no gap names them",
+            "number 30 is missing, and no gap names them",
         ]
 
     def test_numbers_that_do_not_rise(self, tmp_path: Path, story: Story) -> None:

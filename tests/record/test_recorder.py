@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import sys
 import threading
 from asyncio.selector_events import _SelectorSocketTransport  # type: ignore[attr-defined]
@@ -18,10 +19,11 @@ import pytest
 from pydantic import ValidationError
 
 from broker.app import StartupError
+from broker.command.record_verify import Found
+from broker.command.record_verify import check as verify
 from broker.core.queues.message import Message
 from broker.record.files.folder import Folder, Left, RecorderError
 from broker.record.files.segment import Segment
-from broker.record.reading import Found, verify
 from broker.record.recorder import Recorder
 from broker.record.writer import Options
 from broker.settings import Recorder as RecorderSettings
@@ -335,13 +337,18 @@ class TestGivingUp:
             await peer.subscribe("t")
             await peer.publish("t", b"still here")
             assert (await peer.message()).payload == b"still here"
-            assert broker.router.tap is None
+            # What is numbered is not kept.
+            assert broker.router.tap is not None
+            assert broker.router.tap.empty
         assert drafts(tmp_path) == []
         async with recording(tmp_path):
             pass
         found = await checked(tmp_path)
         assert found.faults == []
-        assert found.gaps == [(2, 2, 1, "stopped")]
+        [(first, last, lost, why)] = found.gaps
+        # The first of them, and what came until it could write again.
+        assert (first, lost, why) == (2, last - 1, "stopped")
+        assert last >= 2
 
     async def test_it_begins_again_when_it_can(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """As after a disk that was full, and in a folder that was not there: a new run, which names what is missing."""
@@ -369,8 +376,77 @@ class TestGivingUp:
             await until(lambda: recorder.segments == 2, peer)
         found = await checked(tmp_path / "record")
         assert found.faults == []
-        assert found.gaps == [(2, 2, 1, "stopped")]
+        [(first, last, lost, why)] = found.gaps
+        # The first of them, and what came until it could write again.
+        assert (first, lost, why) == (2, last - 1, "stopped")
+        assert last >= 2
         assert b"recorded" in [row.get("payload") for row in await rows_in(tmp_path / "record")]
+
+    async def test_what_happens_meanwhile_has_its_numbers(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """However much that is: `verify` counts it while the recorder is off, and the gap says it afterwards."""
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        async with recording(tmp_path, segment_seconds=0.01) as broker:
+            recorder, peer = of(broker), await join(broker)
+            recorder.retry = 3_600.0
+            await until(lambda: recorder.segments == 1, peer)
+            with monkeypatch.context() as patch:
+                patch.setattr(Segment, "add", full)
+                await peer.publish("t", b"lost")
+                await until(lambda: not recorder.recording, peer)
+            await peer.send(*[wire.publish("t", b"%d" % at) for at in range(700)])
+            await peer.fence()
+            assert recorder.lost >= 700
+            off = await checked(tmp_path)
+            assert off.faults == ["numbers 2 to 702 are not written: the recorder gave up"]
+            recorder._end_turns()
+            recorder._begin_again()
+            await until(lambda: recorder.recording, peer)
+            await peer.publish("t", b"recorded", qos=1)
+        found = await checked(tmp_path)
+        assert (found.faults, found.gaps) == ([], [(2, 702, 701, "stopped")])
+        assert found.kinds["publish"] == 1
+
+    async def test_a_broker_that_is_killed_while_it_does_not_record_has_noted_what_was_lost(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        copy = tmp_path / "copy"
+        async with recording(tmp_path / "record") as broker:
+            recorder, peer = of(broker), await join(broker)
+            with monkeypatch.context() as patch:
+                patch.setattr(Segment, "add", full)
+                await peer.publish("t", b"lost")
+                await until(lambda: not recorder.recording, peer)
+                await peer.send(*[wire.publish("t", b"%d" % at) for at in range(300)])
+                await peer.fence()
+                # What a kill would leave.
+                shutil.copytree(tmp_path / "record", copy)
+        async with recording(copy):
+            pass
+        assert (await checked(copy)).gaps == [(1, 302, 302, "stopped")]
+
+    async def test_what_happens_before_it_can_begin_has_its_numbers(self, tmp_path: Path) -> None:
+        """The folder is not there yet when the broker starts."""
+        (tmp_path / "file").write_text("")
+        async with recording(tmp_path / "file") as broker:
+            recorder, peer = of(broker), await join(broker)
+            recorder.retry = 3_600.0
+            for _ in range(3):
+                await peer.publish("t", b"lost", qos=1)
+            (tmp_path / "file").unlink()
+            recorder._end_turns()
+            recorder._begin_again()
+            await until(lambda: recorder.recording, peer)
+            await peer.publish("t", b"recorded", qos=1)
+        found = await checked(tmp_path / "file")
+        assert (found.faults, found.gaps) == ([], [(1, 4, 4, "stopped")])
 
     @pytest.mark.parametrize("opens", [False, True])
     async def test_a_broker_may_end_while_it_tries(
@@ -449,11 +525,7 @@ class TestGivingUp:
             async with recording(tmp_path) as broker:
                 patch.setattr("broker.record.files.segment.write_manifest", broken)
                 await join(broker)
-        assert (
-            (await checked(tmp_path))
-            .faults[0]
-            .endswith("it has no manifest (the next start of the recorder writes it)")
-        )
+        assert (await checked(tmp_path)).faults[0].endswith("it has no manifest: the recorder's next start writes it")
         async with recording(tmp_path) as broker:
             await join(broker)
         found = await checked(tmp_path)
@@ -581,6 +653,7 @@ class TestSettings:
             {"filters": ["a/#/b"]}, {"filters": ["$share/g/a"]}, {"filters": [""]}, {"segment_bytes": 65_535},
             {"segment_seconds": 0}, {"queue_events": -1}, {"queue_bytes": -1}, {"directory": 7}, {"folder": "x"},
             {"snapshot_seconds": -1}, {"draft_seconds": -1}, {"table": "iceberg"},
+            {"directory": "s3://plant/record"}, {"directory": "file:///srv/record"},
         ],
     )  # fmt: skip
     def test_refused(self, wrong: dict[str, Any]) -> None:

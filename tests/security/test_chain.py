@@ -14,7 +14,12 @@ from broker.core.hooks import LATER, PeerCertificate
 from broker.core.principal import Principal
 from broker.security.authenticator import Attempt, Authenticator, Refusal, Verdict
 from broker.security.chain import MOST_LINES, MOST_REASONS, Chain, ListenerAuth
-from broker.security.plain_authenticators import AnonymousAuthenticator, CertificateAuthenticator
+from broker.security.plain_authenticators import (
+    AnonymousAuthenticator,
+    CertificateAuthenticator,
+    RejectAuthenticator,
+    TrustAuthenticator,
+)
 from broker.settings import Security
 from tests.security.scripted import Asked, Log, Reporter, Scripted, connect, origin
 from tests.support.waiting import until
@@ -109,6 +114,33 @@ async def test_verdicts_that_need_no_waiting_cost_no_task(chains: Chains) -> Non
     assert chain.under_way == 0
     assert chain.admit(connect("bob", b"2"), origin(), Asked().ticket) == LATER
     assert chain.under_way == 1
+
+
+async def test_trust_takes_any_name_and_none(chains: Chains) -> None:
+    """Where the one before it decides, it does."""
+    chain = chains(Scripted("users", {"alice": b"1"}), TrustAuthenticator("trust"))
+    for user, password in (("eve", b"x"), ("eve", None), (None, None), ("alice", b"1")):
+        ticket = Asked()
+        assert await answer(chain, ticket, user, password) == reasons.SUCCESS
+        assert ticket.principal is not None
+        assert (ticket.principal.user_name, ticket.principal.authenticator) == (
+            user,
+            "users" if user == "alice" else "trust",
+        )
+    assert await answer(chain, Asked(), "alice", b"wrong") == reasons.BAD_USER_NAME_OR_PASSWORD
+
+
+async def test_reject_lets_nobody_in(chains: Chains) -> None:
+    chain = chains(Scripted("users", {"alice": b"1"}), RejectAuthenticator("reject"))
+    for user, password in (("eve", b"x"), (None, None)):
+        assert await answer(chain, Asked(), user, password, certificate=CERTIFICATE) == reasons.NOT_AUTHORIZED
+    assert await answer(chain, Asked(), "alice", b"1") == reasons.SUCCESS
+
+
+async def test_trust_opens_no_listener_to_clients_without_a_name(chains: Chains) -> None:
+    shut = ListenerAuth([TrustAuthenticator("trust")], anonymous=False)
+    chain = chains(TrustAuthenticator("trust"), by_listener={"l": shut})
+    assert await answer(chain, Asked(), listener="l") == reasons.NOT_AUTHORIZED
 
 
 async def test_whom_nobody_knows(chains: Chains) -> None:

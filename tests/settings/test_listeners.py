@@ -11,9 +11,10 @@ import pytest
 from pydantic import ValidationError
 
 from broker.configuration.exposure import exposed
-from broker.configuration.reading import SettingsError, changed, load_settings, of_tables
-from broker.configuration.wording import allowed, show
+from broker.configuration.reading import changed, load_settings, of_tables
 from broker.settings import Certificate, Endpoint, Listener, Settings, Tls, parse_endpoint
+from broker.settings.errors import SettingsError
+from broker.settings.wording import allowed, show
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 CERTIFIED = Tls(certificate="/c.pem", key="/c.key")

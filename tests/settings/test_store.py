@@ -9,9 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from broker.command.cli import app
-from broker.configuration.reading import SettingsError, changed, load_settings
-from broker.configuration.wording import show
+from broker.configuration.reading import changed, load_settings
 from broker.settings import Settings
+from broker.settings.errors import SettingsError
+from broker.settings.wording import show
 
 SECRET = "correct-horse"
 

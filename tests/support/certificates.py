@@ -44,6 +44,15 @@ class Authority:
         made.private_key_pem.write_to_path(str(key))
         return str(certificate), str(key)
 
+    def issue_below(self, *names: str) -> tuple[str, str, str]:
+        """A certificate of an intermediate authority and its key, and the rest of its chain, as three files."""
+        made = self._authority.create_child_ca().issue_cert(*names)
+        files = tuple(str(self.folder / f"below.{kind}") for kind in ("pem", "key", "chain"))
+        own, *rest = (blob.bytes() for blob in made.cert_chain_pems)
+        for file, content in zip(files, (own, made.private_key_pem.bytes(), b"".join(rest)), strict=True):
+            Path(file).write_bytes(content)
+        return files[0], files[1], files[2]
+
     def revoke(self, *certificates: str, good_until: datetime.datetime | None = None) -> str:
         """A list that these certificates are on, as a file."""
         authority = x509.load_pem_x509_certificate(Path(self.file).read_bytes())

@@ -55,12 +55,14 @@ class Scene:
         publish: tuple[str, ...] = ("#",),
         given: Limits | None = None,
         store: GroupStore | None = None,
+        roots: tuple[str, ...] = ("#",),
     ) -> None:
-        """`store`: an open one that keeps everything, and of what it has the broker and the link are made."""
+        """`store`: an open one that keeps everything, and of what it has the broker and the link are made. By its
+        `roots` the link takes messages without having subscribed."""
         self.network = Network(given)
         router = self.network.router
         router.broker_id = OWN
-        mapping = Mapping(local, remote)
+        mapping = Mapping(local, remote, roots)
         self.session = UplinkSession("up", mapping, OWN, router.limits.hop_limit, router.counters, router.sessions)
         self.store = store
         records: list[SessionRecord] = []

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from broker.admin.errors import ApiError
 from broker.admin.routing import BASE, Call, Route
-from broker.configuration.reading import SettingsError
 from broker.process.process import Level as LogLevelName
+from broker.settings.errors import SettingsError
 from broker.upstream.links.status import status
 
 

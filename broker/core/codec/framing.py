@@ -152,20 +152,8 @@ class Frames:
             if digit == 0:  # [MQTT-1.5.5-1]
                 raise MalformedPacket("a remaining length that is longer than it needs to be")
         kind: i64 = header >> 4
-        if kind == 3:
-            if header & 6 == 6:  # [MQTT-3.3.1-4]
-                raise MalformedPacket("a PUBLISH with QoS 3")
-        elif (
-            header & 15 != (_FLAGS_0010 >> kind & 1) << 1
-            and self.version != 3
-            and not (kind == packets.CONNECT and self.version == 0)
-        ):
-            # [MQTT-2.1.3-1] [MQTT3-2.2.2-2], which is [MQTT-3.6.1-1] [MQTT-3.8.1-1] [MQTT-3.10.1-1] [MQTT-3.14.1-1]
-            # [MQTT-3.15.1-1]. MQTT 3.1 leaves these bits unused or puts QoS and DUP there; a CONNECT has to be read
-            # before that is known.
-            raise MalformedPacket(f"fixed header flags {header & 15:#06b} in {packets.NAMES[kind]}")
-        if kind == 0 or (kind == 15 and (self.version == 4 or self.version == 3)):
-            raise MalformedPacket(f"packet type {kind} is reserved")
+        if kind != 3 or header & 6 == 6:
+            self._check_header(header)
         end: i64 = body + length
         if end - start > self.max_packet_size:  # [MQTT-3.2.2-15]
             raise PacketTooLarge(
@@ -180,9 +168,39 @@ class Frames:
         self.end = end
         return True
 
+    def _check_header(self, header: i64) -> None:
+        """Hold the first byte of a packet against section 2.1. Raises MalformedPacket."""
+        kind: i64 = header >> 4
+        if kind == 3:
+            if header & 6 == 6:  # [MQTT-3.3.1-4]
+                raise MalformedPacket("a PUBLISH with QoS 3")
+        elif (
+            header & 15 != (_FLAGS_0010 >> kind & 1) << 1
+            and self.version != 3
+            and not (kind == packets.CONNECT and self.version == 0)
+        ):
+            # [MQTT-2.1.3-1] [MQTT3-2.2.2-2], which is [MQTT-3.6.1-1] [MQTT-3.8.1-1] [MQTT-3.10.1-1] [MQTT-3.14.1-1]
+            # [MQTT-3.15.1-1]. MQTT 3.1 leaves these bits unused or puts QoS and DUP there; a CONNECT has to be read
+            # before that is known.
+            raise MalformedPacket(f"fixed header flags {header & 15:#06b} in {packets.NAMES[kind]}")
+        if kind == 0 or (kind == 15 and (self.version == 4 or self.version == 3)):
+            raise MalformedPacket(f"packet type {kind} is reserved")
+
+    def begun_kind(self) -> i64:
+        """The type of the packet that has begun and is not whole; -1: there is none."""
+        if self._need == 0:
+            return -1
+        begun: i64 = self._tail[0] if self._tail else self._held[0]
+        return begun >> 4
+
     def _hold(self, start: int, need: int) -> None:
-        """Keep the incomplete packet that begins at `start` until `need` bytes of it are there."""
+        """Keep the incomplete packet that begins at `start` until `need` bytes of it are there.
+
+        Raises:
+            MalformedPacket: it is none, by its first byte: no more of it is waited for.
+        """
         if start < len(self.buffer):
+            self._check_header(self.buffer[start])
             self._tail = self.buffer[start:]
             self._need = need
         self.buffer = b""

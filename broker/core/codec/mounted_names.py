@@ -3,7 +3,7 @@
 Owns the prefix of a mount as bytes and text. It consists of whole levels, ends in "/", contains no wildcard and does
 not begin with "$". Promises: every name from a mounted client gets the prefix, or is None: topics that begin with "$"
 are not mounted, and names that would be too long do not exist. `inner_properties` removes exactly what
-`outer_properties` has added.
+`outer_properties` has added, and shows no name that lies outside.
 
 Names and filters are already validated.
 """
@@ -57,22 +57,24 @@ def outer_filter(mount: str, name: str) -> str | None:
 
 def outer_properties(mount: bytes, properties: bytes) -> bytes | None:
     """The properties of a message from the client, its Response Topic as the broker calls it; None: it has no name."""
-    return _renamed(properties, mount, True)
-
-
-def inner_properties(mount: bytes, properties: bytes) -> bytes:
-    """The properties of a message as the client gets it. A Response Topic that it cannot name stays as it is."""
-    made = _renamed(properties, mount, False)
-    return properties if made is None else made
-
-
-def _renamed(properties: bytes, mount: bytes, outwards: bool) -> bytes | None:
-    """The properties with another Response Topic, where they have one; None: that has no name on the other side."""
     if RESPONSE_TOPIC not in properties:
         return properties
     for identifier, start, stop in properties_of(properties):
         if identifier == RESPONSE_TOPIC:
-            topic = properties[start + 3 : stop]
-            other = outer_topic(mount, topic) if outwards else inner_topic(mount, topic)
-            return None if other is None else properties[: start + 1] + string(other) + properties[stop:]
+            topic = outer_topic(mount, properties[start + 3 : stop])
+            return None if topic is None else properties[: start + 1] + string(topic) + properties[stop:]
+    return properties
+
+
+def inner_properties(mount: bytes, properties: bytes) -> bytes:
+    """The properties of a message as the client gets it, without a Response Topic that it has no name for."""
+    if RESPONSE_TOPIC not in properties:
+        return properties
+    for identifier, start, stop in properties_of(properties):
+        if identifier == RESPONSE_TOPIC:
+            topic = inner_topic(mount, properties[start + 3 : stop])
+            if topic is None:
+                # It would tell of others' topics, and an answer to it would go elsewhere.
+                return properties[:start] + properties[stop:]
+            return properties[: start + 1] + string(topic) + properties[stop:]
     return properties

@@ -225,6 +225,12 @@ class ServerProtocol(Peer):
                 filters.turn(before + most - self.work_done, now)
                 continue
             if not decoder.next_frame():
+                begun: i64 = decoder.begun_kind()
+                if begun >= 0:
+                    refused: i64 = phases.action(self.state, begun)
+                    if refused >= phases.NOT_CONNECT:
+                        # The rest of what may not come is not waited for.
+                        raise ProtocolViolation(phases.ERRORS[refused])
                 return
             self.work_done += PACKET_WORK
             self.last_received = now
@@ -409,6 +415,10 @@ class ServerProtocol(Peer):
         self.version = connect.version
         self.v5 = connect.version == V5
         self.client_id = connect.client_id
+        if not connect.user_name:
+            # An empty one is none: many clients send it, with an empty password, for a field that was left empty.
+            connect.user_name = None
+            connect.password = connect.password or None
         self.user_name = connect.user_name
         self.clean_start = connect.clean_start
         self._answers.connecting(connect)

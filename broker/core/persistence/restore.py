@@ -34,6 +34,7 @@ from broker.core.persistence.keeping import keep_subscription
 from broker.core.persistence.pages import UNBOUNDED, Page
 from broker.core.queues.delivery import QUEUED, RELEASED, Delivery
 from broker.core.queues.message import Message, MovedMessage
+from broker.core.routing.bridge_states import announced
 from broker.core.routing.in_turns.broadcasts import Interrupted
 from broker.core.routing.remote.loop_detection import NODES, TO_NODE, UPLINKS
 from broker.core.routing.router import Router
@@ -314,7 +315,9 @@ def _pages_before(session: Session, pages: deque[Page], number: int, journal: Jo
 
 def _will(router: Router, session: Session, record: WillRecord, now: float) -> None:
     will = record.will
-    if is_reserved(will.topic.encode(), is_link(session.client_id, session.user_name, router.limits), router):
+    session.bridge_state = announced(will)
+    link = is_link(session.client_id, session.user_name, router.limits)
+    if not session.bridge_state and is_reserved(will.topic.encode(), link, router):
         # It was none of the broker's own topics under the settings of then.
         if session.journal is not None:
             session.journal.will_cleared(session.client_id)
@@ -337,7 +340,8 @@ def _lone_will(router: Router, record: LoneWillRecord, now: float) -> None:
     """A will whose client has no session: it waits for its turn, or for its client."""
     will, name, principal = record.will, record.name, record.principal
     client_id = name.partition("/")[2].partition("/")[2] if name.startswith(WAITING) else name
-    if is_reserved(will.topic.encode(), is_link(client_id, principal.user_name, router.limits), router):
+    link = is_link(client_id, principal.user_name, router.limits)
+    if not announced(will) and is_reserved(will.topic.encode(), link, router):
         if router.journal is not None:
             router.journal.will_cleared(name)
     elif name.startswith(WAITING):

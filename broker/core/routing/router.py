@@ -31,6 +31,7 @@ from broker.core.queues.message import Message
 from broker.core.queues.policies.queue_policy import QueueOptions, SubscriptionQueueTerms
 from broker.core.queues.queue_totals import bound
 from broker.core.queues.requests import WaitingRequests
+from broker.core.routing.bridge_states import BridgeStates
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.in_turns.unfinished import Unfinished
 from broker.core.routing.peers import END_WORK, HELD_WORK, ConnectedPeers, PeerConnected, PeerDisconnected, PeerListener
@@ -91,7 +92,10 @@ class Router(PeerListener):
         self.retained = self.retained_store.tree
         self.nodes = NodeState()  # the others of a mesh
         self.publisher = Publisher(limits, self.fanout, self.retained_store, self.nodes)
-        self.wills = WillQueue(self.publisher, self.counters, self.deadlines, self.fanout, self.session_table)
+        self.bridge_states = BridgeStates(self.retained, self.sessions, self.accounts)
+        self.wills = WillQueue(
+            self.publisher, self.counters, self.deadlines, self.fanout, self.session_table, self.bridge_states
+        )
         self.unfinished = Unfinished(self.fanout, load, self.deadlines)
         self.queue_limits = QueueLimits(limits, self.fanout)
         load.reliever = GlobalLimiter(self.sessions, load, self.fanout)
@@ -355,6 +359,9 @@ class Router(PeerListener):
         if expiry > 0 and session.journal is not None and not session.uplink:
             session.journal.session_kept(session.client_id, session.principal, expiry, now)
         self.wills.left(session, now)
+        down = self.bridge_states.left(session)
+        if down is not None:
+            self.publisher.publish(down, None)
         self.unfinished.share_out(session)
         if expiry == 0:
             self.end_session(session, now)

@@ -21,6 +21,7 @@ from broker.core.persistence.journal import WAITING, Journal
 from broker.core.principal import Principal
 from broker.core.queues.message import Message
 from broker.core.refusals import WILL
+from broker.core.routing.bridge_states import BridgeStates
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.publisher import Publisher
 from broker.core.routing.receivers.fanout import Fanout
@@ -66,9 +67,16 @@ class WillQueue:
     """Publishes wills, now or in a turn of the router."""
 
     def __init__(
-        self, publisher: Publisher, counters: Counters, deadlines: Deadlines, fanout: Fanout, table: SessionTable
+        self,
+        publisher: Publisher,
+        counters: Counters,
+        deadlines: Deadlines,
+        fanout: Fanout,
+        table: SessionTable,
+        bridge_states: BridgeStates,
     ) -> None:
         self._table = table
+        self._bridge_states = bridge_states
         self._publisher = publisher
         self._fanout = fanout
         self._counters = counters
@@ -240,6 +248,8 @@ class WillQueue:
 
     def _send(self, message: Message, session: Session | None, principal: Principal) -> None:
         """Publish it, unless its client, who is `principal`, may do that no more: it could when it connected."""
+        if not self._bridge_states.may_send_will(message.topic, message.publisher, principal):
+            return
         permissions = self.permissions
         if permissions is not None and not permissions.asked.may_publish(
             principal, message.topic.decode(), message.qos, message.retain

@@ -85,6 +85,7 @@ class Session(Subscriber):
         # Of the present connection: the id of the broker that its client is; whether it says it is a 3.1.1 bridge, and
         # may be a link (`connect.identity`), hold up acknowledgements, and publish who is connected elsewhere.
         self.link_peer, self.bridge, self.link = "", False, False
+        self.bridge_state = b""  # the topic of the state that the will of its CONNECT announces (`bridge_states`)
         self.incoming_qos2: set[int] | None = None  # from the client: publishes that wait for PUBREL
         self.numbers: dict[int, int] | None = None  # of those that had to go to other nodes: see `publish_numbers`
 

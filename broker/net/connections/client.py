@@ -36,6 +36,10 @@ class Client(Link):
         """Access control that answers late has made up its mind (`Ticket.answer`)."""
         raise NotImplementedError
 
+    def was_suspended(self) -> None:
+        """The machine was suspended: that time is not the client's, who could not send or read in it."""
+        raise NotImplementedError
+
     def abort(self, cause: str) -> None:
         """Give up a peer that takes nothing any more."""
         raise NotImplementedError

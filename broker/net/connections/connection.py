@@ -247,6 +247,12 @@ class Connection(Client):
         self.stream.filled()
         self.time_limits.writing_waits(self)
 
+    def was_suspended(self) -> None:
+        """The machine was suspended: that time is not the client's."""
+        if self.stream.full:
+            self.stream.filled()
+        self.time_limits.reads_on(self)
+
     def resume_writing(self) -> None:
         """The transport has room again."""
         self.stream.full = False

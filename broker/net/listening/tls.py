@@ -88,7 +88,7 @@ class Certificates:
 
 def files(settings: Tls) -> tuple[str, ...]:
     """The files that certificates are read from."""
-    named = [settings.certificate, settings.key, settings.client_ca, settings.crl]
+    named = [settings.certificate, settings.key, settings.chain, settings.client_ca, settings.crl]
     for more in settings.more:
         named += [more.certificate, more.key]
     return tuple(dict.fromkeys(name for name in named if name))
@@ -172,21 +172,27 @@ def _context(settings: Tls, scheme: str, certificate: str, key: str, password: s
         raise TlsError(_about_pair(certificate, key, error, bool(asked), bool(password))) from None
     except ValueError:
         raise TlsError(f"{key}: the private key is encrypted, and its password (key_password) is too long") from None
+    if settings.chain:
+        # OpenSSL completes the chain from what it knows of authorities.
+        _load(context, settings.chain, "certificate (PEM)")
     if settings.client_certificates != "none":
         _ask_for_certificates(context, settings)
     return context
 
 
+def _load(context: ssl.SSLContext, file: str, what: str) -> None:
+    _content(file)
+    try:
+        context.load_verify_locations(file)
+    except ssl.SSLError:
+        raise TlsError(f"{file}: no {what} in it") from None
+
+
 def _ask_for_certificates(context: ssl.SSLContext, settings: Tls) -> None:
     required = settings.client_certificates == "required"
-    for file in (settings.client_ca, settings.crl):
-        if file:
-            _content(file)
-            try:
-                context.load_verify_locations(file)
-            except ssl.SSLError:
-                what = "certificate (PEM)" if file == settings.client_ca else "list of revoked certificates (PEM)"
-                raise TlsError(f"{file}: no {what} in it") from None
+    _load(context, settings.client_ca, "certificate (PEM)")
+    if settings.crl:
+        _load(context, settings.crl, "list of revoked certificates (PEM)")
     if settings.crl:
         context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
     context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL

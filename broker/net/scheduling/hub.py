@@ -177,6 +177,11 @@ class FlushScheduler:
             self.loop.call_soon(self._release)
         self.after_batch()
 
+    def clock_moved(self) -> None:
+        """The loop's clock has been put forward: what is due by it is looked for after the next batch."""
+        self.time = self.loop.time
+        self._arm(-1.0)
+
     def _arm(self, due: float) -> None:
         if self._due is not None:
             self._due.cancel()

@@ -95,10 +95,13 @@ class Wheel:
         self._timer = self._loop.call_later(RESOLUTION, self._turn)
         now = self._loop.time()
         slot = int(now / RESOLUTION)
-        for due in range(self._last + 1, slot + 1):
-            bucket = self._buckets.pop(due, None)
-            if bucket is not None:
-                self._due.append((due, bucket))
+        if slot - self._last > len(self._buckets):
+            # The clock was put forward: by days, perhaps.
+            passed = sorted([due for due in self._buckets if due <= slot])
+        else:
+            passed = [due for due in range(self._last + 1, slot + 1) if due in self._buckets]
+        for due in passed:
+            self._due.append((due, self._buckets.pop(due)))
         self._last = slot
         left = CHECKS
         while self._due and left > 0:

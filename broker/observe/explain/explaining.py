@@ -171,7 +171,7 @@ class Explainer:
             reason, why = reasons.TOPIC_NAME_INVALID, "limits.max_topic_levels"
         elif not limits.control_characters and has_control(question.topic):
             reason, ends, why = reasons.MALFORMED_PACKET, True, "the topic contains a control character"
-        elif is_reserved(message.topic, origin.link, router):
+        elif is_reserved(message.topic, origin.link, router, origin):
             reason, why = reasons.NOT_AUTHORIZED, "the topic is the broker's own"
         elif router.access_control is not None:
             asked = router.access_control

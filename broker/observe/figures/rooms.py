@@ -179,6 +179,7 @@ UPSTREAM: Final = (
     _upstream("messages/received", COUNTER, "Messages that came down"),
     _upstream("messages/unmatched", COUNTER, "Messages that came down for nobody"),
     _upstream("messages/over-forwarding", TEXT, "The share of messages that came down for nobody"),
+    _upstream("messages/outside", COUNTER, "Messages that no filter of the link matches, and that were dropped"),
     _upstream("messages/copies", COUNTER, "Messages that came down more than once"),
     _upstream("messages/replayed", COUNTER, "Retained messages that came down again"),
     _upstream("messages/looped", COUNTER, "Messages that had been here before"),

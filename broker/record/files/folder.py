@@ -87,6 +87,8 @@ class Left:
     why: str
     recovered: tuple[Recovered, ...] = ()
     """Segments that were made of drafts."""
+    held: bool = False
+    """Whether the folder had been kept since the recorder gave up: its numbers went on."""
 
     def tell(self, log: Any) -> None:
         """Have the log tell of it."""
@@ -98,7 +100,7 @@ class Left:
 
 
 class Folder:
-    """A folder that is being recorded to, from `open` to `close`."""
+    """A folder that is being recorded to, from `open` to `close`; between them it may be given up, and opened again."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -106,11 +108,35 @@ class Folder:
         self.memo: mmap.mmap | None = None
 
     def open(self) -> Left:
-        """Take the folder, and put it in order.
+        """Take the folder, unless it was kept, and put it in order.
 
         Raises:
             RecorderError: it cannot be written to, or another broker records there.
         """
+        held = self.memo is not None
+        if not held:
+            self._take()
+        assert self.memo is not None
+        try:
+            last_seq, ended = _STATE.unpack_from(self.memo)
+            recovered = recover(self.root)
+            durable = mend(self.root)
+            for place in segments(self.root)[-1:]:
+                bundle(self.root, place.rpartition("/")[0])
+            if held:
+                # Numbers are being given, and written there.
+                self._say(RUNNING)
+            else:
+                _STATE.pack_into(self.memo, 0, max(last_seq, durable), RUNNING)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            if not held:
+                self.close(ended=None)
+            raise RecorderError(f"{self.root}: cannot be put in order ({reason(error)})") from error
+        missing = (durable + 1, last_seq) if last_seq > durable else None
+        why = "stopped" if ended == GAVE_UP else "crash"
+        return Left(max(last_seq, durable), missing, why, tuple(recovered), held)
+
+    def _take(self) -> None:
         try:
             make_folder(self.root / MANIFESTS)
             self._number = opener(str(self.root / STATE), os.O_RDWR | os.O_CREAT)
@@ -125,17 +151,25 @@ class Folder:
             # Not a hole: a disk that is full shall say so now, and not by a signal when the page is written.
             os.posix_fallocate(self._number, 0, STATE_BYTES)
             self.memo = mmap.mmap(self._number, STATE_BYTES)
-            last_seq, ended = _STATE.unpack_from(self.memo)
-            recovered = recover(self.root)
-            durable = mend(self.root)
-            for place in segments(self.root)[-1:]:
-                bundle(self.root, place.rpartition("/")[0])
-            _STATE.pack_into(self.memo, 0, max(last_seq, durable), RUNNING)
-        except (OSError, ValueError, pa.ArrowException) as error:
+        except (OSError, ValueError) as error:
             self.close(ended=None)
             raise RecorderError(f"{self.root}: cannot be put in order ({reason(error)})") from error
-        missing = (durable + 1, last_seq) if last_seq > durable else None
-        return Left(max(last_seq, durable), missing, "stopped" if ended == GAVE_UP else "crash", tuple(recovered))
+
+    def gone(self) -> bool:
+        """Whether the folder that was kept is not the one of this name any more."""
+        try:
+            ours, there = os.fstat(self._number), os.stat(self.root / STATE)
+        except OSError:
+            return True
+        return (ours.st_dev, ours.st_ino) != (there.st_dev, there.st_ino)
+
+    def give_up(self) -> None:
+        """Say that nothing is written any more. The folder stays taken, and the numbers go on."""
+        self._say(GAVE_UP)
+
+    def _say(self, how: int) -> None:
+        if self.memo is not None:
+            _NUMBER.pack_into(self.memo, _NUMBER.size, how)
 
     def note(self, number: int) -> None:
         """Write down the last number that was given; a tap does it by itself."""

@@ -62,7 +62,8 @@ class PasswordAuthenticator(Authenticator):
         known = self._file.users.get(user)
         if known is None:
             return None
-        if password is None:
+        if not password:
+            # Empty: as in mosquitto, the hash of an empty password is good for nothing.
             return MISSING
         if len(password) > self._longest():
             return TOO_LONG
@@ -90,7 +91,7 @@ class PasswordAuthenticator(Authenticator):
     async def pretend(self, attempt: Attempt) -> Refusal | None:
         user, password = attempt.user_name, attempt.password
         # What is refused unhashed for known users is for unknown ones too.
-        if user is None or password is None or len(password) > self._longest() or not self._file.users:
+        if user is None or not password or len(password) > self._longest() or not self._file.users:
             return None
         file = self._file
         try:

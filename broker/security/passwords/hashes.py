@@ -29,7 +29,7 @@ MOST_MEMORY: Final = 1_048_576
 """KiB that one check with argon2 may take, a gigabyte; each hashing thread takes as much."""
 
 MOST_PASSES: Final = 100
-SALT_BYTES: Final = 16
+SALT_BYTES: Final = 12
 DIGEST_BYTES: Final = 64
 SHORTEST_DIGEST: Final = 16
 

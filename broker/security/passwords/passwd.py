@@ -5,6 +5,7 @@ The two kinds of file are not mixed: a line of the other kind would keep the bro
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Final
 
@@ -52,7 +53,7 @@ def delete_user(path: Path, user: str) -> None:
 
 def _check_kind(path: Path, *, scram: bool) -> None:
     try:
-        text = path.read_bytes()
+        text = path.read_bytes().removeprefix(BOM_UTF8)
     except OSError as error:
         remedy = "; --create makes it" if isinstance(error, FileNotFoundError) else ""
         raise SecurityError(f"{path}: cannot be read: {error.strerror or error}{remedy}") from None

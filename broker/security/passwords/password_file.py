@@ -122,7 +122,7 @@ def _entry(line: str) -> tuple[str, str] | None:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_bytes().decode()
+        return path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise SecurityError(f"{path}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:

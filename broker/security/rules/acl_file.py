@@ -78,6 +78,11 @@ class AclFile:
         """How many rules there are."""
         return len(self._patterns.rules) + sum(len(each.rules) for each in self._users.values())
 
+    def rules_of(self, principal: Principal) -> tuple[Rule, ...]:
+        """The lines about a client."""
+        own = self._users.get(principal.user_name or None, NO_RULES).rules
+        return own if _dangerous(principal) else own + self._patterns.rules
+
     def about(self, principal: Principal, action: int, topic: str) -> tuple[bool, str]:
         """Whether a client may publish to a topic name, or be sent a message of it; and the place that says so."""
         rule = self._users.get(principal.user_name or None, NO_RULES).about(principal, action, topic)
@@ -97,7 +102,7 @@ def read_acl_file(path: Path) -> AclFile:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise SecurityError(f"{path}: longer than {MOST_BYTES} bytes; an acl_file is text")
-        text = path.read_bytes().decode()
+        text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise SecurityError(f"{path}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:

@@ -116,7 +116,7 @@ def read_scram_file(path: Path) -> ScramFile:
         SecurityError: it cannot be read, or a line is not right.
     """
     try:
-        text = path.read_bytes().decode()
+        text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise SecurityError(f"{path}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:

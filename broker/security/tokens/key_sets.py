@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -216,7 +217,7 @@ def shared_secret(value: bytes) -> OneKey:
 
 
 def read_secret(path: Path, least: int) -> OneKey:
-    """The shared secret that a file holds: all its bytes but a last line end, `least` of them at least.
+    """The shared secret that a file holds: all its bytes but a byte order mark and a last line end, `least` at least.
 
     Raises:
         SecurityError: the file cannot be read, or the secret is too short.
@@ -271,6 +272,6 @@ def read_key_set(path: Path) -> KeySource:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return path.read_bytes().removeprefix(BOM_UTF8)  # which editors of Windows write
     except OSError as error:
         raise SecurityError(f"{path}: cannot be read: {error.strerror or error}") from None

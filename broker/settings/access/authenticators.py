@@ -41,7 +41,21 @@ class AnonymousTable(AuthenticatorTable):
     type: Literal["anonymous"]
 
 
-AnyTable: TypeAlias = PasswordFileTable | CertificateTable | JwtTable | HttpTable | ScramTable | AnonymousTable
+class TrustTable(AuthenticatorTable):
+    """Lets in every client under the user name that it gives, unchecked, and clients without one."""
+
+    type: Literal["trust"]
+
+
+class RejectTable(AuthenticatorTable):
+    """Refuses every client that no authenticator before it has decided on."""
+
+    type: Literal["reject"]
+
+
+AnyTable: TypeAlias = (
+    PasswordFileTable | CertificateTable | JwtTable | HttpTable | ScramTable | AnonymousTable | TrustTable | RejectTable
+)
 
 Authenticators: TypeAlias = Sequence[Annotated[AnyTable, Discriminator("type")]]
 

@@ -81,6 +81,8 @@ class Fetches:
             self._unread.append(fetch)
             return
         self._tell(damages, self._wanted[fetch])
+        if damages.deliveries:
+            self._medium.discard(damages.deliveries)
         self._hand(fetch, records)
 
     def unread(self, fetch: Fetch, reason: str) -> None:

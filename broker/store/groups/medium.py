@@ -20,5 +20,9 @@ class Medium(ABC):
         """Begin to read, after the group that is being written; one of the three of `Fetches` is to be called then."""
 
     @abstractmethod
+    def discard(self, numbers: list[int]) -> None:
+        """Have deliveries that cannot be used go, when there is time."""
+
+    @abstractmethod
     def stalled(self) -> str:
         """What an operator is told of a write that takes too long, in one line."""

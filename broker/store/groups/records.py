@@ -39,6 +39,9 @@ LARGEST_NUMBER: Final = 2**62
 """Of a session, a delivery or a message: no broker gets there, and as many may follow."""
 
 
+NAMES: Final = 65_536
+"""Names that are one object each, at a time."""
+
 UNREADABLE: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
 """What a value raises that no broker wrote."""
 
@@ -68,6 +71,7 @@ class Loaded:
         self._now = now
         self._principals = principals
         self._page: i64 = page
+        self._names: dict[str, str] = {}
         self._broadcasts: dict[int, BroadcastRecord] = {}
         # The packet identifiers in use, by session.
         self._used: set[tuple[int, int]] = set()
@@ -226,15 +230,28 @@ class Loaded:
         if session is not None and row[0] in self._broadcasts:
             self._broadcasts[row[0]].passed.add(session.client_id)
 
-    def retained(self, row: Any, key: Any = None) -> None:
-        """A retained message: all columns. `key`: of its row, where that is not the topic."""
-        if why := fault_of("retained", row):
-            self._damage("retained", (row[0] if key is None else key,), "", row[0], why)
-            return
+    def retained(self, row: Any) -> bool:
+        """A retained message: all columns. False: it cannot be used, which `no_retained` is to be told."""
+        if fault_of("retained", row):
+            return False
         topic, payload, qos, properties, publisher, expires_at, account, _ = row
-        record = message(topic, payload, qos, 1, properties, publisher, expires_at, self._now)
-        record.account = account or ""
+        record = message(topic, payload, qos, 1, properties, self._one(publisher), expires_at, self._now)
+        record.account = self._one(account)
         self.saved.retained.append(record)
+        return True
+
+    def no_retained(self, row: Any, key: Any) -> None:
+        """A retained message that may be one which cannot be used; `key`: by which its row is found."""
+        if why := fault_of("retained", row):
+            self._damage("retained", (key,), "", row[0], why)
+
+    def _one(self, name: str | None) -> str:
+        """A name that many rows have, as one object: that of a client, or of an account."""
+        if not name:
+            return ""
+        if len(self._names) >= NAMES:
+            self._names.clear()
+        return self._names.setdefault(name, name)
 
     def _in_flight(self, record: DeliveryRecord, session: int) -> None:
         """Hold one that was sent against what a client can have: an identifier of its own. Raises Damaged."""

@@ -118,7 +118,8 @@ async def _read(database: Database, loaded: Loaded) -> None:
             loaded.passed(row)
     async for rows in turns(database, RETAINED, ("",)):
         for row in rows:
-            loaded.retained(row)
+            if not loaded.retained(row):
+                loaded.no_retained(row, row[0])
 
 
 def _missing(rows: Sequence[Any], messages: dict[int, MessageRecord]) -> list[int]:
@@ -159,6 +160,19 @@ async def discard(database: Database, loaded: Loaded) -> None:
         await connection.executemany(f"DELETE FROM {table} WHERE {KEYS[table]}", keys)
     await connection.execute(WITHOUT_WILL, loaded.will_damaged)
     await connection.execute(REMEMBER_GONE, list(loaded.orphaned))
+    await _count_anew(connection)
+
+
+async def discard_deliveries(database: Database, numbers: list[int]) -> None:
+    """Have deliveries go that cannot be used (`Damages.deliveries`). Raises what asyncpg raises, and `Replaced`."""
+    await database.hold()
+    connection = database.begun()
+    await connection.execute("DELETE FROM delivery WHERE number = ANY($1::bigint[])", numbers)
+    await _count_anew(connection)
+
+
+async def _count_anew(connection: Any) -> None:
+    """End a transaction: each message knows again how many deliveries point to it, whatever was removed."""
     await connection.execute(COUNTED)
     await connection.execute("DELETE FROM message WHERE refs = 0")
     await connection.execute("COMMIT")
@@ -184,4 +198,5 @@ async def read_alone(
             records.append(delivery(row, messages, now))
         except (Damaged, *UNREADABLE) as error:
             damages.add("delivery", "", row[10], fault(error))
+            damages.deliveries.append(row[0])
     return records, damages

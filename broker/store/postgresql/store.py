@@ -26,7 +26,7 @@ from broker.store.groups.principals import Principals, RuleTexts
 from broker.store.groups.records import Loaded
 from broker.store.postgresql.database import BEATS, FAILURES, SYNCHRONOUS, Behind, Database, Replaced
 from broker.store.postgresql.opening import begin
-from broker.store.postgresql.reading import discard, read, read_alone
+from broker.store.postgresql.reading import discard, discard_deliveries, read, read_alone
 from broker.store.postgresql.sweeping import Sweep
 from broker.store.postgresql.writing import write
 from broker.store.times import Clocks, Times
@@ -118,6 +118,8 @@ class PostgresStore(Store):
         self._tidied = 0.0
         self._measured = 0.0
         self._bytes = 0
+        # Deliveries that cannot be used, to be removed when there is time.
+        self._damaged: list[int] = []
 
     # -- a broker's life -----------------------------------------------------------------------------------------------
 
@@ -232,6 +234,8 @@ class PostgresStore(Store):
                     await self._tidy()
                 continue
             if self._ending:
+                if self._damaged:
+                    await self._tidy()
                 return
             self._more.clear()
             try:
@@ -245,6 +249,9 @@ class PostgresStore(Store):
         self._tidied = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._database.timeout):
+                numbers, self._damaged = self._damaged, []
+                if numbers:
+                    await discard_deliveries(self._database, numbers)
                 self._untidy = await self._sweep.piece()
                 if not self._untidy and (self._bytes == 0 or self._tidied - self._measured >= MEASURED):
                     self._measured = self._tidied
@@ -306,6 +313,11 @@ class PostgresStore(Store):
 
         self._put(job)
 
+    def _discard(self, numbers: list[int]) -> None:
+        self._damaged += numbers
+        self._untidy = True
+        self._more.set()
+
     def _tell(self, outcome: Callable[[], None]) -> None:
         """In a turn of its own: whatever comes of it, the task goes on."""
         if self._loop is not None:
@@ -334,6 +346,9 @@ class _Tables(Medium):
 
     def read(self, fetch: Fetch, session: int) -> None:
         self._store._read(fetch, session)
+
+    def discard(self, numbers: list[int]) -> None:
+        self._store._discard(numbers)
 
     def stalled(self) -> str:
         return self._store._stalled()

@@ -166,8 +166,12 @@ def _read(db: sqlite3.Connection, now: float, principals: Principals, page: int)
             loaded.broadcast(row)
         for row in db.execute("SELECT * FROM passed"):
             loaded.passed(row)
-        for row in db.execute(RETAINED):
-            loaded.retained(row[1:], row[0])
+        whole = True
+        for row in db.execute("SELECT * FROM retained"):
+            whole = loaded.retained(row) and whole
+        if not whole:
+            for row in db.execute(RETAINED):
+                loaded.no_retained(row[1:], row[0])
     finally:
         db.execute("ROLLBACK")
     return loaded
@@ -257,6 +261,8 @@ def _one_by_one(
             records.append(delivery(row, messages, now))
         except (Damaged, *UNREADABLE) as error:
             damages.add("delivery", "", row[10] if row else "", fault(error))
+            if row and row[1] == session:
+                damages.deliveries.append(number)
         except sqlite3.Error as error:
             if not is_damage(error):
                 raise
@@ -319,14 +325,28 @@ def discard(db: sqlite3.Connection, loaded: Loaded) -> None:
     """
     if not (loaded.unusable or loaded.orphaned or loaded.will_damaged):
         return
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        db.execute(f"UPDATE message SET refs = {MANY}, checksum = (checksum & {LOW}) | ({MANY} << {SHIFT})")
+    with _counted_anew(db):
         for table, keys in loaded.unusable.items():
             db.executemany(f"DELETE FROM {table} WHERE {KEYS[table]}", (tuple(map(_exact, key)) for key in keys))
         db.executemany(WITHOUT_WILL, ((number,) for number in loaded.will_damaged))
         gone = [(number, of_gone(number)) for number in loaded.orphaned]
         db.executemany("INSERT OR IGNORE INTO gone_session VALUES (?, ?)", gone)
+
+
+def discard_deliveries(db: sqlite3.Connection, numbers: list[int]) -> None:
+    """Have deliveries go that cannot be used (`Damages.deliveries`). Raises what SQLite raises."""
+    with _counted_anew(db):
+        db.executemany(f"DELETE FROM delivery WHERE {KEYS['delivery']}", ((number,) for number in numbers))
+
+
+@contextmanager
+def _counted_anew(db: sqlite3.Connection) -> Iterator[None]:
+    """A transaction after which each message knows how many deliveries point to it, whatever was removed."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        # Meanwhile no trigger removes a message.
+        db.execute(f"UPDATE message SET refs = {MANY}, checksum = (checksum & {LOW}) | ({MANY} << {SHIFT})")
+        yield
         db.execute(COUNTED)
         db.execute("DELETE FROM message WHERE refs <= 0")
         db.execute("COMMIT")

@@ -268,6 +268,11 @@ class _Thread(Medium):
     def read(self, fetch: Fetch, session: int) -> None:
         self._store._read(fetch, session)
 
+    def discard(self, numbers: list[int]) -> None:
+        writer = self._store._writer
+        if writer is not None:
+            writer.put(lambda: writer.discard(numbers))
+
     def stalled(self) -> str:
         opened = self._store._opened
         return "" if opened is None else self._store._stall_reason(opened)

@@ -23,6 +23,7 @@ from broker.store.groups.group import Batch
 from broker.store.groups.principals import Principals
 from broker.store.sqlite import schema
 from broker.store.sqlite.opening import Opened
+from broker.store.sqlite.reading import discard_deliveries
 from broker.store.sqlite.sweeping import Sweep
 
 LOG_PAGES: Final = 4_000
@@ -84,6 +85,8 @@ class Writer:
         self._untidy = True
         self._shrunk = False
         self._tidied = perf_counter()
+        # Deliveries that cannot be used, to be removed when there is time: all messages are counted anew then.
+        self._damaged: list[int] = []
 
     def start(self) -> None:
         """Begin to work."""
@@ -92,6 +95,10 @@ class Writer:
     def put(self, job: Job) -> None:
         """Have the thread call it, after all that it was given before. It is not to raise."""
         self._jobs.put(job)
+
+    def discard(self, numbers: list[int]) -> None:
+        """Have deliveries go that cannot be used, when nothing else is to be done; on the thread."""
+        self._damaged += numbers
 
     def end(self) -> None:
         """Have the thread end after all that it was given before. Does not wait."""
@@ -110,6 +117,7 @@ class Writer:
                 self._tidy(True)
                 continue
             if job is None:
+                self._tidy_damage()
                 return
             job()
             if self._log_pages >= LOG_PAGES:
@@ -213,7 +221,7 @@ class Writer:
     # -- the background; on the thread ---------------------------------------------------------------------------------
 
     def _busy(self) -> bool:
-        return self._untidy or self._log_pages >= IDLE_LOG_PAGES
+        return self._untidy or bool(self._damaged) or self._log_pages >= IDLE_LOG_PAGES
 
     def _tidy(self, idle: bool) -> None:
         """One piece. An error is nobody's business: it is tried again, and groups tell of the disk."""
@@ -225,6 +233,8 @@ class Writer:
             if self._untidy and self._sweep.piece():
                 self._log_pages += SWEPT_PAGES
                 return
+            if idle:
+                self._tidy_damage()
             if not idle or (self._untidy and self._shrink()):
                 return
             self._untidy = False
@@ -240,6 +250,14 @@ class Writer:
             # With the next group.
             self._untidy = False
             self._log_pages = 0
+
+    def _tidy_damage(self) -> None:
+        """Remove deliveries that cannot be used. One that stays in the file for an error is found again later."""
+        numbers, self._damaged = self._damaged, []
+        if numbers:
+            with contextlib.suppress(sqlite3.Error):
+                discard_deliveries(self._db, numbers)
+                self._log_pages += SWEPT_PAGES
 
     def _shrink(self) -> bool:
         """Give back some empty pages; False: there are few."""

@@ -219,7 +219,7 @@ def bring(directory: Path, source: BinaryIO, name: str) -> dict[str, int]:
             if len(line) > LONGEST_LINE:
                 raise StoreError(f"{name}: line {number}: is longer than {LONGEST_LINE:,} bytes")
             try:
-                values = decoder.decode(line.decode())
+                values = decoder.decode(line.decode("utf-8-sig"))
                 if number == 1:
                     if values != HEAD:
                         raise FaultyRow("is not that of an export (canopy store export)")

@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from broker.core.codec.encoder import encode
-from broker.core.codec.packets import Subscribe, SubscriptionRequest, Unsubscribe
+from broker.core.codec.errors import ProtocolViolation
+from broker.core.codec.packets import V5, Subscribe, SubscriptionRequest, Unsubscribe
 from broker.core.codec.properties import SUBSCRIPTION_IDENTIFIER
 from broker.core.codec.reasons import PACKET_TOO_LARGE, QUOTA_EXCEEDED
 from broker.core.codec.topic_names import has_wildcard, overlaps
@@ -45,7 +46,16 @@ ALONE: Final = 16
 """Bytes of a packet beside its filter, if that is the only one, at most."""
 
 REMEMBERED: Final = 8_192
-"""Topics of which it is remembered whose copies are accepted."""
+LONGEST_REMEMBERED: Final = 512
+"""Topics of which it is remembered whose copies are accepted, and their bytes at most."""
+
+TAKEN: Final = 0
+COPY: Final = 1
+OUTSIDE: Final = 2
+"""What becomes of a message from upstream: it is for us; another copy of it is; or no filter of ours matches it."""
+
+NO_IDENTIFIER: Final = [0]
+"""For a topic that no held filter matches, but one that is wanted."""
 
 LAST_IDENTIFIER: Final = 268_435_455
 """The largest subscription identifier (section 3.8.2.1.2)."""
@@ -68,7 +78,8 @@ class Declarer(UpstreamSubscriptions):
     - Filters go in the order in which they were declared and withdrawn, many in one packet, few packets at a time.
     - A session that the upstream kept is not declared again, but for what it had not acknowledged; one that it has lost
       is declared anew as a whole.
-    - Of several copies of a message, which some brokers send where several filters match, one is `accepted`: the one
+    - A message whose topic is matched by no filter that is wanted or held is not accepted: nobody has asked for it.
+    - Of several copies of a message, which some brokers send where several filters match, one is accepted: the one
       that came for the filter which was declared first. Filters that overlap therefore never share a subscription
       identifier, and so no packet. In doubt a copy is accepted: a message may come twice while filters change, but is
       not lost.
@@ -97,8 +108,9 @@ class Declarer(UpstreamSubscriptions):
         self._identifies = False
         self._largest: i64 = 0
         self._next_identifier = 0
-        # `held` as a table, for `accepted`, and what it has found.
+        # `held` as a table, what is wanted besides, and what they have for a topic: the identifiers of held filters.
         self._table = create("nodes")
+        self._lacking = create("nodes")
         self._came: dict[bytes, list[int]] = {}
 
     # -- what the ledger says ------------------------------------------------------------------------------------------
@@ -108,7 +120,10 @@ class Declarer(UpstreamSubscriptions):
         if self._gathered is not None:
             self._gathered[topic_filter] = None
             return
-        self.wanted[topic_filter] = None
+        if topic_filter not in self.wanted:
+            self.wanted[topic_filter] = None
+            if topic_filter not in self.held:
+                self._lack(topic_filter)
         if self._due.pop(topic_filter, True) or topic_filter in self._unsure:
             self._due[topic_filter] = True
         # Else it is still there.
@@ -118,7 +133,9 @@ class Declarer(UpstreamSubscriptions):
         if self._gathered is not None:
             self._gathered.pop(topic_filter, None)
             return
-        self.wanted.pop(topic_filter, None)
+        if self.wanted.pop(topic_filter, True) is None and topic_filter not in self.held:
+            self._lacking.remove(topic_filter)
+            self._came.clear()
         self.refused.pop(topic_filter, None)
         self._due.pop(topic_filter, None)
         if topic_filter in self.held:
@@ -198,6 +215,9 @@ class Declarer(UpstreamSubscriptions):
         self._unsure.clear()
         self.held.clear()
         self._table = create("nodes")
+        self._lacking = create("nodes")
+        for topic_filter in self.wanted:
+            self._lacking.insert(topic_filter)
         self._came.clear()
         self._due = dict.fromkeys(self.wanted, True)
 
@@ -289,13 +309,25 @@ class Declarer(UpstreamSubscriptions):
         """A SUBACK or UNSUBACK came. What it refused: filters with their reason codes.
 
         An UNSUBACK of 3.1.1 has no codes. One that nobody waits for is ignored.
+
+        Raises:
+            ProtocolViolation: it has not one code for each filter [MQTT-3.8.4-6] [MQTT-3.11.3-2], and does not say what
+                is held: nothing that was asked for is.
         """
-        request = self._waiting.pop(packet_id, None)
+        request = self._waiting.get(packet_id)
         if request is None:
             return []
+        filters, codes = len(request.topic_filters), len(reason_codes)
+        if codes != filters and (request.subscribes or self._version == V5):
+            if request.subscribes:
+                for topic_filter in request.topic_filters:
+                    self._let_go(topic_filter)
+            name = "SUBACK" if request.subscribes else "UNSUBACK"
+            raise ProtocolViolation(f"{name} with {codes} reason codes for {filters} topic filters")
+        del self._waiting[packet_id]
         bad: list[tuple[str, int]] = []
         for at, topic_filter in enumerate(request.topic_filters):
-            code = reason_codes[at] if at < len(reason_codes) else 0
+            code = reason_codes[at] if reason_codes else 0
             self._unsure.discard(topic_filter)
             if not request.subscribes:
                 if topic_filter not in self.wanted or topic_filter in self._due:
@@ -329,29 +361,43 @@ class Declarer(UpstreamSubscriptions):
 
     # -- copies --------------------------------------------------------------------------------------------------------
 
-    def accepted(self, topic: bytes, identifiers: tuple[int, ...]) -> bool:
-        """Whether a message is taken that came with these subscription identifiers; False: it is another one's copy."""
-        if not identifiers or len(self.held) < 2:
-            return True
+    def verdict(self, topic: bytes, identifiers: tuple[int, ...]) -> int:
+        """Whether a message is taken that came with these subscription identifiers: TAKEN, COPY or OUTSIDE."""
         came = self._came.get(topic)
         if came is None:
-            came = sorted({self.held[entry.topic_filter] for entry in self._table.match(topic.decode())})
-            if len(self._came) >= REMEMBERED:
-                self._came.clear()
-            self._came[topic] = came
-        if not came or came[0] in identifiers:
-            return True
+            name = topic.decode()
+            came = sorted({self.held[entry.topic_filter] for entry in self._table.match(name)})
+            if not came and self._lacking.match(name):
+                came = NO_IDENTIFIER
+            if len(topic) <= LONGEST_REMEMBERED:
+                if len(self._came) >= REMEMBERED:
+                    self._came.clear()
+                self._came[topic] = came
+        if not came:
+            return OUTSIDE
+        if not identifiers or came[0] == 0 or came[0] in identifiers or len(self.held) < 2:
+            return TAKEN
         # Else it came for another one; or for one that is held no more, or was asked for anew since.
-        return all(identifier not in came for identifier in identifiers)
+        for identifier in identifiers:
+            if identifier in came:
+                return COPY
+        return TAKEN
 
     @property
     def table(self) -> Trie:
         """The filters that the upstream holds, to be matched. Read it; never change it."""
         return self._table
 
+    def _lack(self, topic_filter: str) -> None:
+        """A filter is wanted that is not held."""
+        self._lacking.insert(topic_filter)
+        self._came.clear()
+
     def _hold(self, topic_filter: str, identifier: int) -> None:
         if topic_filter not in self.held:
             self._table.insert(topic_filter)
+            if topic_filter in self.wanted:
+                self._lacking.remove(topic_filter)
         self.held[topic_filter] = identifier
         self._came.clear()
 
@@ -359,6 +405,8 @@ class Declarer(UpstreamSubscriptions):
         if self.held.pop(topic_filter, -1) >= 0:
             self._table.remove(topic_filter)
             self._came.clear()
+            if topic_filter in self.wanted:
+                self._lacking.insert(topic_filter)
 
 
 def _in_turn(leaving: list[str], coming: list[str]) -> tuple[list[str], list[str]]:

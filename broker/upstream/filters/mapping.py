@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.core.codec.topic_names import MAX_BYTES, covers, intersect, is_system
+from broker.core.codec.topic_names import MAX_BYTES, covers, intersect, is_system, matches
 
 
 class Mapping:
@@ -45,6 +45,11 @@ class Mapping:
             return None
         name = _named(self._local + topic[len(self._remote) :])
         return None if name is None or is_system(name) else name
+
+    def within_roots(self, topic: bytes) -> bool:
+        """Whether a root matches a local topic."""
+        name = topic.decode()
+        return any(matches(root, name) for root in self.roots)
 
     def remote_filter(self, topic_filter: str) -> str | None:
         """The upstream filter for what a local one matches under the local prefix; None: nothing there."""

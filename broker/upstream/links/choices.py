@@ -66,7 +66,7 @@ def password(settings: Upstream) -> str:
     if not settings.password_file:
         return settings.password
     try:
-        with open(settings.password_file, encoding="utf-8") as file:
+        with open(settings.password_file, encoding="utf-8-sig") as file:
             return file.readline().rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"password_file {settings.password_file}: it is not UTF-8") from error

@@ -114,10 +114,21 @@ class Demand:
             self._broke(error)
 
     def moved(self) -> None:
-        """Tell the log what the upstream has refused, and see later to what it holds no more."""
+        """Tell the log what the upstream has refused, or sent unasked, and see later to what it holds no more."""
         self._look_after_replays()
         uplink = self.uplink
-        if uplink is None or not uplink.refused:
+        if uplink is None:
+            return
+        if uplink.outside_topic and not uplink.outside_told:
+            # Once a connection: the figure has the rest.
+            uplink.outside_told = True
+            self._log.warning(
+                "upstream sent a message that no filter of the link matches",
+                upstream=self._name,
+                topic=uplink.outside_topic.decode()[:256],
+                counted="messages/outside",
+            )
+        if not uplink.refused:
             return
         refused = uplink.refused
         uplink.refused = []

@@ -37,6 +37,7 @@ def status(link: UpstreamLink) -> list[tuple[str, object]]:
         ("messages/received", figures.received),
         ("messages/unmatched", figures.unmatched),
         ("messages/over-forwarding", f"{figures.unmatched / figures.received:.4f}" if figures.received else "0"),
+        ("messages/outside", figures.outside),
         ("messages/copies", figures.copies),
         ("messages/replayed", figures.replayed),
         ("messages/looped", figures.looped),

@@ -6,7 +6,7 @@ the dispatch of packets, and the ends.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from broker.core.causes import CONNECTION_LOST, MAX_TEXT
 from broker.core.codec import reasons
@@ -15,11 +15,15 @@ from broker.core.codec.encoder import PINGREQ, encode
 from broker.core.codec.errors import ProtocolError, ProtocolViolation
 from broker.core.codec.packets import V5, Ack, Connack, Disconnect, Packet, Pingresp
 from broker.core.codec.properties import REASON_STRING, SESSION_EXPIRY_INTERVAL
+from broker.core.connection.protocol import TURN_WORK
 from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.live.peer import Peer
 from broker.core.routing.peers import PeerConnected, PeerDisconnected
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 CONNECTING: Final = 0
 CONNECTED: Final = 1
@@ -51,6 +55,8 @@ class ClientProtocol(Peer):
         self.unfinished = False
         # That is because somebody here has fallen behind: a little later, then.
         self.hurried = False
+        # What the last turn did, in units of `Router.work`.
+        self.work_done: i64 = 0
         self.last_received = 0.0
         self.ping_sent = 0.0
         # How it ended: a reason code where there was one, and words.
@@ -62,27 +68,30 @@ class ClientProtocol(Peer):
         """The CONNECT."""
         raise NotImplementedError
 
-    def receive(self, data: bytes, now: float) -> None:
-        """Take a read and act on it, or on as much as one turn allows (`unfinished`)."""
+    def receive(self, data: bytes, now: float, work: i64 = TURN_WORK) -> None:
+        """Take a read and act on it, or on as much as `work` allows (`unfinished`). Work in units of `Router.work`."""
         self.router.counters.bytes_received += len(data)
         self.last_received = now
         self.decoder.feed(data)
-        self.go_on(now)
+        self.go_on(now, work)
 
-    def go_on(self, now: float) -> None:
-        """A turn: what happened to others first, then what the other side sent."""
+    def go_on(self, now: float, work: i64 = TURN_WORK) -> None:
+        """A turn: what happened to others first, then what the other side sent. `work_done`: what it was."""
+        self.work_done = 0
         if self.state == CLOSED:
             return
         router = self.router
+        before: i64 = router.work
         router.peers.drain(router, now)
         try:
-            self.run(now)
+            self.run(now, work)
         except ProtocolError as error:
             self.fail(error)
         router.peers.drain(router, now)
+        self.work_done += router.work - before
 
-    def run(self, now: float) -> None:
-        """Act on the packets that are there, or on as many as one turn allows. Raises ProtocolError."""
+    def run(self, now: float, work: i64) -> None:
+        """Act on the packets that are there, or on as many as `work` allows. Raises ProtocolError."""
         raise NotImplementedError
 
     def fail(self, error: ProtocolError) -> None:

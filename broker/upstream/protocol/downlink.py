@@ -15,12 +15,14 @@ from broker.core.codec.errors import ProtocolViolation, ReceiveMaximumExceeded
 from broker.core.codec.packets import PUBACK, PUBREC, V5, Publish
 from broker.core.codec.topic_names import has_control
 from broker.core.connection.connect.identity import is_reserved
+from broker.core.connection.publish.publishing import DECODE_WORK, PROPERTY_WORK
 from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.live.peer import Peer
 from broker.core.queues.message import Message
 from broker.core.queues.requests import Request
 from broker.core.queues.windows.held_answers import HeldAnswers
 from broker.core.routing.remote.loop_detection import has_looped, visited, with_hop
+from broker.upstream.filters.declarer import COPY, OUTSIDE
 from broker.upstream.protocol.link_state import LinkState
 from broker.upstream.protocol.session import renamed
 
@@ -52,6 +54,7 @@ class Downlink(Peer):
     - Acknowledgements go in the order in which the messages came, also where one of them has to wait until it is known
       whether a request was served [MQTT-4.6.0-2] [MQTT-4.6.0-3].
     - A message that has been here goes no further; nothing from upstream goes back there.
+    - Only what a filter or a root of the link matches is published here.
     - What is not published is counted, by the reason (`LinkStats`).
     """
 
@@ -63,6 +66,8 @@ class Downlink(Peer):
         self._figures = link.figures
         self._outbox = outbox
         self._version = version
+        # The topic of the last message that no filter or root of the link matches; empty: there was none.
+        self.outside_topic = b""
         # The broker id of the upstream, if it has told one.
         self.peer_id = ""
         # With a store that commits later: those that wait for that.
@@ -81,6 +86,7 @@ class Downlink(Peer):
         session = self._session
         figures = self._figures
         figures.received += 1
+        self._router.work += DECODE_WORK + (len(packet.properties) >> PROPERTY_WORK)
         packet_id = packet.packet_id
         if packet_id in self._requests:
             # It came again before it was acknowledged: the answer that it waits for is for both.
@@ -126,7 +132,8 @@ class Downlink(Peer):
         figures = self._figures
         if packet.topic_alias > 0:
             raise ProtocolViolation("a topic alias, and none was allowed")  # [MQTT-3.1.2-27]
-        if not self._declarer.accepted(packet.topic, packet.subscription_ids):
+        verdict = self._declarer.verdict(packet.topic, packet.subscription_ids)
+        if verdict == COPY:
             figures.copies += 1
             return None
         topic = session.mapping.local_topic(packet.topic)
@@ -138,6 +145,14 @@ class Downlink(Peer):
             or (not limits.control_characters and not self._router.cache.knows(topic) and has_control(topic.decode()))
         ):
             figures.nameless += 1
+            return None
+        if verdict == OUTSIDE and not session.mapping.within_roots(topic):
+            # Nobody has asked for it, and no access rule is about a link.
+            figures.outside += 1
+            self.outside_topic = topic
+            return None
+        if 0 < limits.max_payload_size < len(packet.payload):
+            self._router.counters.oversized += 1
             return None
         properties = packet.properties
         if self._version == V5:

@@ -396,7 +396,7 @@ class UplinkSession(Session):
 def renamed(properties: bytes, mapping: Mapping, up: bool) -> bytes:
     """The properties of a message that crosses the link, with its Response Topic as it is called on the other side.
 
-    One that has no name there stays as it is.
+    One that has no name there is left out: an answer to it would never come back.
     """
     if RESPONSE_TOPIC not in properties:
         return properties
@@ -405,6 +405,6 @@ def renamed(properties: bytes, mapping: Mapping, up: bool) -> bytes:
             topic = properties[start + 3 : stop]
             other = mapping.remote_topic(topic) if up else mapping.local_topic(topic)
             if other is None:
-                return properties
+                return properties[:start] + properties[stop:]
             return properties[: start + 1] + string(other) + properties[stop:]
     return properties

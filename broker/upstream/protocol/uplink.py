@@ -41,6 +41,7 @@ from broker.core.codec.properties import (
     SESSION_EXPIRY_INTERVAL,
     SUBSCRIPTION_IDENTIFIER_AVAILABLE,
 )
+from broker.core.connection.protocol import PACKET_WORK
 from broker.core.queues.delivery import DONE, Delivery
 from broker.core.queues.live.outbox import Outbox
 from broker.core.routing.remote.loop_detection import LINK
@@ -50,9 +51,6 @@ from broker.upstream.protocol.link_state import LinkState
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
-
-TURN: Final = 4_096
-"""Packets, and 16 times as many deliveries, that are acted on before others have their turn."""
 
 UPSTREAM: Final = "upstream"
 """What stands for the address of a link's other end in a record."""
@@ -116,6 +114,8 @@ class Uplink(ClientProtocol):
         self.stale: list[str] = []
         # What the upstream refused to be subscribed to: for the log.
         self.refused: list[tuple[str, int]] = []
+        # Whether the log has been told of a message that no filter of the link matches.
+        self.outside_told = False
         # The message that it ended the connection for, if that is sure: for the log.
         self.given_up: Delivery | None = None
         outbox.v5 = self.v5
@@ -126,6 +126,11 @@ class Uplink(ClientProtocol):
         if self.v5:
             return "5.0"
         return "3.1.1 bridge" if self.bridge else "3.1.1"
+
+    @property
+    def outside_topic(self) -> bytes:
+        """The topic of the last message that no filter or root of the link matches; empty: there was none."""
+        return self._downlink.outside_topic
 
     # -- what the shell calls ------------------------------------------------------------------------------------------
 
@@ -150,21 +155,19 @@ class Uplink(ClientProtocol):
             packet.properties.user.append((LINK, self.session.broker_id))
         return encode(packet, self.version)
 
-    def run(self, now: float) -> None:
+    def run(self, now: float, work: i64) -> None:
         """Act on the packets that are there; end the turn when it was long, or has half filled somebody's queue."""
         decoder = self.decoder
         router = self.router
         counters = router.counters
         half_full = counters.half_full
         backed_up = counters.backed_up
-        before = router.work
-        done: i64 = 0
+        before: i64 = router.work
         self.unfinished = False
         self.hurried = False
         while self.state != CLOSED:
             if (
-                done >= TURN
-                or router.work - before >= TURN * 16
+                self.work_done + router.work - before >= work
                 or counters.half_full != half_full
                 or counters.backed_up != backed_up
             ):
@@ -174,7 +177,7 @@ class Uplink(ClientProtocol):
                     return
             if not decoder.next_frame():
                 return
-            done += 1
+            self.work_done += PACKET_WORK
             counters.packets_received += 1
             kind: i64 = decoder.header >> 4
             if self.state == CONNECTED and kind == 3:

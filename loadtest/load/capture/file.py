@@ -90,7 +90,6 @@ class Writer:
         except OSError as error:
             raise CaptureError(f"{path}: cannot be written ({_reason(error)})") from error
         self._draft = Path(name)
-        self._metadata: dict[str, str] = {}
         self._file = pq.ParquetWriter(
             name, self.schema, compression="zstd", use_dictionary=["topic", "content_type", "response_topic"]
         )

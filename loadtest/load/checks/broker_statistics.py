@@ -5,7 +5,8 @@ Owns: that client, and ``reconcile``, which holds the broker's figures against w
 Promises: a broker that publishes nothing there costs a moment and is not an error. Values are compared as differences
 between the beginning and the end of the run.
 
-Where the two do not agree, it says by how much.
+`$SYS` counts all clients of the broker. What it reports beyond what was seen missing is no fault of this run, unless
+the broker was started for it. Where the two do not agree, it says by how much.
 """
 
 from __future__ import annotations
@@ -168,9 +169,13 @@ class Listener:
 
 
 def reconcile(
-    groups: list[Deliveries], before: tuple[int, dict[str, int]] | None, after: tuple[int, dict[str, int]] | None
+    groups: list[Deliveries],
+    before: tuple[int, dict[str, int]] | None,
+    after: tuple[int, dict[str, int]] | None,
+    own_broker: bool = False,
 ) -> Reconciled:
-    """What the broker says it dropped beside what was seen missing, in all groups together."""
+    """What the broker says it dropped beside what was seen missing, in all groups together. `own_broker`: it was
+    started for this run and has no other clients."""
     seen = sum(group.lost for group in groups)
     told = sum(group.told_lost for group in groups)
     open_ = sum(group.unjudged + group.unconfirmed for group in groups)
@@ -188,11 +193,19 @@ def reconcile(
     reported = after[0] - total
     by_cause = {cause: count - causes.get(cause, 0) for cause, count in after[1].items()}
     by_cause = {cause: count for cause, count in by_cause.items() if count}
-    agrees = seen <= reported <= seen + open_
-    if agrees:
+    agrees: bool | None = seen <= reported <= seen + open_
+    if reported > seen + open_ and not own_broker:
+        agrees = None
+        why = (
+            f"The broker reported {reported:,} as dropped; {seen:,} were seen missing here. $SYS counts all clients of "
+            "the broker: the others may be those of other clients."
+        )
+    elif agrees:
         why = f"The broker's ledger and the subscribers agree: {seen:,} missing, {reported:,} reported as dropped."
         if open_ and reported != seen:
             why += f" {reported - seen:,} of them are among the {open_:,} that could not be judged."
+        if reported and not own_broker:
+            why += " ($SYS counts all clients of the broker.)"
     else:
         difference = reported - seen if reported > seen else seen - reported
         side = "reported and not seen missing" if reported > seen else "seen missing and not reported"

@@ -25,12 +25,13 @@ class Tally:
         self.received: i64 = 0
         self.bytes_sent: i64 = 0
         self.bytes_received: i64 = 0
-        self.lost: i64 = 0
-        self.duplicates: i64 = 0
+        self.gaps: i64 = 0
+        """Messages seen to be missing, less those that came after all."""
+        self.copies: i64 = 0
+        """Further copies, of whatever kind."""
         self.connects: i64 = 0
         self.connections_lost: i64 = 0
         self.subscribes: i64 = 0
-        self.offered: i64 = 0
         self.foreign: i64 = 0
         """Messages without a mark of this run that came to subscribers."""
         self.answered: i64 = 0
@@ -82,12 +83,11 @@ class Tally:
             "received": int(self.received),
             "bytes_sent": int(self.bytes_sent),
             "bytes_received": int(self.bytes_received),
-            "lost": int(self.lost),
-            "duplicates": int(self.duplicates),
+            "gaps": int(self.gaps),
+            "copies": int(self.copies),
             "connects": int(self.connects),
             "connections_lost": int(self.connections_lost),
             "subscribes": int(self.subscribes),
-            "offered": int(self.offered),
             "foreign": int(self.foreign),
             "answered": int(self.answered),
             "answered_again": int(self.answered_again),
@@ -102,12 +102,11 @@ class Tally:
         self.received = 0
         self.bytes_sent = 0
         self.bytes_received = 0
-        self.lost = 0
-        self.duplicates = 0
+        self.gaps = 0
+        self.copies = 0
         self.connects = 0
         self.connections_lost = 0
         self.subscribes = 0
-        self.offered = 0
         self.foreign = 0
         self.answered = 0
         self.answered_again = 0

@@ -326,13 +326,13 @@ class Judge:
                 if receipt.gaps is None:
                     receipt.gaps = Gaps()
                 receipt.gaps.add(expected, sequence)
-                tally.lost += count
+                tally.gaps += count
             if source is not None:
                 source.returned += count
             return True
         if receipt.gaps is not None and receipt.gaps.fill(sequence):
             receipt.missing -= 1
-            tally.lost -= 1
+            tally.gaps -= 1
         elif receipt.doubts is not None and receipt.doubts.fill(sequence):
             receipt.unjudged -= 1
         else:
@@ -340,7 +340,7 @@ class Judge:
                 receipt.redelivered += 1
             else:
                 receipt.duplicates += 1
-                tally.duplicates += 1
+            tally.copies += 1
             return False
         if not self.shared:
             receipt.reordered += 1

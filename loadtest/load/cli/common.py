@@ -239,6 +239,14 @@ def size_option(given: str | int) -> int:
         raise typer.BadParameter(str(error)) from None
 
 
+def spare_report(folder: Path | None) -> None:
+    """End the command where `--out` holds the report of an earlier run: it would be written over."""
+    from loadtest.load.report import files
+
+    if folder is not None and files.holds_report(folder):
+        fail(f"{folder}: holds the report of an earlier run; give another --out")
+
+
 def stamp() -> str:
     """The time, in the name of what is written when no name was given."""
     return f"{datetime.now().astimezone():%Y%m%d-%H%M%S}"
@@ -260,13 +268,12 @@ def play_and_report(job: Job, output: Output) -> None:
             thresholds.parse(text, [group.name for group in job.scenario.groups])
         except ValueError as error:
             fail(f"--threshold {text}: {error}", MISUSED)
+    spare_report(output.folder)
     console = Console(stderr=False)
     folder = output.folder or Path("canopy-load") / f"{job.scenario.name}-{stamp()}"
     try:
-        files.check(folder)
-        for file in (output.junit, output.csv, output.prometheus):
-            if file is not None:
-                files.check(file.parent)
+        for place in (folder, *(file.parent for file in (output.junit, output.csv, output.prometheus) if file)):
+            files.check(place)
         if output.records:
             job = replace(job, records=str(folder / "records"))
         if output.calibrate:
@@ -305,9 +312,12 @@ def exit_code(result: Result, strict: bool) -> int:
 
 def faults(result: Result) -> bool:
     """Whether anything went otherwise than it should, in groups that read as fast as they can."""
-    total = result.deliveries
     disagrees = result.reconciled is not None and result.reconciled.agrees is False
-    seen = total.lost or total.duplicates or total.reordered or total.altered
     return bool(
-        seen or disagrees or result.too_little_judged or result.broken or result.too_much_unsent or result.unanswered
+        result.deliveries.faults
+        or disagrees
+        or result.too_little_judged
+        or result.broken
+        or result.too_much_unsent
+        or result.unanswered
     )

@@ -30,6 +30,7 @@ from loadtest.load.cli.common import (
     ScaleOption,
     SetOption,
     fail,
+    spare_report,
     stamp,
 )
 
@@ -82,6 +83,7 @@ def compare(
         contest = Contest(asked, text, broker, rounds, VERSIONS[mqtt] if mqtt else None)
     except (library.ScenarioError, UnknownBroker, VersionConflict) as error:
         fail(str(error), MISUSED)
+    spare_report(out)
     comparison = contest.comparison
     listener = Progress()
     try:
@@ -146,11 +148,12 @@ def _report(comparison: Comparison, folder: Path) -> None:
 
     from loadtest.load.compare import page
     from loadtest.load.compare.table import table
+    from loadtest.load.report.files import ReportError
 
     console = Console()
     console.print(table(comparison))
     try:
         path, _ = page.write(comparison, folder)
-    except page.PageError as error:
+    except ReportError as error:
         fail(str(error), FAILED)
     console.print(f"report: {path}", soft_wrap=True, highlight=False)

@@ -15,10 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from canopy_pages import plain
 from loadtest.brokers.registry import Peer
 from loadtest.brokers.stats import median, ratio
 from loadtest.load.compare.generator_limit import OwnLimit
-from loadtest.load.report.result import Result
+from loadtest.load.report.result import PARTLY, Result
+from loadtest.load.report.wording import micros, micros_exact, number, percent
 
 FORMAT: Final = 1
 """Version of `compare.json`; it grows when a key changes its meaning or goes away."""
@@ -33,29 +35,15 @@ class Figure:
 
     key: str
     title: str
+    unit: str
+    """Of what `of` gives."""
     better: Literal["low", "high"]
     of: Callable[[Result], float | None]
     show: Callable[[float], str]
     speed: bool = False
     """Whether it is only the broker's where the generator was not the limit."""
-
-
-def _few(value: float) -> str:
-    """About three digits."""
-    if value >= 99.95:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
-
-
-def _plain(text: str) -> str:
-    """Text from outside without what a terminal would obey."""
-    return "".join(letter if letter.isprintable() else "�" for letter in text)
-
-
-def _percent(value: float) -> str:
-    if value == 0:
-        return "0 %"
-    return f"{value:.2f} %" if value >= 0.01 else f"{value:.1g} %"
+    compared: bool = True
+    """Whether it has a ratio: not where it says something of the generator."""
 
 
 def _loss(result: Result) -> float | None:
@@ -68,15 +56,17 @@ def _memory(result: Result) -> float | None:
 
 
 FIGURES: Final = (
-    Figure("cpu_us", "broker CPU, µs a delivery", "low", lambda result: result.broker_us, _few),
+    Figure("cpu_us", "broker CPU a delivery", "µs", "low", lambda result: result.broker_us, micros_exact),
+    Figure("rate", "deliveries a second", "/s", "high", lambda result: result.receive_rate or None, number, speed=True),
+    Figure("p50_us", "latency p50", "µs", "low", lambda result: result.latency.p50, micros, speed=True),
+    Figure("p99_us", "latency p99", "µs", "low", lambda result: result.latency.p99, micros, speed=True),
+    Figure("loss_percent", "lost, of what was due", "%", "low", _loss, lambda share: percent(share, 100)),
+    Figure("memory_mb", "broker memory", "MB", "low", _memory, lambda size: f"{number(round(size, 1))} MB"),
     Figure(
-        "rate", "deliveries a second", "high", lambda result: result.receive_rate or None, "{:,.0f}".format, speed=True
+        "disturbed_percent", "generator disturbed", "%", "low", lambda result: 100 * result.disturbed,
+        lambda share: percent(share, 100), compared=False,
     ),
-    Figure("p50_us", "latency p50, µs", "low", lambda result: result.latency.p50, _few, speed=True),
-    Figure("p99_us", "latency p99, µs", "low", lambda result: result.latency.p99, _few, speed=True),
-    Figure("loss_percent", "lost, of what was expected", "low", _loss, _percent),
-    Figure("memory_mb", "broker memory, MB", "low", _memory, _few),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -132,6 +122,11 @@ class Entrant:
                 f"the generator was the limit in {self.limited} of {len(runs)} runs: "
                 "rate and latency are not the broker's"
             )
+        disturbed = sum(result.disturbed >= PARTLY and result.limit != "generator" for result in runs)
+        if disturbed:
+            found.append(
+                f"the generator was disturbed in {disturbed} of {len(runs)} runs: rate and latency are partly its own"
+            )
         if any(result.interrupted for result in runs):
             found.append("broken off: the figures are of a part of the run")
         if self.waited > DISTURBED:
@@ -144,7 +139,7 @@ class Entrant:
         for result in runs:
             for text, count in result.errors.items():
                 errors[text] = errors.get(text, 0) + count
-        found += [f"{_plain(text)} ({count:,} times)" if count > 1 else _plain(text) for text, count in errors.items()]
+        found += [f"{plain(text)} ({count:,} times)" if count > 1 else plain(text) for text, count in errors.items()]
         if any(result.reconciled is not None and result.reconciled.agrees is False for result in runs):
             found.append("what it says it dropped is not what was seen missing")
         if self.failure:
@@ -186,7 +181,7 @@ class Comparison:
     def ratio(self, entrant: Entrant, figure: Figure) -> float | None:
         """A broker's figure relative to the first one's; None where there is none to be had."""
         first = self.first
-        if first is None or first.is_not_its(figure) or entrant.is_not_its(figure):
+        if first is None or not figure.compared or first.is_not_its(figure) or entrant.is_not_its(figure):
             return None
         ours, theirs = entrant.spread(figure), first.spread(figure)
         return ratio(ours.median if ours else None, theirs.median if theirs else None)

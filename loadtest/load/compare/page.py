@@ -15,35 +15,40 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from canopy_pages import COLOURS, Markup, Plot, bars, document, element, joined, label, plotted, table, text
+from canopy_pages import (
+    COLOURS,
+    Markup,
+    Plot,
+    bars,
+    document,
+    element,
+    folded_text,
+    joined,
+    label,
+    plotted,
+    table,
+    text,
+)
 from loadtest.load.compare.comparison import FIGURES, Comparison, Entrant, Figure, Spread
+from loadtest.load.report import exports
+from loadtest.load.report.files import unused
 
 MARK: Final = "*"
 FOOTNOTE: Final = "* The generator was the limit in at least one run: the figure is not the broker's, and has no ratio."
 
 
-class PageError(Exception):
-    """The folder cannot be written to; the message is one line for people."""
-
-
 def write(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
-    """Write `compare.html` and `compare.json` into a folder, which is made where there is none; both paths.
+    """Write `compare.html` and `compare.json` into a folder, which is made where there is none; both paths. Where it
+    holds a report, they go beside it.
 
     Raises:
-        PageError: that is not possible.
+        ReportError: that is not possible.
     """
-    contents = {"compare.json": json.dumps(comparison.as_json(), indent=1) + "\n", "compare.html": page(comparison)}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in contents.items():
-            part = folder / f".{name}.part"
-            part.write_text(text, encoding="utf-8")
-            part.replace(folder / name)
-    except OSError as error:
-        raise PageError(
-            f"{folder}: cannot be written to ({error.strerror or error}): choose another with --out"
-        ) from None
-    return folder / "compare.html", folder / "compare.json"
+    folder = unused(folder)
+    found = folder / "compare.html", folder / "compare.json"
+    exports.write(found[0], page(comparison))
+    exports.write(found[1], json.dumps(comparison.as_json(), indent=1) + "\n")
+    return found
 
 
 def page(comparison: Comparison) -> str:
@@ -57,7 +62,7 @@ def page(comparison: Comparison) -> str:
         _brokers(comparison),
         _environment(comparison),
         element("h2", "Scenario"),
-        element("pre", comparison.scenario_text),
+        folded_text("as it was played", comparison.scenario_text),
         element("footer", "canopy load compare · this page is one file and fetches nothing."),
     ]
     return document(title, joined(body), drawn)
@@ -83,13 +88,14 @@ def _head(comparison: Comparison, title: str) -> Markup:
 
 
 def _table(comparison: Comparison) -> Markup:
+    """A line for each figure and a column for each broker: brokers are fewer, and their names shorter."""
     first = comparison.first
     if first is None:
         return _warning("Nothing was measured.")
     rows = [
-        [entrant.label, *(_cell(comparison, entrant, figure) for figure in FIGURES)] for entrant in comparison.entrants
+        [figure.title, *(_cell(comparison, entrant, figure) for entrant in comparison.entrants)] for figure in FIGURES
     ]
-    shown = table(("broker", *(figure.title for figure in FIGURES)), rows, left=("broker",))
+    shown = table(("figure", *(entrant.label for entrant in comparison.entrants)), rows, left=("figure",))
     about = f"Median of the runs, × the median of {first.label}; below it the least and the greatest."
     marked = any(entrant.limited for entrant in comparison.entrants)
     return joined([element("h2", "Figures"), _quiet(about), shown, _quiet(FOOTNOTE) if marked else Markup()])
@@ -122,19 +128,28 @@ def _plot(comparison: Comparison, figure: Figure) -> Plot | None:
     ]
     if not shown:
         return None
+    unit, scale = figure.unit, 1.0
+    if unit == "µs":
+        unit, scale = axis_unit(max(spread.high for _, _, spread in shown))
     drawn = bars(
         "",
         [_bar_label(entrant, figure, spread) for _, entrant, spread in shown],
-        [spread.median for _, _, spread in shown],
+        [spread.median / scale for _, _, spread in shown],
         "",
         error_y={
-            "array": [spread.high - spread.median for _, _, spread in shown],
-            "arrayminus": [spread.median - spread.low for _, _, spread in shown],
+            "array": [(spread.high - spread.median) / scale for _, _, spread in shown],
+            "arrayminus": [(spread.median - spread.low) / scale for _, _, spread in shown],
         },
     )
     drawn["marker"] = {"color": [COLOURS[number % len(COLOURS)] for number, _, _ in shown]}
     key = f"figure-{FIGURES.index(figure)}"
-    return Plot(key, figure.title, f"{figure.better} is good", [drawn], {"yaxis": {"rangemode": "tozero"}}, broad=False)
+    layout = {"yaxis": {"title": {"text": unit}, "rangemode": "tozero"}}
+    return Plot(key, figure.title, f"{figure.better} is good", [drawn], layout, broad=False)
+
+
+def axis_unit(most: float) -> tuple[str, float]:
+    """The unit of an axis that ends at so many microseconds, and how many of them it has."""
+    return ("µs", 1.0) if most < 1e4 else ("ms", 1e3) if most < 1e7 else ("s", 1e6)
 
 
 def _bar_label(entrant: Entrant, figure: Figure, spread: Spread) -> str:

@@ -109,7 +109,7 @@ class Job:
     driver: str = "canopy"
     """Whose client speaks: our own, or `amqtt`."""
     broker_pid: int | None = None
-    """The broker's process where it is known; else it is looked for behind a local target."""
+    """The process of a broker that was started for this run; else it is looked for behind a local target."""
     cores: tuple[int, ...] = ()
     """Processor cores for the generator's processes, in turn; empty: the system's choice."""
     own_limit: float | None = None

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from loadtest.load.checks import broker_usage
 from loadtest.load.checks.broker_statistics import reconcile
@@ -62,7 +62,7 @@ def second(plan: Plan, parts: Sequence[Interval], start_at: int, trace: Trace) -
     """One second, from all processes. Before the stages have begun, `start_at` is 0 and it starts at -1."""
     first = parts[0]
     groups = [group for part in parts for group in part.groups]
-    latencies = merged(_read_freely(plan, parts))
+    latencies = merged(counts["latencies"] for counts in _read_freely(plan, parts))
     late = merged(group["late"] for group in groups)
     length = max((first.end - first.begin) / SECOND, 1e-6)
     stages = {stage.name: stage.measured for stage in plan.scenario.stages}
@@ -70,6 +70,9 @@ def second(plan: Plan, parts: Sequence[Interval], start_at: int, trace: Trace) -
 
     def total(name: str) -> int:
         return sum(group[name] for group in groups)
+
+    def free(name: str) -> int:
+        return sum(counts[name] for counts in _read_freely(plan, parts))
 
     return Second(
         start=(first.begin - start_at) / SECOND if start_at else -1.0,
@@ -83,8 +86,9 @@ def second(plan: Plan, parts: Sequence[Interval], start_at: int, trace: Trace) -
         foreign=total("foreign"),
         bytes_sent=total("bytes_sent"),
         bytes_received=total("bytes_received"),
-        lost=total("lost"),
-        duplicates=total("duplicates"),
+        gaps=free("gaps"),
+        slow_gaps=total("gaps") - free("gaps"),
+        copies=free("copies"),
         connects=total("connects"),
         connections_lost=total("connections_lost"),
         subscribes=total("subscribes"),
@@ -102,12 +106,12 @@ def second(plan: Plan, parts: Sequence[Interval], start_at: int, trace: Trace) -
     )
 
 
-def _read_freely(plan: Plan, parts: Sequence[Interval]) -> Iterator[dict[int, int]]:
-    """Latencies of the groups that read as fast as they can: the others' say how slow they are."""
+def _read_freely(plan: Plan, parts: Sequence[Interval]) -> Iterator[dict[str, Any]]:
+    """Counters of the groups that read as fast as they can: the others' say how slow they are."""
     for part in parts:
         for group, counts in zip(plan.groups, part.groups, strict=True):
             if group.reading is None:
-                yield counts["latencies"]
+                yield counts
 
 
 def _used(trace: Trace, begin: int, end: int) -> tuple[float | None, int | None]:
@@ -187,7 +191,7 @@ def assemble(job: Job, plan: Plan, heard: Heard, told: Told | None = None) -> Re
         if not group.frozen:
             add(result.deliveries, group.deliveries)
     _rates(result, measured)
-    result.reconciled = reconcile(settled.groups, heard.before, heard.after)
+    result.reconciled = reconcile(settled.groups, heard.before, heard.after, job.broker_pid is not None)
     result.limit, result.verdict = verdict(result)
     result.thresholds = judge(
         result, thresholds.of(scenario.thresholds, job.thresholds, [group.name for group in plan.groups])

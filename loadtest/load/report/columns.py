@@ -32,13 +32,8 @@ Columns = dict[str, tuple[Any, Callable[[Row], object]]]
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _HISTOGRAM: Final = pa.list_(pa.struct([("us", pa.int64()), ("count", pa.int64())]))
-_TEXT_OF: Final = {"stage": pa.string(), "measured": pa.bool_()}
-_WHOLE: Final = frozenset(
-    {
-        "clients_up", "offered", "sent", "received", "bytes_sent", "bytes_received", "lost", "duplicates", "connects",
-        "connections_lost", "subscribes", "broker_memory",
-    }
-)  # fmt: skip
+_KINDS: Final = {"str": pa.string(), "bool": pa.bool_(), "int": pa.int64(), "float": pa.float64()}
+"""By the type of a field; `| None` makes no difference."""
 
 
 def write_seconds(result: Result, path: Path) -> None:
@@ -47,8 +42,7 @@ def write_seconds(result: Result, path: Path) -> None:
     columns: Columns[Second] = {"ts": (_TIME, lambda row: begun + round(row.start * 1e6))}
     for field in fields(Second):
         if field.name != "latencies":
-            kind = _TEXT_OF.get(field.name) or (pa.int64() if field.name in _WHOLE else pa.float64())
-            columns[field.name] = (kind, _getter(field.name))
+            columns[field.name] = (_KINDS[str(field.type).removesuffix(" | None")], _getter(field.name))
     columns["latencies"] = (
         _HISTOGRAM,
         lambda row: [{"us": us, "count": count} for us, count in sorted(row.latencies.items())],

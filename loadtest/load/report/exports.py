@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import platform
 import re
 import tempfile
 from collections.abc import Iterator
@@ -26,8 +27,8 @@ from loadtest.load.scenario.schema import Scenario
 
 SECONDS: Final = (
     "start", "seconds", "stage", "measured", "clients_up", "offered", "sent", "received", "bytes_sent",
-    "bytes_received", "lost", "duplicates", "connects", "connections_lost", "subscribes", "p50", "p90", "p99", "max",
-    "late_p99", "generator_cpu", "generator_busiest", "generator_waited", "broker_cpu", "broker_memory",
+    "bytes_received", "gaps", "slow_gaps", "copies", "connects", "connections_lost", "subscribes", "p50", "p90", "p99",
+    "max", "late_p99", "generator_cpu", "generator_busiest", "generator_waited", "broker_cpu", "broker_memory",
 )  # fmt: skip
 """Columns of the CSV file: a row a second, times in microseconds."""
 
@@ -56,8 +57,11 @@ def junit(result: Result) -> str:
         skipped="0",
         time=f"{result.measured_seconds:.3f}",
         timestamp=result.begun[:19],
-        hostname=_xml(result.target),
+        hostname=_xml(platform.node() or "localhost"),
     )
+    about = ElementTree.SubElement(suite, "properties")
+    for key, value in (("target", result.target), ("broker", result.broker), ("run", result.run)):
+        ElementTree.SubElement(about, "property", name=key, value=_xml(value))
     for name, failure in cases:
         case = ElementTree.SubElement(
             suite, "testcase", classname=_xml(f"canopy.load.{result.scenario}"), name=_xml(name), time="0"
@@ -129,6 +133,10 @@ def prometheus(result: Result) -> str:
         *_metric(
             "generator_limited", "gauge", "1 where the generator was the limit, and not the broker",
             [(labels, int(result.limit == "generator"))],
+        ),
+        *_metric(
+            "generator_disturbed_ratio", "gauge", "How much of the latency may be the generator's own, from 0 to 1",
+            [(labels, result.disturbed)],
         ),
     ]  # fmt: skip
     return "".join(lines)

@@ -5,7 +5,7 @@ Owns: which files there are, their names, and how they come into their folder.
 Promises: everything is written into a hidden folder beside its place first and then moved there; an interruption leaves
 nothing half written. `summary.json` is moved last: where it stands, the others do.
 
-Files of an earlier report in the same folder are replaced; nothing else is deleted.
+No report is replaced: one that finds another in its folder goes into a folder beside it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from loadtest.load.report.columns import write_pairs, write_samples, write_seconds
 from loadtest.load.report.page import page
@@ -62,6 +63,24 @@ class Files:
         return self.folder / "scenario.toml"
 
 
+SUMMARIES: Final = ("summary.json", "compare.json")
+"""What a folder with a report of a run, or of a comparison, holds."""
+
+
+def holds_report(folder: Path) -> bool:
+    """Whether a folder holds the report of a run or of a comparison."""
+    return any((folder / name).exists() for name in SUMMARIES)
+
+
+def unused(folder: Path) -> Path:
+    """The folder, or, where it holds a report, the first of NAME-2, NAME-3 … that holds none."""
+    found, number = folder, 1
+    while holds_report(found):
+        number += 1
+        found = folder.parent / f"{folder.name or 'report'}-{number}"
+    return found
+
+
 def check(folder: Path) -> None:
     """Whether a report can be written into a folder, as far as that is known before there is one. Leaves nothing.
 
@@ -82,11 +101,12 @@ def check(folder: Path) -> None:
 
 
 def write(result: Result, folder: Path) -> Files:
-    """Write the whole report into a folder, which is made where it does not exist.
+    """Write the whole report into a folder, which is made where it does not exist; beside it, where it holds one.
 
     Raises:
         ReportError: the folder cannot be made or written to, or the disk is full.
     """
+    folder = unused(folder)
     files = Files(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -12,9 +12,10 @@ A run that is short enough stays as it is.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+from loadtest.load.checks.histogram import percentile
 from loadtest.load.report.result import Second
 
 
@@ -36,7 +37,6 @@ def _merged(parts: list[Second]) -> Second:
     for part in parts:
         latencies.update(part.latencies)
     whole = all(part.latencies or part.max is None for part in parts) and bool(latencies)
-    percentiles = _percentiles(latencies) if whole else (None, None, None)
     seconds = sum(part.seconds for part in parts)
 
     def mean(values: Iterable[tuple[float, float | None]]) -> float | None:
@@ -55,14 +55,16 @@ def _merged(parts: list[Second]) -> Second:
         received=sum(part.received for part in parts),
         bytes_sent=sum(part.bytes_sent for part in parts),
         bytes_received=sum(part.bytes_received for part in parts),
-        lost=sum(part.lost for part in parts),
-        duplicates=sum(part.duplicates for part in parts),
+        foreign=sum(part.foreign for part in parts),
+        gaps=sum(part.gaps for part in parts),
+        slow_gaps=sum(part.slow_gaps for part in parts),
+        copies=sum(part.copies for part in parts),
         connects=sum(part.connects for part in parts),
         connections_lost=sum(part.connections_lost for part in parts),
         subscribes=sum(part.subscribes for part in parts),
-        p50=percentiles[0] if whole else _most(part.p50 for part in parts),
-        p90=percentiles[1] if whole else _most(part.p90 for part in parts),
-        p99=percentiles[2] if whole else _most(part.p99 for part in parts),
+        p50=percentile(latencies, 50) if whole else _most(part.p50 for part in parts),
+        p90=percentile(latencies, 90) if whole else _most(part.p90 for part in parts),
+        p99=percentile(latencies, 99) if whole else _most(part.p99 for part in parts),
         max=_most(part.max for part in parts),
         latencies=dict(latencies),
         late_p99=_most(part.late_p99 for part in parts),
@@ -71,19 +73,6 @@ def _merged(parts: list[Second]) -> Second:
         broker_cpu=mean((part.seconds, part.broker_cpu) for part in parts),
         broker_memory=max((part.broker_memory for part in parts if part.broker_memory is not None), default=None),
     )
-
-
-def _percentiles(latencies: Mapping[int, int]) -> tuple[float | None, float | None, float | None]:
-    """p50, p90 and p99 of a distribution that is not empty."""
-    wanted = [0.5, 0.9, 0.99]
-    total = sum(latencies.values())
-    found: list[float | None] = []
-    passed = 0
-    for value in sorted(latencies):
-        passed += latencies[value]
-        while len(found) < len(wanted) and passed >= wanted[len(found)] * total:
-            found.append(float(value))
-    return found[0], found[1], found[2]
 
 
 def _most(values: Iterable[float | None]) -> float | None:

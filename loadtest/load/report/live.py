@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live as Screen
 from rich.padding import Padding
 from rich.progress_bar import ProgressBar
@@ -54,6 +54,9 @@ ERRORS: Final = 10
 """Kinds of errors in the closing table; the report has them all."""
 GROUPS: Final = 30
 
+_COUNTS: Final = ("clients", "sent", "due", "received", "lost")
+_TIMES: Final = ("p50", "p99", "max")
+_ANY_WIDTH: Final = 10_000
 _BELOW: Final = ("doubled", "reordered", "altered")
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _STYLES: Final[dict[Tone, str]] = {"good": "green", "plain": "", "warn": "yellow", "bad": "bold red"}
@@ -92,8 +95,8 @@ class Live:
         self._up = 0
         self._wanted = 0
         self._last: Second | None = None
-        self._lost = 0
-        self._doubled = 0
+        self._gaps = 0
+        self._copies = 0
         self._out: deque[float] = deque(maxlen=SPARKS)
         self._in: deque[float] = deque(maxlen=SPARKS)
         self._p99: deque[float] = deque(maxlen=SPARKS)
@@ -115,8 +118,8 @@ class Live:
         self._last = second
         self._up = second.clients_up
         self._wanted = max(self._wanted, self._up)
-        self._lost += second.lost
-        self._doubled += second.duplicates
+        self._gaps += second.gaps
+        self._copies += second.copies
         self._out.append(_rate(second.sent, second))
         self._in.append(_rate(second.received, second))
         self._p99.append(second.p99 or 0.0)
@@ -166,7 +169,8 @@ class Live:
             rows.add_row("of others", f"{number(_rate(last.foreign, last))} /s", Text())
         rows.add_row("latency p99", micros(last.p99), Text(sparkline(self._p99), "yellow"))
         rows.add_row("p50, max", micros(last.p50), Text(micros(last.max)))
-        rows.add_row("lost", _alarm(self._lost), Text.assemble(("duplicates ", "dim"), _alarm(self._doubled)))
+        # Whether they are lost or duplicates is known when the run is over.
+        rows.add_row("missing", _alarm(self._gaps), Text.assemble(("further copies ", "dim"), _alarm(self._copies)))
         busiest = f"busiest process {100 * last.generator_busiest:.0f} %"
         hot = "bold red" if last.generator_busiest > 0.9 else "dim"
         rows.add_row("generator CPU", cores(last.generator_cpu), Text(busiest, hot))
@@ -186,8 +190,8 @@ class Plain:
         ("p50 ms", 9),
         ("p99 ms", 9),
         ("max ms", 9),
-        ("lost", 8),
-        ("dup", 6),
+        ("gaps", 8),
+        ("copies", 8),
         ("gen cpu", 8),
         ("brk cpu", 8),
         ("brk MB", 8),
@@ -217,8 +221,8 @@ class Plain:
             _thousandth(second.p50),
             _thousandth(second.p99),
             _thousandth(second.max),
-            str(second.lost),
-            str(second.duplicates),
+            str(second.gaps),
+            str(second.copies),
             f"{second.generator_cpu:.2f}",
             "-" if second.broker_cpu is None else f"{second.broker_cpu:.2f}",
             "-" if second.broker_memory is None else f"{second.broker_memory / 1e6:.1f}",
@@ -249,7 +253,7 @@ def summary(result: Result) -> RenderableType:
     if result.thresholds:
         parts += [Text(), _thresholds_table(result)]
     if result.groups:
-        parts += [Text(), _groups_table(result)]
+        parts += [Text(), _Groups(result)]
     if result.errors:
         parts += [Text(), _errors_table(result)]
     if result.reconciled is not None and result.reconciled.agrees is not False and result.reconciled.why:
@@ -276,26 +280,44 @@ def _thresholds_table(result: Result) -> Table:
     return table
 
 
-def _groups_table(result: Result) -> Table:
-    """What fits into eighty columns; the rest goes under the table, where there is any."""
-    headings = ("group", "clients", "sent", "due", "received", "lost", "p50", "p99", "max")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, header_style="dim")
-    for heading in headings:
-        left = heading == "group"
-        table.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=not left)
-    notes: list[str] = []
-    for group in result.groups[:GROUPS]:
-        cells = dict(zip(GROUP_HEADINGS, group_cells(group), strict=True))
-        table.add_row(*(Text(cells[heading]) for heading in headings))
-        rest = [f"{cells[name]} {name}" for name in _BELOW if cells[name] not in ("0", DASH)]
-        if rest or cells["notes"]:
-            notes.append(f"{cells['group']}: {'; '.join([*rest, *filter(None, [cells['notes']])])}")
-    if len(result.groups) > GROUPS:
-        notes.append(f"and {things(len(result.groups) - GROUPS, 'further group')}, see the report")
-    if notes:
-        table.caption = Text("\n".join(notes), "dim")
-        table.caption_justify = "left"
-    return table
+class _Groups:
+    """The table of the groups: in one piece where that is not wider than the terminal, else the latencies in a second
+    one. What the columns do not say goes under it."""
+
+    def __init__(self, result: Result) -> None:
+        self._cells = [dict(zip(GROUP_HEADINGS, group_cells(each), strict=True)) for each in result.groups[:GROUPS]]
+        self._more = len(result.groups) - len(self._cells)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        whole = self._table(_COUNTS + _TIMES)
+        if console.measure(whole, options=options.update(max_width=_ANY_WIDTH)).maximum <= options.max_width:
+            yield whole
+        else:
+            yield self._table(_COUNTS)
+            yield Text()
+            yield self._table(_TIMES)
+        notes = self._notes()
+        if notes:
+            yield Text("\n".join(notes), "dim")
+
+    def _table(self, headings: tuple[str, ...]) -> Table:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, header_style="dim")
+        table.add_column("group", overflow="fold")
+        for heading in headings:
+            table.add_column(heading, justify="right", no_wrap=True)
+        for cells in self._cells:
+            table.add_row(*(Text(cells[heading]) for heading in ("group", *headings)))
+        return table
+
+    def _notes(self) -> list[str]:
+        notes: list[str] = []
+        for cells in self._cells:
+            rest = [f"{cells[name]} {name}" for name in _BELOW if cells[name] not in ("0", DASH)]
+            if rest or cells["notes"]:
+                notes.append(f"{cells['group']}: {'; '.join([*rest, *filter(None, [cells['notes']])])}")
+        if self._more:
+            notes.append(f"and {things(self._more, 'further group')}, see the report")
+        return notes
 
 
 def _errors_table(result: Result) -> Table:
@@ -315,7 +337,7 @@ def _rate(amount: int, second: Second) -> float:
 
 
 def _alarm(amount: int) -> Text:
-    return Text(f"{amount:,}", "bold red" if amount else "green")
+    return Text(f"{amount:,}", "yellow" if amount else "green")
 
 
 def _thousandth(us: float | None) -> str:

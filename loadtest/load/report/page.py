@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from canopy_pages import Markup, document, element, facts, joined, plotted, table, text
+from canopy_pages import Markup, document, element, facts, folded_text, joined, plotted, table, text
 from loadtest.load.report.plots import plots
-from loadtest.load.report.result import Deliveries, Reconciled, Result
+from loadtest.load.report.result import Reconciled, Result
 from loadtest.load.report.wording import (
     DASH,
     GROUP_HEADINGS,
@@ -52,7 +52,9 @@ def page(result: Result) -> str:
             element("h2", "Environment"),
             _environment(result),
             element("h2", "Scenario"),
-            element("pre", result.scenario_text) if result.scenario_text else _line("Its text was not kept."),
+            folded_text("as it was played", result.scenario_text)
+            if result.scenario_text
+            else _line("Its text was not kept."),
             element("footer", f"canopy load · run {result.run} · this page is one file and fetches nothing."),
         ]
     )
@@ -131,7 +133,7 @@ def _groups(result: Result) -> Markup:
 
 
 def _pairs(result: Result) -> Markup:
-    worst = [pair for pair in result.pairs if _faulty(pair.deliveries)]
+    worst = [pair for pair in result.pairs if pair.deliveries.faults]
     heading = element("h2", "Worst pairs")
     if not result.pairs:
         return joined([heading, _line("No pair of a publisher and a subscriber was judged.")])
@@ -140,7 +142,7 @@ def _pairs(result: Result) -> Markup:
         return joined(
             [heading, _line(f"None: nothing was missed or doubled between {checked} of publisher and subscriber.")]
         )
-    worst.sort(key=lambda pair: -_faulty(pair.deliveries))
+    worst.sort(key=lambda pair: -pair.deliveries.faults)
     rows = [
         [pair.publisher, pair.subscriber, pair.group]
         + [
@@ -161,10 +163,6 @@ def _pairs(result: Result) -> Markup:
     about = f"{len(worst):,} of {things(len(result.pairs), 'pair')} missed, doubled, reordered or altered something"
     about += f"; the worst {WORST} are shown, all are in pairs.parquet." if len(worst) > WORST else "."
     return joined([heading, shown, element("p", about, class_="about")])
-
-
-def _faulty(of: Deliveries) -> int:
-    return of.lost + of.duplicates + of.reordered + of.altered
 
 
 def _errors(result: Result) -> Markup:

@@ -18,7 +18,7 @@ from canopy_pages import AMBER, BLUE, GREEN, GREY, POWERS, RED, SHADE, VIOLET, D
 from loadtest.load.report.drawing import counts, course, each_second, milliseconds
 from loadtest.load.report.fold import fold
 from loadtest.load.report.heat import heat_map
-from loadtest.load.report.result import Result, Second
+from loadtest.load.report.result import Deliveries, Result, Second
 from loadtest.load.report.spectrum import spectrum
 
 POINTS: Final = 1200
@@ -31,7 +31,7 @@ def plots(result: Result) -> list[Plot]:
     seconds = sorted(result.seconds, key=lambda second: second.start)
     points = fold(seconds, POINTS)
     over_time = [_rates(points), heat_map(seconds), _percentiles(points)]
-    rest = [_faults(points), _cpu(points), _memory(points), _clients(points)]
+    rest = [_faults(points, result.deliveries), _cpu(points), _memory(points), _clients(points)]
     for plot in rest:
         plot.broad = False
     _mark_stages(over_time + rest, result)
@@ -49,7 +49,7 @@ def _extent(seconds: Sequence[Second], result: Result) -> list[float]:
     """What is in view at first: everything but the quiet seconds after the stages, in which the broker's own figures
     are waited for. They are drawn, and come into view when one zooms out."""
     staged = max((float(stage["start"]) + float(stage["seconds"]) for stage in result.stages), default=0.0)
-    busy = [each for each in seconds if each.start < staged or each.sent or each.received or each.lost] or seconds
+    busy = [each for each in seconds if each.start < staged or each.sent or each.received or each.gaps] or seconds
     return [seconds[0].start, max(each.start + each.seconds for each in busy)]
 
 
@@ -91,21 +91,26 @@ def _percentiles(points: Sequence[Second]) -> Plot:
     return plot
 
 
-def _faults(points: Sequence[Second]) -> Plot:
+def _faults(points: Sequence[Second], found: Deliveries) -> Plot:
+    """What they are is known only when the run is over: which were lost or duplicates, the text says."""
     plot = Plot(
         "faults",
-        "Loss and duplicates",
-        "By the second in which they were seen. A bar below zero: messages that had seemed lost came late.",
+        "Gaps and copies",
+        "By the second in which they were seen. A bar below zero: messages that had been missing came late. What they "
+        f"were: {found.lost:,} lost and {found.unconfirmed:,} unconfirmed (some are seen at the end only); "
+        f"{found.duplicates:,} duplicates, {found.redelivered:,} redelivered and {found.overlapping:,} overlapping.",
     )
     if not points:
-        plot.absent = "No second of the run was over, so there is no loss over time."
-    elif not any(each.lost or each.duplicates for each in points):
+        plot.absent = "No second of the run was over, so there are no gaps over time."
+    elif not any(each.gaps or each.slow_gaps or each.copies for each in points):
         plot.absent = "No gap and no further copy was seen in any second."
     else:
         plot.traces = [
-            counts("lost", points, lambda each: each.lost, RED),
-            counts("duplicates", points, lambda each: each.duplicates, VIOLET),
+            counts("gaps", points, lambda each: each.gaps, RED),
+            counts("further copies", points, lambda each: each.copies, VIOLET),
         ]
+        if any(each.slow_gaps for each in points):
+            plot.traces.append(counts("gaps of slow readers", points, lambda each: each.slow_gaps, GREY))
         plot.layout = {"yaxis": {"title": {"text": "messages"}}}
     return plot
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Version of the JSON summary; it grows when a key changes its meaning or goes away."""
 
 Limit = Literal["broker", "generator", "neither", "unknown"]
@@ -66,6 +66,11 @@ class Deliveries:
     """Retained messages that came with a subscription."""
     told_lost: int = 0
     """Losses of which Canopy told the subscribers in band (user property `canopy-lost`)."""
+
+    @property
+    def faults(self) -> int:
+        """Lost, duplicates, reordered and altered ones together."""
+        return self.lost + self.duplicates + self.reordered + self.altered
 
 
 @dataclass
@@ -125,9 +130,14 @@ class Second:
     """Messages of others that came to subscribers: they are counted and not judged."""
     bytes_sent: int = 0
     bytes_received: int = 0
-    lost: int = 0
-    """Gaps seen in this second, less those that were filled in it (so it may be negative)."""
-    duplicates: int = 0
+    gaps: int = 0
+    """Messages seen to be missing in this second, since a later one came, less those that came after all (so it may be
+    negative); of groups that read as fast as they can. Whether they are lost or unconfirmed is found at the end."""
+    slow_gaps: int = 0
+    """The same of groups that read slowly or freeze."""
+    copies: int = 0
+    """Further copies of messages, to groups that read as fast as they can. Which of them are duplicates, redelivered
+    or overlapping is found at the end."""
     connects: int = 0
     connections_lost: int = 0
     subscribes: int = 0
@@ -176,7 +186,8 @@ class Reconciled:
     told: int = 0
     """Losses told in band (`canopy-lost`)."""
     agrees: bool | None = None
-    """Whether the two say the same; None where the broker publishes nothing."""
+    """Whether the two say the same; None where the broker publishes nothing, or where it reports more than was seen
+    missing, which may be other clients'."""
     why: str = ""
     """In a sentence, for people."""
 
@@ -195,6 +206,15 @@ class Met:
 
 UNJUDGED: Final = 0.01
 """Share of the deliveries that may stay unjudged by broken connections before nothing can be said of the whole."""
+
+LATE_FLOOR: Final = 1_000
+"""Microseconds of the generator's own lateness that disturb nothing. They are subtracted: there is no step here."""
+
+PARTLY: Final = 0.1
+"""Disturbance from which the latencies are partly the generator's own."""
+
+SPOILED: Final = 0.5
+"""Disturbance from which they are not the broker's."""
 
 UNSENT: Final = 0.01
 """Share of the messages that may stay unsent at the end before somebody is named for it."""
@@ -235,7 +255,7 @@ class Result:
     latency: Latency = field(default_factory=Latency)
     """Of groups that read as fast as they can."""
     late: Latency = field(default_factory=Latency)
-    """How late the generator sent, by its own schedule."""
+    """How late the generator itself sent: from when a message was due and the connection would have taken it."""
     connect: Latency = field(default_factory=Latency)
     """From the intended time of the connection attempt to the CONNACK."""
     subscribe: Latency = field(default_factory=Latency)
@@ -270,6 +290,18 @@ class Result:
     """Every pair in Parquet; in JSON those that missed or doubled something, the worst first, at most 1,000."""
     seconds: list[Second] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
+
+    @property
+    def disturbed(self) -> float:
+        """How much of the latency may be the generator's own, from 0 to 1.
+
+        It is the greater of two shares: of the latency's 99th percentile, what is the generator's own lateness (its
+        99th percentile, above `LATE_FLOOR`); and of the time, that for which a process of the generator was ready to
+        run while others had its core, so that it was late to read what came. More of either never makes it smaller.
+        """
+        late, latency = max(0.0, (self.late.p99 or 0.0) - LATE_FLOOR), self.latency.p99
+        share = late / max(latency, late) if late and latency else 0.0
+        return min(1.0, max(self.generator_waited, share))
 
     @property
     def unjudged_share(self) -> float:
@@ -316,13 +348,10 @@ class Result:
         """The summary: everything but the samples, the heat map and the pairs in which all was well."""
         data = asdict(self)
         data["format"] = FORMAT
+        data["disturbed"] = self.disturbed
         del data["samples"]
         for second in data["seconds"]:
             del second["latencies"]
-        worst = sorted(self.pairs, key=lambda pair: -_faults(pair.deliveries))
-        data["pairs"] = [asdict(pair) for pair in worst[:1000] if _faults(pair.deliveries)]
+        worst = sorted(self.pairs, key=lambda pair: -pair.deliveries.faults)
+        data["pairs"] = [asdict(pair) for pair in worst[:1000] if pair.deliveries.faults]
         return data
-
-
-def _faults(deliveries: Deliveries) -> int:
-    return deliveries.lost + deliveries.duplicates + deliveries.reordered + deliveries.altered

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from canopy_pages import plain
-from loadtest.load.report.result import Deliveries, GroupResult, Latency, Met, Result
+from loadtest.load.report.result import PARTLY, Deliveries, GroupResult, Latency, Met, Result
 from loadtest.load.scenario.thresholds import SHARES, TIMES
 
 DASH: Final = "–"
@@ -103,8 +103,9 @@ def findings(result: Result) -> list[Finding]:
     found += [
         Finding("bad", f"Threshold missed: {each.text}; it was {threshold_value(each)}.") for each in result.missed
     ]
-    if result.verdict and result.limit != "generator" and _publishes(result):
-        found.append(Finding("plain", result.verdict))
+    disturbed = result.disturbed >= PARTLY
+    if result.verdict and result.limit != "generator" and (disturbed or _publishes(result)):
+        found.append(Finding("warn" if disturbed else "plain", result.verdict))
     if not found:
         found.append(Finding("plain", "There was nothing to judge: no delivery was due."))
     order: tuple[Tone, ...] = ("bad", "warn", "good", "plain")
@@ -300,7 +301,7 @@ def figures(result: Result) -> list[Figure]:
     }
     notes = {
         "unconfirmed": "not acknowledged, did not come",
-        "redelivered": "as QoS 1 allows",
+        "redelivered": "as QoS 1 allows: no duplicates",
         "overlapping": "several filters matched",
         "unjudged": "subscriber came or went",
         "retained": "came with a subscription",

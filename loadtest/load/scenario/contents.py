@@ -11,6 +11,7 @@ process, so that a subscriber's account knows a changed byte.
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -73,7 +74,7 @@ def _read(name: str, by_line: bool, filled: bool) -> Contents:
         data = path.read_bytes()
     except OSError as error:
         raise ValueError(f"{name}: cannot be read: {error.strerror or error}") from error
-    lines = [line for line in data.splitlines() if line] if by_line else [data]
+    lines = [line for line in data.removeprefix(BOM_UTF8).splitlines() if line] if by_line else [data]
     if not 0 < len(lines) <= MAX_LINES or not data:
         raise ValueError(f"{name}: {len(lines) if data else 0:,} lines, from 1 to {MAX_LINES:,} are taken")
     return Contents([_around(name, number, line) for number, line in enumerate(lines, 1)], filled)

@@ -169,7 +169,7 @@ def _unknown(name: str) -> str:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8")
+        return path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         reason = f"{path}: cannot be read: {error.strerror or error}"
         names = [known.stem for known in _builtin_paths()]

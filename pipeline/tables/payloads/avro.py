@@ -1,5 +1,8 @@
 """Payloads in Avro's binary encoding: a record of a schema that is given.
 
+In Confluent's framing a payload names the schema that it was written with; a value is read by that one, and becomes the
+record of the table's schema by Avro's rules. A payload of a schema that the mapping does not have is refused.
+
 Promises: a mapping is refused whose schema has a type that is part of itself, or an array whose items take no bytes: a
 few bytes could ask for any depth, or for any number of items.
 """
@@ -11,7 +14,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pipeline.tables.payloads.bad import MALFORMED, BadPayloadError
+from pipeline.tables.payloads.bad import MALFORMED, NO_SCHEMA, BadPayloadError
 from pipeline.tables.payloads.json_text import fields
 from pipeline.tables.plans import Column, Plan
 
@@ -57,6 +60,7 @@ class AvroDecoder:
         elif plan.framing == "confluent":
             self.head = b"\0"
         self.schema = fastavro.parse_schema(parsed)
+        self.writers = {number: fastavro.parse_schema(json.loads(text)) for number, text in plan.schemas}
         _bounded(fastavro.read.LOGICAL_READERS)
         self._read = fastavro.schemaless_reader
 
@@ -66,10 +70,16 @@ class AvroDecoder:
         skipped = _HEADS[self.framing]
         if len(payload) < skipped or not payload.startswith(self.head):
             raise BadPayloadError(MALFORMED, f"does not begin as {self.framing} Avro of this schema does")
+        writer, reader = self.schema, None
+        if self.framing == "confluent":
+            number = int.from_bytes(payload[1:skipped], "big")
+            if number not in self.writers:
+                raise BadPayloadError(NO_SCHEMA, f"of schema {number}, which is not in the mapping's schemas")
+            writer, reader = self.writers[number], self.schema
         stream = io.BytesIO(payload)
         stream.seek(skipped)
         try:
-            found: Any = self._read(stream, self.schema, None)
+            found: Any = self._read(stream, writer, reader)
         # Whatever the library says of hostile bytes: it stays with these bytes.
         except Exception as error:
             raise BadPayloadError(MALFORMED, f"not Avro of this schema: {type(error).__name__}: {error}") from error

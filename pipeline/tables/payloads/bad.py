@@ -15,6 +15,7 @@ WRONG_TYPE: Final = "wrong-type"
 OUT_OF_RANGE: Final = "out-of-range"
 NOT_FINITE: Final = "not-finite"
 NO_BIRTH: Final = "no-birth"
+NO_SCHEMA: Final = "no-schema"
 LATE: Final = "late"
 AHEAD: Final = "ahead"
 
@@ -30,6 +31,7 @@ REASONS: Final = (
     OUT_OF_RANGE,
     NOT_FINITE,
     NO_BIRTH,
+    NO_SCHEMA,
     LATE,
     AHEAD,
 )

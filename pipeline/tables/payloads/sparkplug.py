@@ -1,5 +1,7 @@
 """Payloads of Sparkplug B: a row for each metric; aliases become the names that births gave them.
 
+What a host application says of itself (STATE) is JSON, and makes no row.
+
 Promises: a payload whose alias has no birth before it is refused as a whole.
 """
 
@@ -11,7 +13,7 @@ from typing import Any, Final
 from pipeline.tables.births import Births
 from pipeline.tables.payloads.bad import MALFORMED, NO_BIRTH, NOT_FINITE, OUT_OF_RANGE, BadPayloadError
 from pipeline.tables.payloads.cast import value
-from pipeline.tables.payloads.sparkplug_message import NAMESPACE, payload_class, place, read
+from pipeline.tables.payloads.sparkplug_message import NAMESPACE, is_state, payload_class, place, read
 from pipeline.tables.plans import Column, Plan
 
 COLUMNS: Final = tuple(
@@ -53,6 +55,8 @@ class SparkplugDecoder:
 
     def rows(self, payload: bytes, topic: str, seq: int) -> list[tuple[Any, ...]]:
         """The metrics of one message, with the names that the births before `seq` gave them."""
+        if is_state(topic):
+            return []
         where = place(topic)
         if where is None:
             raise BadPayloadError(MALFORMED, f"not a topic of Sparkplug B ({NAMESPACE}/GROUP/TYPE/NODE/DEVICE)")

@@ -47,6 +47,12 @@ def payload_class() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("canopy.sparkplug.Payload"))
 
 
+def is_state(topic: str) -> bool:
+    """Whether a topic is that of a host application's state, `spBv1.0/STATE/HOST`, whose payload is JSON."""
+    levels = topic.split("/")
+    return len(levels) == 3 and levels[:2] == [NAMESPACE, "STATE"]
+
+
 def place(topic: str) -> tuple[str, str, str, str | None] | None:
     """Group, type of message, edge node and device of a topic; None where it is none of Sparkplug's."""
     levels = topic.split("/")

@@ -10,11 +10,11 @@ import aiohttp
 import pytest
 
 from broker.admin.routes import all_routes
-from broker.configuration.reading import SettingsError
 from broker.core.codec.properties import SERVER_REFERENCE
 from broker.core.codec.reasons import SERVER_MOVED, SERVER_SHUTTING_DOWN, USE_ANOTHER_SERVER
 from broker.observe.presence import Presence
 from broker.process.process import Process
+from broker.settings.errors import SettingsError
 from canopy import Broker, Settings
 from tests.admin.api.conftest import Api
 from tests.admin.conftest import Serve

@@ -9,7 +9,7 @@ import pytest
 
 from broker.core.codec import packets as p
 from broker.core.codec.encoder import encode
-from broker.core.codec.packets import NAMES, V5, Connect, Packet
+from broker.core.codec.packets import NAMES, V5, V31, V311, Connect, Disconnect, Packet
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.connection import phases
 from broker.core.connection.phases import (
@@ -154,3 +154,34 @@ def test_every_step(phase: int, to: int) -> None:
         with pytest.raises(RuntimeError):
             phases.follow(phase, to)
     assert (CLOSED in NEXT[phase]) is (phase != CLOSED)
+
+
+@pytest.mark.parametrize("version", [V31, V311, V5])
+@pytest.mark.parametrize(
+    "first", [b"\x00", b"\x0a\xc0", b"\x0f", b"\x20", b"\x20\xff\xff\x7f", b"\x10", b"\x90\x80", b"\xd0"]
+)
+def test_the_rest_of_what_may_not_come_is_not_waited_for(version: int, first: bytes) -> None:
+    """A reserved type, a second CONNECT, what only a server sends: the first byte is enough."""
+    client = Network().client("c", version)
+    client.raw(first)
+    assert client.closed
+    told = [packet.reason_code for packet in client.got(Disconnect)]
+    assert told == ([0x81 if first[0] < 0x10 else 0x82] if version == V5 else [])
+
+
+@pytest.mark.parametrize("first", [b"\x00", b"\x0a", b"\x20", b"\x30", b"\xc0", b"\xe0\x80"])
+def test_what_begins_no_connect_is_not_waited_for(first: bytes) -> None:
+    """[MQTT-3.1.0-1] The connection closes without a word."""
+    client = Network().idle("c")
+    client.dial()
+    client.raw(first)
+    assert client.closed
+    assert client.packets == []
+
+
+@pytest.mark.parametrize("first", [b"\x30", b"\x32\x80", b"\x82", b"\xc0", b"\xe0", b"\x40\x02\x00"])
+def test_what_may_come_is_waited_for(first: bytes) -> None:
+    """However few bytes there are."""
+    client = Network().client("c")
+    client.raw(first)
+    assert not client.closed

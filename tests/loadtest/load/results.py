@@ -185,7 +185,7 @@ def _second(at: int, seconds: int, warm: int, chance: random.Random, whole: HdrH
     return Second(
         float(at), 1.0, "warm-up" if at < warm else ATTACK, at >= warm, clients_up=425, offered=round(5_100 * load),
         sent=round(5_050 * load) + chance.randrange(50), received=round(5_040 * load) + chance.randrange(60),
-        bytes_sent=400_000, bytes_received=410_000, lost=20 if stall else 0, duplicates=3 if stall else 0,
+        bytes_sent=400_000, bytes_received=410_000, gaps=20 if stall else 0, copies=5 if stall else 0,
         connects=3 if stall else 0, connections_lost=3 if stall else 0, p50=float(taken[150]), p90=float(taken[270]),
         p99=float(taken[297]), max=float(taken[299]), latencies=latencies, late_p99=180.0,
         generator_cpu=0.6 + chance.random() / 5, generator_busiest=0.4 + chance.random() / 20,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import shutil
 import socket
 import ssl
@@ -18,14 +19,15 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import pytest
+from pydantic import ValidationError
 
 from broker.command import health
-from broker.configuration.reading import SettingsError
 from broker.core.codec.packets import Connect
 from broker.core.hooks import AccessControl, Origin, Ticket
 from broker.net.listening import handshakes, tls, tls_transport
 from broker.net.listening.listeners import StartupError
 from broker.settings import Certificate, Listener, Log, Tls
+from broker.settings.errors import SettingsError
 from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.wire import Peer
@@ -468,6 +470,27 @@ class Doorman(AccessControl):
         del connect, ticket
         self.origins.append(origin)
         return 0
+
+
+class TestChain:
+    @pytest.mark.parametrize("version", ["1.2", "1.3"])
+    async def test_the_chain_may_be_a_file_of_its_own(self, start: Start, authority: Authority, version: str) -> None:
+        """As in the layout of Let's Encrypt: cert.pem and chain.pem."""
+        certificate, key, chain = authority.issue_below("localhost", HOST)
+        lacking = await start(certificate=certificate, key=key, min_version=version)
+        with pytest.raises(ssl.SSLCertVerificationError, match="unable to get local issuer"):
+            await peer_of(lacking, authority.client())
+        whole = await start(certificate=certificate, key=key, chain=chain, min_version=version)
+        await join(whole, authority.client())
+
+    async def test_the_chain_makes_no_authority_of_clients(self, authority: Authority) -> None:
+        with pytest.raises(ValidationError, match='only with client_certificates = "none"'):
+            Tls(certificate="/c", key="/k", client_certificates="optional", client_ca="/ca", chain=authority.file)
+
+    async def test_a_file_without_a_certificate_is_named(self, start: Start, authority: Authority) -> None:
+        pair = authority.issue("localhost", HOST)
+        with pytest.raises(StartupError, match=re.escape(f"{pair[1]}: no certificate (PEM) in it")):
+            await start(chain=pair[1])
 
 
 class TestClientCertificates:

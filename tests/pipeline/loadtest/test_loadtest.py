@@ -221,7 +221,7 @@ def test_from_the_command_line_against_canopy(tmp_path: Path, canopy: BrokerProc
     assert ran.exit_code == 0, ran.output
     again = CliRunner().invoke(load, ["run", str(scenario), "--out", str(out), "--records", "--no-limit"])
     assert again.exit_code == 1
-    assert "holds the records of an earlier run" in again.output
+    assert "holds the report of an earlier run" in again.output
 
     # Its own report would be written over.
     for place in (out, out / "records"):

@@ -76,7 +76,7 @@ def test_refused_in_one_line(changed: dict[str, str], told: str) -> None:
 
 def test_a_password_is_shown_nowhere(tmp_path: Path) -> None:
     file = tmp_path / "password"
-    file.write_text("hunter2\n")
+    file.write_bytes(b"\xef\xbb\xbfhunter2\r\n")
     found = sink_options(URL | {"user_name": "u", "password_file": str(file)})
     assert found.broker.password == "hunter2"
     assert "hunter2" not in repr(found)

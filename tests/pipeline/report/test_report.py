@@ -46,12 +46,13 @@ def broken() -> job.Found:
 
 
 def test_the_verdict_is_that_of_all_jobs(duck: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "out" / "oracle").mkdir(parents=True)
-    (tmp_path / "out" / "oracle" / "index.html").write_text(Page("Oracle").html())
-    made: dict[str, Made] = {
-        "rollup": lambda: job.Found("12 messages"),
-        "oracle": lambda: job.Found("agrees", True, "Every message went where it should."),
-    }
+
+    def judged() -> job.Found:
+        (tmp_path / "out" / "oracle").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "out" / "oracle" / "index.html").write_text(Page("Oracle").html())
+        return job.Found("agrees", True, "Every message went where it should.")
+
+    made: dict[str, Made] = {"rollup": lambda: job.Found("12 messages"), "oracle": judged}
     monkeypatch.setattr(job, "_jobs", lambda *_: made)
     out = tmp_path / "out"
     assert job.run(duck, ["x"], str(out)).fine

@@ -187,7 +187,7 @@ def test_a_stream_finds_what_was_merged_meanwhile_and_stops_before_what_is_gone(
     with pytest.raises(UnreadError, match="retention removed numbers 61 to 70 before they were read") as told:
         once()
     assert "--once --allow-gaps" in str(told.value)
-    assert told.value.exit_code == 3
+    assert told.value.exit_code == 1
     assert rows(out, "minutes") == before
     done = once(allow_gaps=True)
     assert (done.messages, done.coverage.missing) == (70, 10)

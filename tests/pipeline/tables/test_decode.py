@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import struct
 import tracemalloc
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -342,6 +345,67 @@ def test_names_of_avro_with_their_namespace_are_found(kind: Any, said: str) -> N
         {"name": "e", "type": empty}, {"name": "next", "type": kind}]}  # fmt: skip
     with pytest.raises(ValueError, match=said):
         avro.columns(json.dumps(schema).encode())
+
+
+def confluent(number: int, schema: dict[str, Any], **fields: Any) -> bytes:
+    made = io.BytesIO()
+    fastavro.schemaless_writer(made, schema, fields)
+    return b"\0" + number.to_bytes(4, "big") + made.getvalue()
+
+
+@pytest.mark.parametrize("named", ['schema = "v1.avsc"\n', ""])
+def test_a_payload_is_decoded_by_the_schema_that_it_names(tmp_path: Path, named: str) -> None:
+    """Fields of one schema are never taken for those of another."""
+
+    def record(*fields: Any) -> dict[str, Any]:
+        return {"type": "record", "name": "Level", "fields": [*fields]}
+
+    tank, pct = {"name": "tank", "type": "string"}, {"name": "pct", "type": "int"}
+    first = record(tank, pct, {"name": "unit", "type": "string", "default": "%"})
+    longer = record({"name": "added", "type": "long"}, tank, pct)
+    other = record(tank, {"name": "pressure", "type": "int"})
+    for name, schema in (("v1", first), ("v2", longer), ("v3", other)):
+        (tmp_path / f"{name}.avsc").write_text(json.dumps(schema))
+    (tmp_path / "map.toml").write_text(
+        f'[tables.valves]\nfilter = "site/a/valve/+"\nformat = "avro"\nframing = "confluent"\n{named}'
+        'schemas = { 1 = "v1.avsc", 2 = "v2.avsc", 3 = "v3.avsc" }\n'
+    )
+    made = Batches(load(str(tmp_path / "map.toml")).plans, Births(Limits()))
+    found = decode(
+        made,
+        "valves",
+        confluent(1, first, tank="a", pct=40, unit="l"),
+        confluent(2, longer, added=7, tank="b", pct=50),
+        confluent(3, other, tank="c", pressure=99),
+        confluent(4, first, tank="d", pct=60, unit="l"),
+    )
+    assert [(row["tank"], row["pct"], row["unit"]) for row in found["valves"]] == [("a", 40, "l"), ("b", 50, "%")]
+    assert [(row["seq"], row["reason"]) for row in found[DEAD_LETTERS]] == [(3, "malformed"), (4, "no-schema")]
+
+
+def test_a_schema_may_be_added_to_tables_that_were_begun(tmp_path: Path) -> None:
+    (tmp_path / "v1.avsc").write_text(json.dumps({"type": "record", "name": "A", "fields": []}))
+    prints = set()
+    for schemas in ('{ 1 = "v1.avsc" }', '{ 1 = "v1.avsc", 2 = "v1.avsc" }'):
+        (tmp_path / "map.toml").write_text(
+            f'[tables.a]\nfilter = "a"\nformat = "avro"\nframing = "confluent"\nschemas = {schemas}\n'
+        )
+        prints.add(load(str(tmp_path / "map.toml")).fingerprint())
+    assert len(prints) == 1
+
+
+def test_the_state_of_a_sparkplug_host_is_no_data(batches: Batches) -> None:
+    """Every host application sends it, and `spBv1.0/#` matches it."""
+    told = Story()
+    told.publish("host", "spBv1.0/STATE/scada", b'{"online": true, "timestamp": 1795276800000}', retain=True)
+    told.publish("host", "spBv1.0/STATE/scada/more", b"{}")
+    schema = pa.schema([SCHEMA.field(name) for name in NEEDED])
+    [batch] = pa.Table.from_pylist(
+        [{name: event.get(name) for name in NEEDED} for event in told.events], schema=schema
+    ).to_batches()
+    found = {name: rows.to_pylist() for name, rows in batches.decode(batch).items()}
+    assert [(row["seq"], row["reason"]) for row in found.get(DEAD_LETTERS, [])] == [(2, "malformed")]
+    assert "metrics" not in found
 
 
 def test_what_is_good_becomes_the_row_that_it_says(batches: Batches) -> None:

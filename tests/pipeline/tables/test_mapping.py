@@ -16,6 +16,7 @@ from tests.pipeline.tables.fleet import MAPPING, mapping
 TABLE = '[tables.t]\nfilter = "a/{b}"\n'
 JSON = TABLE + 'format = "json"\n'
 
+CONFLUENT = TABLE + 'format = "avro"\nframing = "confluent"\n'
 MISTAKES = {
     "": "tables: is missing; give it",
     TABLE: "tables.t: lacks format; one of text, number, json, avro, protobuf, sparkplug",
@@ -39,6 +40,11 @@ MISTAKES = {
     "[limits]\ndepth = 0\n" + TABLE + 'format = "text"': "limits.depth: Input should be greater than or equal to 1",
     "[limits]\ncolumns = 1\n" + JSON + 'columns.x = "int64"\ncolumns.y = "int64"': "limits.columns is 1",
     TABLE + 'format = "avro"\nschema = "none.avsc"': "tables.t.schema: ",
+    TABLE + 'format = "avro"': "tables.t.schema: is missing",
+    CONFLUENT + 'schema = "valve.avsc"': "tables.t.schemas: is missing: payloads name the schema",
+    CONFLUENT + 'schemas = { x = "valve.avsc" }': "tables.t.schemas.x: must be the number of a schema in the registry",
+    CONFLUENT + 'schemas = { 1 = "none.avsc" }': "tables.t.schemas.1: ",
+    TABLE + 'format = "avro"\nschema = "valve.avsc"\nschemas = { 1 = "valve.avsc" }': "tables.t.schemas: only",
     TABLE + 'format = "protobuf"\ndescriptor = "pump.desc"\nmessage = "plant.Pumpe"': "no message plant.Pumpe in the",
     TABLE + 'format = "protobuf"\ndescriptor = "pump.desc"\nmessage = "plant.Pump"\ncolumns.x = "int64"': "no field x",
     "tables = [": "not valid TOML",
@@ -89,3 +95,11 @@ def test_a_mapping_without_avro_and_protobuf_needs_neither(tmp_path: Path, monke
     for package in ("fastavro", "google.protobuf"):
         monkeypatch.setitem(sys.modules, package, None)
     assert [plan.name for plan in load(str(file)).plans] == ["power", "notes", "temperature"]
+
+
+def test_a_byte_order_mark_means_nothing(tmp_path: Path) -> None:
+    """Editors of Windows write it in front of UTF-8."""
+    file = mapping(tmp_path, JSON + 'columns.x = "int64"')
+    plain = load(str(file)).fingerprint()
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert load(str(file)).fingerprint() == plain

@@ -387,3 +387,25 @@ def test_small_payloads_are_read_many_at_a_time(tmp_path: Path) -> None:
     record = Local(tmp_path / "record")
     found = local.publishes(record, record.files(".parquet"), 0, told.seq)
     assert [batch.num_rows for batch in found] == [1_024, 976]
+
+
+@pytest.mark.parametrize("manifest_too", [False, True])
+def test_a_segment_that_comes_back_is_read_once(plant: Path, manifest_too: bool) -> None:
+    """Whatever was missing when the tables went past it: a file, a file with its manifest."""
+    whole = tables(plant, "whole")
+    record, away = plant / "record", plant / "away"
+    gone = sorted(record.rglob("seg-*.parquet"))[1]
+    beside = record / "_manifests" / gone.relative_to(record).with_suffix(".json")
+    away.mkdir()
+    taken = [gone, beside] if manifest_too else [gone]
+    for path in taken:
+        path.rename(away / path.name)
+    lacking = tables(plant)
+    assert (lacking.coverage.complete, lacking.coverage.missing) == (False, 7)
+    assert lacking.done.read < whole.done.read
+    for path in taken:
+        (away / path.name).rename(path)
+    for _ in range(2):
+        found = tables(plant)
+        assert found.coverage.complete, found.coverage.lines()
+        assert (found.rows, found.done.read, found.done.dead) == (whole.rows, whole.done.read, whole.done.dead)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from broker.command.record_verify import check as verify
 from broker.record.cli import app
 from broker.record.files.drafts import Draft, recover
 from broker.record.files.folder import ENDED, RUNNING, Folder, noted
 from broker.record.files.segment import Segment
-from broker.record.reading import verify
 from tests.record.files.test_folder import running
 from tests.record.scenes import Tape, messages, stored
 from tests.record.test_recorder import join, recording

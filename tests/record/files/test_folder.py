@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from broker.command.record_verify import check as verify
 from broker.core.queues.message import Message
 from broker.record.files.folder import ENDED, GAVE_UP, Folder, RecorderError, mend, segments
-from broker.record.reading import verify
 from tests.record.scenes import HOUR, RUN_ID, STATE, Tape, manifest_of, messages, stored
 
 

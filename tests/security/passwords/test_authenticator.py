@@ -49,6 +49,18 @@ def known_as(verdict: Verdict) -> str | None:
     return verdict.user_name
 
 
+async def test_the_hash_of_an_empty_password_is_good_for_nothing(
+    users: PasswordAuthenticator, file: Path, pool: HashingPool
+) -> None:
+    """As in mosquitto, which takes an empty password for none."""
+    await asyncio.to_thread(file.write_text, f"alice:{make(b'', 'pbkdf2-sha512', 1)}\n")
+    renewed = await users.renewed()
+    for password in (b"", None):
+        assert await renewed.authenticate(attempt("alice", password)) == Refusal(text="no password")
+        assert await renewed.pretend(attempt("eve", password)) is None
+    assert pool.done == 0
+
+
 async def test_a_good_password_is_hashed_once(users: PasswordAuthenticator, pool: HashingPool) -> None:
     assert users.at_once(attempt("alice")) == ASK
     assert known_as(await users.authenticate(attempt("alice"))) == "alice"

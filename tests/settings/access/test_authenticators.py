@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
-from broker.configuration.reading import SettingsError, load_settings, of_tables
+from broker.configuration.reading import load_settings, of_tables
 from broker.settings import AnonymousTable, CertificateTable, PasswordFileTable, Settings, called
+from broker.settings.errors import SettingsError
 
-TYPES_IN_WORDS = '"password-file" or "certificate" or "jwt" or "http" or "scram-sha-256" or "anonymous"'
+TYPES_IN_WORDS = (
+    '"password-file" or "certificate" or "jwt" or "http" or "scram-sha-256" or "anonymous" or "trust" or "reject"'
+)
 
 
 def load(tables: str = "", config: Path | None = None) -> Settings:

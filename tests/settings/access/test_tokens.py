@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from broker.configuration.reading import SettingsError, load_settings, of_tables
-from broker.configuration.wording import allowed, show
+from broker.configuration.reading import load_settings, of_tables
 from broker.settings import HttpTable, JwtTable, Settings
 from broker.settings.access.tokens import in_clear
+from broker.settings.errors import SettingsError
+from broker.settings.wording import allowed, show
 
 SECRET = "s" * 32
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from broker.configuration.reading import SettingsError, changed, load_settings, of_tables
-from broker.configuration.wording import allowed, show
+from broker.configuration.reading import changed, load_settings, of_tables
 from broker.settings import NEVER, Federation, Presence, Remote, Settings, Upstream, parse_upstream
+from broker.settings.errors import SettingsError
+from broker.settings.wording import allowed, show
 from tests.support.problems import unplaced
 
 CONFIG = Path(__file__).resolve().parents[3] / "config"
@@ -233,7 +234,7 @@ class TestMistakes:
     def test_two_links_of_one_name(self) -> None:
         two = f'[{{{NAMED}}}, {{name = "b", url = "mqtt://h"}}, {{{NAMED}}}]'
         assert problem(two) == 'upstream[2].name: found "a"; allowed: a name that no other upstream has'
-        with pytest.raises(ValidationError):
+        with pytest.raises(SettingsError, match=r"upstream\[1\].name: .* a name that no other upstream has"):
             Settings(upstream=[link(), link()])
 
     def test_every_fault_of_every_link_is_told(self) -> None:

@@ -6,11 +6,10 @@ import asyncio
 
 import pytest
 
-from broker.core.persistence.journal import Fetch
 from broker.core.principal import Principal
 from broker.store.tools import of_database
 from tests.store.postgresql.place import ask, opened
-from tests.store.sqlite.place import Listener, delivery
+from tests.store.sqlite.place import Listener, Wanted, delivery
 from tests.store.tools.filled import fill_in
 from tests.support import postgresql
 from tests.support.waiting import until
@@ -64,10 +63,14 @@ async def test_what_was_damaged_in_the_database_alone(name: str) -> None:
     await store.flush()
     [[first], *_] = await ask(name, "SELECT number FROM delivery WHERE size IS NOT NULL ORDER BY number")
     await ask(name, f"UPDATE delivery SET payload = 'x' WHERE number = {first}")
-    fetch = Fetch(first, first + 2, 3)
+    fetch = Wanted(first, first + 2, 3)
     store.journal.fetch("away", fetch)
     await until(lambda: fetch.records)
     assert [each.message and each.message.payload for each in fetch.records] == [b"1", b"2"]
     assert isinstance(store.listener, Listener)
     assert [(each.what, each.client_id) for each in store.listener.damages] == [("delivery", "away")]
     await store.close()
+    # The row is gone from the tables, and it alone.
+    assert await faults(name) == []
+    [[left]] = await ask(name, "SELECT count(*) FROM delivery WHERE size IS NOT NULL")
+    assert left == 2

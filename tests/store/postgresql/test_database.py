@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import pytest
 
-from broker.core.persistence.journal import Fetch
 from broker.core.principal import Principal
 from broker.core.queues.delivery import Delivery
 from broker.core.topics.subscription import Subscriber, Subscription
@@ -17,20 +16,12 @@ from broker.store.postgresql import database as database_module
 from broker.store.postgresql import opening, reading, schema, sweeping, writing
 from broker.store.postgresql.database import NO_ANSWER, Database
 from tests.store.postgresql.place import Proxy, ask, count, kill, make, opened
-from tests.store.sqlite.place import Listener, delivery, message, see
+from tests.store.sqlite.place import Listener, Wanted, delivery, message, see
 from tests.support import postgresql
 from tests.support.waiting import until
 
 SOON: Final = 0.3
 """Seconds after which no answer is none. Whoever waits for an answer that comes has `NO_ANSWER` of them."""
-
-
-class Wanted(Fetch):
-    """Somebody who wants what he gets."""
-
-    def committed(self, number: int) -> int:
-        del number
-        return len(self.records)
 
 
 @pytest.fixture(autouse=True)

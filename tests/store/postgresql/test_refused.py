@@ -10,11 +10,10 @@ import asyncio
 
 import pytest
 
-from broker.core.persistence.journal import Fetch
 from broker.core.principal import Principal
 from broker.store.postgresql import PostgresStore
 from tests.store.postgresql.place import ask, kill, opened
-from tests.store.sqlite.place import Listener, delivery
+from tests.store.sqlite.place import Listener, Wanted, delivery
 from tests.support import postgresql
 from tests.support.waiting import until
 
@@ -127,7 +126,7 @@ async def test_a_page_that_is_refused_is_read_later(name: str, code: str) -> Non
     await change(
         name, f"{REFUSING} ALTER TABLE delivery RENAME TO there; {view}; INSERT INTO refusing VALUES ('{code}')"
     )
-    fetch = Fetch(1, 3, 3)
+    fetch = Wanted(1, 3, 3)
     store.journal.fetch("c", fetch)
     await until(lambda: listener.notices, "the store says that it cannot read")
     assert CODES[code] in listener.notices[0]

@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from broker.core.persistence.journal import Saved
+from broker.core.persistence.journal import Fetch, Saved
 from broker.core.queues.delivery import Delivery
 from broker.core.queues.message import Message
 from broker.store.base import StoreListener
@@ -46,6 +46,14 @@ class Listener(StoreListener):
 
     def noticed(self, line: str) -> None:
         self.notices.append(line)
+
+
+class Wanted(Fetch):
+    """A request for messages that somebody waits for."""
+
+    def committed(self, number: int) -> int:
+        del number
+        return len(self.records)
 
 
 async def opened(directory: Path, **options: Any) -> SqliteStore:

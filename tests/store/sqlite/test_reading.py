@@ -15,8 +15,10 @@ from broker.core.principal import Principal
 from broker.core.queues.delivery import Delivery
 from broker.core.queues.message import Message
 from broker.store.sqlite.reading import read_on_disk
-from tests.store.sqlite.place import message, opened
+from broker.store.tools.verifying import verify
+from tests.store.sqlite.place import Listener, Wanted, count, message, opened
 from tests.support.runs import examples
+from tests.support.waiting import until
 
 MESSAGES = st.builds(
     Message,
@@ -106,8 +108,22 @@ async def test_a_damaged_row_costs_itself_alone(tmp_path: Path, damage: str) -> 
     assert opened_file is not None
     db = opened_file.db
     await store._call(lambda: db.execute(damage))
-    records, damages = await store._call(lambda: read_on_disk(db, 1, 1, 3, 0.0))
-    assert ([record.number for record in records], damages.counts) == ([1, 3], {"delivery": 1})
-    records, damages = await store._call(lambda: read_on_disk(db, 1, 4, 9, 0.0))
+    fetch = Wanted(1, 3, 3)
+    store.journal.fetch("c", fetch)
+    await until(lambda: fetch.records)
+    assert [record.number for record in fetch.records] == [1, 3]
+    assert isinstance(store.listener, Listener)
+    assert store.listener.counts == {"delivery": 1}
+    await store.close()
+    # The row is gone from the file, and it alone: the next broker finds nothing to tell.
+    assert await asyncio.to_thread(lambda: list(verify(tmp_path))) == []
+    assert count(tmp_path, "delivery") == 2
+
+
+async def test_messages_behind_the_last_one(tmp_path: Path) -> None:
+    store = await opened(tmp_path, synchronous="off")
+    opened_file = store._opened
+    assert opened_file is not None
+    records, damages = await store._call(lambda: read_on_disk(opened_file.db, 1, 4, 9, 0.0))
     assert (records, damages.counts) == ([], {})
     await store.close()

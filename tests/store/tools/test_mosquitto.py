@@ -229,7 +229,7 @@ def test_what_has_no_place_is_counted(tmp_path: Path) -> None:
         "1 × delivery: packet_id 7 of its client is in flight already",
         "1 × subscription: filter cannot be: topic filter holds # beside other characters of a level",
     }
-    assert told.endswith(": 1 sessions with 0 subscriptions and 2 messages, 1 retained messages\n")
+    assert told.endswith(": 1 session with 0 subscriptions and 2 messages, 1 retained message\n")
     assert canopy("verify", tmp_path / "s").endswith(": whole\n")
     lines = [json.loads(line) for line in canopy("export", tmp_path / "s").splitlines()]
     assert lines[1]["disconnected_at"] == now - 30
@@ -271,7 +271,7 @@ def test_a_message_whose_deliveries_all_have_no_place(tmp_path: Path) -> None:
     )
     told = canopy("import", tmp_path / "s", "--mosquitto", file(tmp_path, *chunks))
     assert "2 × delivery: packet_id is missing" in told
-    assert told.endswith(": 1 sessions with 0 subscriptions and 1 messages, 0 retained messages\n")
+    assert told.endswith(": 1 session with 0 subscriptions and 1 message, 0 retained messages\n")
     assert canopy("verify", tmp_path / "s").endswith(": whole\n")
 
 

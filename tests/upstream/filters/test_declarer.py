@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.core.codec.decoder import Decoder
+from broker.core.codec.errors import ProtocolViolation
 from broker.core.codec.packets import V5, Subscribe, Unsubscribe
 from broker.core.codec.properties import SUBSCRIPTION_IDENTIFIER
 from broker.core.codec.topic_names import matches, overlaps
-from broker.upstream.filters.declarer import FIRST_ID, PACKET_FILTERS, UNACKNOWLEDGED, Declarer
+from broker.upstream.filters.declarer import COPY, FIRST_ID, OUTSIDE, PACKET_FILTERS, TAKEN, UNACKNOWLEDGED, Declarer
 from tests.support.runs import examples
 
 LARGEST = 1_000_000
@@ -202,13 +204,13 @@ def test_identifiers_tell_copies_apart() -> None:
     one, two, three = upstream.table["a/b"], upstream.table["a/#"], upstream.table["+/b"]
     assert len({one, two, three}) == 3
     # A merged message, and each of three copies of one.
-    assert declarer.accepted(b"a/b", (three, two, one))
-    assert declarer.accepted(b"a/b", (one,))
-    assert not declarer.accepted(b"a/b", (two,))
-    assert not declarer.accepted(b"a/b", (three,))
-    assert declarer.accepted(b"a/c", (two,))
+    assert declarer.verdict(b"a/b", (three, two, one)) == TAKEN
+    assert declarer.verdict(b"a/b", (one,)) == TAKEN
+    assert declarer.verdict(b"a/b", (two,)) == COPY
+    assert declarer.verdict(b"a/b", (three,)) == COPY
+    assert declarer.verdict(b"a/c", (two,)) == TAKEN
     # Without identifiers nothing can be told.
-    assert declarer.accepted(b"a/b", ())
+    assert declarer.verdict(b"a/b", ()) == TAKEN
 
 
 def test_a_late_copy_of_a_filter_that_went_is_taken() -> None:
@@ -221,8 +223,61 @@ def test_a_late_copy_of_a_filter_that_went_is_taken() -> None:
     upstream.go_through(declarer)
     assert set(upstream.table) == {"a/#"}
     # It was on its way before the fold: there is no other copy of it.
-    assert declarer.accepted(b"a/b", (old,))
-    assert declarer.accepted(b"a/b", (upstream.table["a/#"],))
+    assert declarer.verdict(b"a/b", (old,)) == TAKEN
+    assert declarer.verdict(b"a/b", (upstream.table["a/#"],)) == TAKEN
+
+
+def test_what_nobody_has_asked_for() -> None:
+    """A topic that no filter matches; one that is wanted counts from the moment on in which somebody wants it."""
+    declarer, upstream = opened(["a/b", "a/#"])
+    for name in (b"a/b", b"a/x"):
+        assert declarer.verdict(name, ()) == TAKEN
+    for name in (b"b", b"b/a", b"$SYS/a"):
+        assert declarer.verdict(name, (1,)) == declarer.verdict(name, ()) == OUTSIDE
+    upstream.go_through(declarer)
+    declarer.declare("b")
+    assert declarer.verdict(b"b", ()) == TAKEN
+    declarer.withdraw("b")
+    assert declarer.verdict(b"b", ()) == OUTSIDE
+    # On their way until the upstream has confirmed.
+    declarer.withdraw("a/b")
+    declarer.withdraw("a/#")
+    assert declarer.verdict(b"a/b", ()) == TAKEN
+    upstream.go_through(declarer)
+    assert declarer.verdict(b"a/b", ()) == OUTSIDE
+
+
+@pytest.mark.parametrize("codes", [[], [1], [1, 1, 1]])
+@pytest.mark.parametrize("version", [4, V5])
+def test_a_suback_with_too_few_or_too_many_codes(codes: list[int], version: int) -> None:
+    """[MQTT-3.8.4-6] It does not say which filters are held: none is, and the next connection asks for them again."""
+    declarer, upstream = opened(["a", "b"], version=version)
+    upstream.take(declarer.packets([]))
+    [(packet_id, _)] = upstream.unanswered
+    with pytest.raises(ProtocolViolation, match=f"SUBACK with {len(codes)} reason codes for 2 topic filters"):
+        declarer.acknowledged(packet_id, codes)
+    assert declarer.held == {}
+    declarer.close()
+    upstream.unanswered.clear()
+    declarer.open(version, True, version == V5, LARGEST, [])
+    upstream.go_through(declarer)
+    assert set(declarer.held) == set(upstream.table) == {"a", "b"}
+
+
+def test_an_unsuback_with_too_few_codes() -> None:
+    """[MQTT-3.11.3-2] Whether it was acted on is not known: the next connection asks again."""
+    declarer, upstream = opened(["a", "b"])
+    upstream.go_through(declarer)
+    declarer.withdraw("a")
+    upstream.take(declarer.packets([]))
+    [(packet_id, _)] = upstream.unanswered
+    with pytest.raises(ProtocolViolation, match="UNSUBACK"):
+        declarer.acknowledged(packet_id, [])
+    declarer.close()
+    upstream.unanswered.clear()
+    declarer.open(V5, True, True, LARGEST, [])
+    upstream.go_through(declarer)
+    assert set(declarer.held) == set(upstream.table) == {"b"}
 
 
 def test_gathering_changes_only_what_differs() -> None:
@@ -371,12 +426,19 @@ class DeclarerMachine(RuleBasedStateMachine):
                     assert held[one] != held[other]
 
     @invariant()
+    def what_somebody_wants_or_the_upstream_has_is_taken(self) -> None:
+        for topic in TOPICS:
+            asked = self.wanted | set(self.declarer.held)
+            taken = self.declarer.verdict(topic.encode(), ()) == TAKEN
+            assert taken is any(matches(topic_filter, topic) for topic_filter in asked)
+
+    @invariant()
     def one_of_the_copies_is_taken(self) -> None:
         if not self.declarer.connected or not self.declarer.settled:
             return
         for topic in TOPICS:
             copies = [identifier for name, identifier in self.upstream.table.items() if matches(name, topic)]
-            taken = [self.declarer.accepted(topic.encode(), (each,)) for each in copies]
+            taken = [self.declarer.verdict(topic.encode(), (each,)) == TAKEN for each in copies]
             assert sum(taken) == (1 if copies else 0)
 
     def teardown(self) -> None:

@@ -17,6 +17,7 @@ from broker.core.codec.decoder import Decoder
 from broker.core.codec.packets import PUBACK, V5, Ack, Connack, Connect, Packet, Publish, Suback, Subscribe
 from broker.core.codec.properties import MAXIMUM_PACKET_SIZE, Properties
 from broker.core.queues.message import Message
+from broker.net.stream import FULL_READ
 from broker.settings import Federation, Shutdown, Sys, Upstream
 from broker.upstream.links.link import UpstreamLink
 from broker.upstream.links.status import status
@@ -307,6 +308,49 @@ async def test_it_stops_and_starts_again() -> None:
             await until(lambda: not session.inflight)
             assert session.offered == session.delivered_in_all() == 1
             assert edge.router.subscription_count == 1
+        finally:
+            await edge.stop()
+
+
+async def test_a_full_read_is_followed_by_the_others_turns() -> None:
+    """As from a client: uvloop would read on, up to 32 times, before it looks at any other connection."""
+    async with played() as upstream:
+        edge = Broker(settings(upstream.port, subscribe=["a/#"], keep_alive=0))
+        await edge.start()
+        try:
+            call = await upstream.call()
+            await call.accept()
+            link = link_of(edge)
+            await until(lambda: link.connected)
+            connection = link.connection
+            assert connection is not None
+            packet = encoder.encode(Publish(b"a/b", bytes(1_000), 0, True), V5)
+            connection.data_received(packet * (FULL_READ // len(packet) - 1))
+            assert connection.stream.reading is not connection.protocol.unfinished
+            await until(lambda: connection.stream.reading)
+            connection.data_received(packet * (FULL_READ // len(packet) + 1))
+            assert not connection.stream.reading
+            await until(lambda: connection.stream.reading)
+            assert not connection.protocol.unfinished
+        finally:
+            await edge.stop()
+
+
+async def test_what_the_link_has_not_asked_for_is_dropped_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Counted each time, and in the log once a connection."""
+    async with played() as upstream:
+        edge = Broker(settings(upstream.port, subscribe=["a/#"], keep_alive=0))
+        await edge.start()
+        try:
+            call = await upstream.call()
+            await call.accept()
+            link = link_of(edge)
+            for number in range(3):
+                call.say(Publish(b"door/open", b"%d" % number, 0, True))
+            await until(lambda: link.link_state.figures.outside == 3)
+            assert edge.router.retained.get("door/open") is None
+            assert dict(status(link))["messages/outside"] == 3
+            assert caplog.text.count("no filter of the link matches") == 1
         finally:
             await edge.stop()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.core.codec import encoder
 from broker.core.codec.packets import (
     PUBACK,
     PUBCOMP,
@@ -21,6 +22,7 @@ from broker.core.codec.packets import (
 )
 from broker.core.codec.properties import RESPONSE_TOPIC, decode_forward, encode_forward
 from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS, NOT_AUTHORIZED, UNSUPPORTED_PROTOCOL_VERSION
+from broker.core.connection.protocol import TURN_WORK
 from broker.core.queues.message import Message
 from broker.core.routing.remote.loop_detection import visited, with_hop
 from broker.upstream.filters.declarer import FIRST_ID
@@ -103,6 +105,18 @@ class TestUp:
         assert visited(sent.properties) == [OWN]
         scene.say(Ack(PUBACK, sent.packet_id))
         assert not scene.session.inflight
+
+    def test_a_response_topic_without_a_name_there_is_left_out(self) -> None:
+        """In both directions: what is answered to it would never come back."""
+        scene = Scene("plant/", "site/7/")
+        scene.connect()
+        client = scene.network.client("c")
+        client.publish("plant/a", b"?", qos=1, properties=encode_forward(response_topic="back", correlation_data=b"1"))
+        [sent] = scene.took(Publish)
+        assert decode_forward(sent.properties).strings.get(RESPONSE_TOPIC) is None
+        client.subscribe("#")
+        scene.send("site/7/a", b"?", properties=encode_forward(response_topic="back", correlation_data=b"1"))
+        assert decode_forward(client.inbox[0].properties).strings.get(RESPONSE_TOPIC) is None
 
     def test_other_properties_stay_as_they_are(self) -> None:
         scene = Scene("plant/", "site/7/")
@@ -283,6 +297,68 @@ class TestDown:
         scene.send("site/7/a/b/c/d", b"1")
         assert client.inbox == []
         assert scene.figures.nameless == 3
+
+    @pytest.mark.parametrize(("roots", "wanted"), [(("in/#",), ()), ((), ("in/#",)), (("in/#",), ("in/x",))])
+    def test_what_no_filter_and_no_root_matches(self, roots: tuple[str, ...], wanted: tuple[str, ...]) -> None:
+        """It is neither delivered nor retained, but counted and acknowledged: no access rule is about a link."""
+        scene = Scene(roots=roots)
+        for topic_filter in wanted:
+            scene.declarer.declare(topic_filter)
+        scene.connect()
+        client = scene.network.client("c")
+        client.subscribe("#")
+        scene.send("in/x", b"fine", qos=1, packet_id=1, retain=True)
+        scene.send("actuators/valve", b"OPEN", qos=1, packet_id=2, retain=True)
+        assert [each.topic for each in client.inbox] == [b"in/x"]
+        assert [scene.network.router.retained.get(each) is not None for each in ("in/x", "actuators/valve")] == [
+            True,
+            False,
+        ]
+        assert [ack.packet_id for ack in scene.took(Ack)] == [1, 2]
+        assert scene.figures.outside == 1
+
+    def test_what_it_retains_leaves_room_for_clients(self) -> None:
+        """The link has an account like any user: it does not fill the whole, and gives way to clients."""
+        scene = Scene(given=limits(max_retained_messages=40))
+        scene.connect()
+        for number in range(100):
+            scene.send(f"flood/{number}", b"x", retain=True)
+        retained = scene.network.router.retained
+        client = scene.network.client("c")
+        for number in range(10):
+            client.publish(f"mine/{number}", b"1", 0, retain=True)
+        assert all(retained.get(f"mine/{number}") is not None for number in range(10))
+        assert len(retained) <= 40
+
+    def test_a_payload_above_the_limit(self) -> None:
+        """As from a client."""
+        scene = Scene(given=limits(max_payload_size=10))
+        scene.connect()
+        client = scene.network.client("c")
+        client.subscribe("#")
+        scene.send("a", b"x" * 11)
+        scene.send("a", b"x" * 10)
+        assert client.payloads() == [b"x" * 10]
+        assert scene.network.router.counters.oversized == 1
+
+    @pytest.mark.parametrize("size", [10, 500])
+    def test_a_turn_is_bounded(self, size: int) -> None:
+        """As a client's: thousands of retained messages in one read are taken in turns."""
+        scene = Scene()
+        scene.connect()
+        data = b"".join(encoder.encode(Publish(b"a/%d" % number, b"x" * size, 0, True), V5) for number in range(4_000))
+        link = scene.link
+        link.receive(data, scene.network.now)
+        turns = 1
+        while link.unfinished:
+            assert link.work_done < 2 * TURN_WORK
+            link.go_on(scene.network.now)
+            turns += 1
+        assert turns > 4
+        assert len(scene.network.router.retained) == 4_000
+        # Nothing of a read is acted on in a round that has no room.
+        link.receive(data[:100], scene.network.now, 0)
+        assert (link.work_done, link.unfinished) == (0, True)
 
     @pytest.mark.parametrize("retain", [False, True])
     def test_an_upstream_does_not_say_who_is_connected_here(self, retain: bool) -> None:

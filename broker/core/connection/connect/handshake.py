@@ -38,6 +38,7 @@ from broker.core.limits import Limits
 from broker.core.persistence.journal import WAITING
 from broker.core.principal import Principal
 from broker.core.queues.windows.in_flight import LARGEST_ID
+from broker.core.routing.bridge_states import announced
 from broker.core.routing.giving_way import session_room
 from broker.core.routing.remote.loop_detection import LINK, NODES, PROGRAM, UPLINKS
 from broker.core.routing.router import Router
@@ -185,7 +186,9 @@ def check_principal(connect: Connect, principal: Principal, router: Router) -> N
         check_room(router)
         raise Refused("a user name is needed", reasons.NOT_AUTHORIZED)
     will = connect.will
-    if will is not None and identity.is_reserved(
+    if will is None or announced(will):
+        return  # of those below $SYS only such a one is left (`opening.leave_will_out`)
+    if identity.is_reserved(
         will.topic.encode(), identity.is_link(principal.client_id, principal.user_name, limits), router
     ):
         raise Refused("a will to a topic that is the broker's own", reasons.NOT_AUTHORIZED)

@@ -120,14 +120,15 @@ def is_link(client_id: str, user_name: str | None, limits: Limits) -> bool:
     return any(fnmatchcase(client_id, pattern) for pattern in limits.link_client_ids)
 
 
-def is_reserved(topic: bytes, link: bool, router: Router) -> bool:
-    """Whether a topic name (UTF-8) is the broker's own, so that the client may not publish there.
+def is_reserved(topic: bytes, link: bool, router: Router, session: Session | None = None) -> bool:
+    """Whether a topic name (UTF-8) is the broker's own, so that the client, with this session, may not publish there.
 
-    `$SYS` is, for everybody. So is what tells who is connected; but a link hands on who is connected elsewhere, which
-    may stand below the same topic. What this broker has told of its own clients is nobody else's to change.
+    `$SYS` is, but for the state of a bridge, which the bridge publishes itself (`bridge_states`). So is what tells who
+    is connected; but a link hands on who is connected elsewhere, which may stand below the same topic. What this broker
+    has told of its own clients is nobody else's to change.
     """
     if is_system(topic):
-        return True
+        return session is None or not router.bridge_states.may_write(topic, session)
     presence = router.limits.presence_topic
     if not presence or not is_within(topic, presence):
         return False

@@ -8,7 +8,8 @@ from broker.core.codec import reasons
 from broker.core.codec.encoder import encode
 from broker.core.codec.errors import Refused
 from broker.core.codec.framing import LARGEST_PACKET
-from broker.core.codec.packets import Connack, Connect
+from broker.core.codec.packets import Connack, Connect, Will
+from broker.core.codec.topic_names import is_system
 from broker.core.connection.connect import handshake, identity, mounting
 from broker.core.connection.connect.authenticating import Authentication
 from broker.core.hooks import Origin
@@ -16,7 +17,8 @@ from broker.core.persistence.keeping import keep
 from broker.core.principal import Principal
 from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.live.peer_names import PeerNames
-from broker.core.refusals import ACCESS_CONTROL
+from broker.core.refusals import ACCESS_CONTROL, MOUNT, WILL
+from broker.core.routing.bridge_states import ANOTHER, ONLY_BRIDGES, announced
 from broker.core.routing.remote.loop_detection import FROM_NODE
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
@@ -77,6 +79,40 @@ def connack_for(
         return connack
     connack.properties.user.clear()  # [MQTT-3.2.2-20]
     return connack if len(encode(connack, connect.version)) <= max_packet else None  # [MQTT-3.1.2-24]
+
+
+def leave_will_out(connect: Connect, principal: Principal, router: Router) -> str:
+    """Take a will below `$SYS` that the client may not have out of its CONNECT. Why, for the log; "": there is none.
+
+    The client is let in all the same, as mosquitto and EMQX let it in: mosquitto's bridges have such a will by default,
+    and would try to connect for ever.
+    """
+    will = connect.will
+    if will is None or not is_system(will.topic.encode()):
+        return ""
+    state = announced(will)
+    access_control = router.access_control
+    why = ""
+    if not state:
+        why = ONLY_BRIDGES
+    elif principal.mount:
+        why = MOUNT
+    elif router.bridge_states.is_another(state, principal.client_id, principal):
+        why = ANOTHER
+    elif access_control is not None and not access_control.may_publish(principal, will.topic, will.qos, will.retain):
+        rule = access_control.said(principal, "publish", will.topic, will.qos, will.retain)[1] or ACCESS_CONTROL
+        why = f"{rule}; allow it to publish there, and operators see the state of this bridge"
+    if why:
+        router.counters.denied_publishes += 1
+        connect.will = None
+    return why
+
+
+def note_will(session: Session, will: Will, why: str, router: Router, now: float) -> None:
+    """Remember that a will was left out (`leave_will_out`): the log tells of it."""
+    router.counters.refusals.note(
+        session.ledger, session.principal, WILL, will.topic, reasons.NOT_AUTHORIZED, now, why, will.qos, will.retain
+    )
 
 
 def check_client(connect: Connect, principal: Principal, router: Router) -> str:
@@ -171,6 +207,7 @@ def open_session(
     session.bridge = connect.bridge
     session.expiry_interval = terms.expiry
     will = session.will = connect.will  # [MQTT-3.1.2-7]
+    session.bridge_state = announced(will)
     if present or will is not None:
         # Of a new one the table knows all else.
         router.session_table.count(session)

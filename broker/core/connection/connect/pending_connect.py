@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from broker.core.codec import reasons
 from broker.core.codec.errors import Refused
-from broker.core.codec.packets import V31, Connack, Connect
+from broker.core.codec.packets import V31, Connack, Connect, Will
 from broker.core.codec.topic_names import has_control
 from broker.core.connection.connect import identity, opening
 from broker.core.connection.connect.authenticating import Authentication
@@ -37,6 +37,8 @@ class PendingConnect:
         self._asking = False  # access control, which may answer by its ticket before it returns
         self._early_answer = LATER
         self._refusal = ""  # why its will is refused
+        self._will: Will | None = None  # that its CONNECT had
+        self._left_out = ""  # why that will is left out
         self._claim: OwnerClaim | None = None
         self._told: Callable[[int], None] | None = None  # who hears of a late answer
 
@@ -101,6 +103,8 @@ class PendingConnect:
                 )
             opening.check_ban(self.client_id, principal.user_name, self._origin.host, router, now)
         self._principal = principal
+        self._will = connect.will
+        self._left_out = opening.leave_will_out(connect, principal, router)
         self._refusal = opening.check_client(connect, principal, router)
         if self._refusal:
             raise Refused("not authorized to publish to the will's topic", reasons.NOT_AUTHORIZED)  # section 5.4.2
@@ -128,6 +132,8 @@ class PendingConnect:
         session, self.present = opening.open_session(
             self.connect, self.client_id, principal, terms, outbox, self._router, now, self._origin
         )
+        if self._left_out and self._will is not None:
+            opening.note_will(session, self._will, self._left_out, self._router, now)
         # Whether there was a session to go on with [MQTT-3.2.2-3], so never after a clean start [MQTT-3.2.2-2]
         # [MQTT3-3.2.2-1]. In 3.1 the byte is reserved.
         version = self.connect.version

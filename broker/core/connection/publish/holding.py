@@ -1,14 +1,9 @@
 """Holds back a publisher while a subscriber that reads has more than half of its queue waiting.
 
-Without this, a subscriber that reads as fast as it can would lose what does not fit into its queue. The broker stops
-reading from the publisher, and TCP slows it down. Bounded: a publisher may be held for `most` seconds, and gets
-`RECOVERY` of the time back. Only clients that have sent more than was processed, or send again at once, are held, and
-of these only the ones that fill the queue. These have, since it was half full, added a sixteenth of its messages within
-a second, or three eighths of its bytes within a tenth of one; or for `BEHIND` seconds they had begun the next message
-whenever one was processed. All three are measured over time, so that neither a pause of the broker nor having been held
-makes a steady publisher look like one in full flight: a subscriber that is always behind, or reads in bursts, delays no
-publisher of a few hundred messages a second, small or large. Publishers are never held because of their own queue, nor
-while they have acknowledgements to send for which others may wait.
+The broker stops reading from the publisher, and TCP slows it down, for `most` seconds at most. Only clients are held
+that have sent more than was processed, or send again at once, and that fill the queue (`Hold`); never because of their
+own queue, nor while they have acknowledgements to send for which others may wait. So a subscriber that is always
+behind, or reads in bursts, delays no publisher of a few hundred messages a second.
 """
 
 from __future__ import annotations
@@ -38,7 +33,13 @@ BEHIND: Final = 0.1
 
 
 class Hold:
-    """The state of one publisher. Times in seconds of the caller's monotonic clock."""
+    """The state of one publisher. Times in seconds of the caller's monotonic clock.
+
+    One fills a queue that, since the queue was half full, has added a sixteenth of its messages within a second, or
+    three eighths of its bytes within a tenth of one; or that for `BEHIND` seconds had begun the next message whenever
+    one was processed. All three are measured over time: neither a pause of the broker nor having been held makes a
+    steady publisher look like one in full flight. `RECOVERY` of the time comes back as time in which it may be held.
+    """
 
     def __init__(self, most: float, sent: i64, now: float) -> None:
         """`sent`: the messages of the publisher until now."""

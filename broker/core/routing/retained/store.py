@@ -2,14 +2,14 @@
 
 Owns the tree of retained messages and its accounts. Promises: retained messages are limited in number and bytes,
 including the levels of their topics; one that does not fit is delivered, counted, and not retained. The broker's own
-(`$SYS`) do not count against the clients' limits.
+(`$SYS`) do not count against the clients' limits; the states of bridges do, which bridges publish there.
 """
 
 from __future__ import annotations
 
 from typing import Final, cast
 
-from broker.core.accounts import MAX_USER_BYTES, RETAINED, RETAINED_SIZE, SETTINGS, Account, Accounts
+from broker.core.accounts import LINK_ACCOUNT, MAX_USER_BYTES, RETAINED, RETAINED_SIZE, SETTINGS, Account, Accounts
 from broker.core.codec import reasons
 from broker.core.codec.topic_names import is_system
 from broker.core.counters import Counters
@@ -18,8 +18,10 @@ from broker.core.limits import Limits
 from broker.core.persistence.journal import Journal
 from broker.core.queues.message import Message
 from broker.core.refusals import RETAIN
+from broker.core.routing.bridge_states import is_bridge_state
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.receivers.fanout import Fanout
+from broker.core.routing.remote.loop_detection import UPLINKS
 from broker.core.routing.retained.by_age import RetainedMessage
 from broker.core.routing.retained.shares import RetainedShares, kept_bytes
 from broker.core.session.session import Session
@@ -35,6 +37,11 @@ MAX_GIVEN: Final = 64
 
 EXPIRY_WORK: Final = 48
 """What the time of one that expires counts for besides: it stands among all times that there are."""
+
+
+def is_free(message: Message) -> bool:
+    """Whether a retained message is the broker's own, which counts against no client's limits."""
+    return is_system(message.topic) and not is_bridge_state(message.topic)
 
 
 class RetainedStore:
@@ -116,7 +123,7 @@ class RetainedStore:
     def refused_by(self, topic: str, message: Message, old: Message | None) -> str:
         """The setting that leaves no room for a retained message in place of `old`; empty: there is room, or others
         make some."""
-        if is_system(message.topic):
+        if is_free(message):
             return ""
         account = self._account_of(message, None)
         size = self._size(topic, message, old)
@@ -132,7 +139,7 @@ class RetainedStore:
 
         Returns the setting that leaves no room; empty: there is room.
         """
-        if is_system(message.topic):
+        if is_free(message):
             return ""
         size = self._size(topic, message, old)
         accounts = self._accounts
@@ -214,6 +221,9 @@ class RetainedStore:
         """Whose account a message is on."""
         if origin is None:
             origin = self._sessions.get(message.publisher)
+        if origin is not None and origin.uplink:
+            # What the clients of another broker have published does not fill the whole either.
+            return self._accounts.named(LINK_ACCOUNT + origin.client_id[len(UPLINKS) :])
         # By name: that of a session that is over may have come anew.
         return self._accounts.internal if origin is None else self._accounts.named(origin.account.owner.name)
 
@@ -233,7 +243,7 @@ class RetainedStore:
         kept = RetainedMessage(message, size)
         old = cast("Message | None", tree.set(topic, kept, published))
         self._fanout.work += RETAIN_WORK + LEVEL_WORK * (tree.node_count - levels)
-        if not is_system(message.topic):
+        if not is_free(message):
             size += (tree.node_count - levels) * NODE_BYTES
             self.bytes += size
             if isinstance(old, RetainedMessage):
@@ -257,12 +267,12 @@ class RetainedStore:
         levels = tree.node_count
         tree.remove(topic)
         self.shares.give_back(message)
-        if is_system(message.topic):
+        if is_free(message):
             self.system_count -= 1
         else:
             kept = message.kept if isinstance(message, RetainedMessage) else kept_bytes(message, topic)
             self.bytes -= kept + (levels - tree.node_count) * NODE_BYTES
-            if self.journal is not None:
+            if self.journal is not None and not is_system(message.topic):
                 self.journal.retained_cleared(topic)
         self._deadlines.cancel(topic)
 

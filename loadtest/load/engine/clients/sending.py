@@ -108,6 +108,7 @@ class Sender(Schedule):
     Promises:
     - Open loop: a message's intended time is the schedule's, however late it is written. While the connection is down
       or does not take more, messages stay due and are sent with their old times.
+    - What is counted as lateness is the generator's own: it begins when a message is due and the connection takes it.
     - Closed loop: never more than the window is under way.
     - A frame is laid out by the broker's codec once for each topic and size; after that only its packet identifier and
       its mark are new.
@@ -177,6 +178,10 @@ class Sender(Schedule):
         # What is recorded, where it is: the row of a message that is sent, and what came of it.
         self.noted: Callable[[int, int, int, int, int, int], tuple[int, ...]] | None = None
         self.settled: Callable[[tuple[int, ...], int], None] | None = None
+        self._held = False
+        """Whether it was the connection, or a window of the broker's, that kept it from sending when it last tried."""
+        self._free_at: i64 = 0
+        """When it could send again after that."""
         self._turn: i64 = 0
         self.most_layouts: i64 = MAX_LAYOUTS
         self._layouts: dict[int, Layout] = {}
@@ -199,6 +204,7 @@ class Sender(Schedule):
         if self.outlet is None:
             return
         self.outlet = None
+        self._held = True
         if self.lowest == 0:
             known = self._confirmed
             if not cleanly:
@@ -296,10 +302,14 @@ class Sender(Schedule):
     def pump(self, now: i64) -> None:
         """Send what is due and may be sent; `now` in microseconds of the monotonic clock."""
         outlet = self.outlet
-        if outlet is None or not self.active or outlet.paused:
+        if not self.active:
+            return
+        if outlet is None or outlet.paused:
+            self._held = True
             return
         room = self._room()
         if room <= 0:
+            self._held = True
             return
         if self.closed:
             uniform = self.choose_size is None and self.template is None and self.varied is None
@@ -315,6 +325,9 @@ class Sender(Schedule):
                 room -= 1
             outlet.write(b"".join(parts))
             return
+        if self._held:
+            self._held = False
+            self._free_at = now
         clock: float = float(now)
         if self.next_at > clock:
             return
@@ -323,14 +336,16 @@ class Sender(Schedule):
         batch: list[bytes] = []
         bytes_: i64 = 0
         late = self.tally.late
+        window = room < MAX_BATCH
         while room > 0 and self.next_at <= clock and bytes_ < MAX_BATCH_BYTES:
             intended: i64 = int(self.next_at)
             frame = self._compose(intended, now)
             batch.append(frame)
             bytes_ += len(frame)
-            add(late, now - intended, 1)
+            add(late, now - (intended if intended > self._free_at else self._free_at), 1)
             self._advance()
             room -= 1
+        self._held = window and room == 0
         outlet.write(b"".join(batch))
 
     def _stream_burst(self, outlet: Outlet, count: i64, now: i64) -> None:

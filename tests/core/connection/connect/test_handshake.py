@@ -216,12 +216,6 @@ class TestRefusals:
         assert old.closed
         assert network.router.sessions == {}
 
-    def test_will_to_system_topics(self) -> None:
-        """What a client may not publish it may not leave behind either."""
-        network = Network()
-        client = network.idle("c")
-        assert client.connect(will=Will("$SYS/x", b"")).reason_code >= 0x80
-
     @pytest.mark.parametrize("size", [5, 20, 60])
     def test_refusal_fits(self, size: int) -> None:
         """A Reason String that does not fit is left out; the judge measures [MQTT-3.2.2-19] [MQTT-3.2.2-20]."""

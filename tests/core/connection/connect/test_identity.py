@@ -71,7 +71,7 @@ class TestOwner:
 
     @pytest.mark.parametrize(("version", "code"), [(V31, 2), (V311, 2), (V5, 0x85)])
     @pytest.mark.parametrize("clean", [False, True])
-    @pytest.mark.parametrize(("owner", "other"), [("alice", "bob"), ("alice", None), (None, "bob"), ("", None)])
+    @pytest.mark.parametrize(("owner", "other"), [("alice", "bob"), ("alice", None), (None, "bob"), ("", "bob")])
     def test_another_user_is_refused(
         self, version: int, code: int, clean: bool, owner: str | None, other: str | None
     ) -> None:
@@ -98,6 +98,27 @@ class TestOwner:
             network = Network()
             first = network.client("c", clean=False, expiry=HOUR, user_name=user)
             assert first.connect(clean=False, expiry=HOUR, user_name=user).session_present
+
+    @pytest.mark.parametrize("version", [V31, V311, V5])
+    @pytest.mark.parametrize(("owner", "other"), [("", None), (None, ""), ("", "")])
+    def test_an_empty_user_name_is_none(self, version: int, owner: str | None, other: str | None) -> None:
+        """Many clients send one for a field that was left empty; mosquitto takes it for none, too."""
+        network = Network()
+        network.client("c", V5, clean=False, expiry=HOUR, user_name=owner).cut()
+        client = network.idle("c", version)
+        answer = client.connect(clean=False, user_name=other)
+        assert (answer.reason_code, network.session("c").user_name) == (0, None)
+        assert answer.session_present is (version != V31)
+        assert network.router.accounts.of(network.session("c").principal).name == "address local"
+
+    def test_nobody_is_known_by_an_empty_user_name(self) -> None:
+        """Nor does it hold against `mqtt.allow_anonymous`, or as what an authenticator found out."""
+        network = Network(limits(allow_anonymous=0))
+        assert network.idle("c").connect(user_name="").reason_code == 0x87
+        network = Network()
+        network.router.access_control = Found("")
+        client = network.client("c", user_name="anna")
+        assert network.session(client.client_id).user_name is None
 
     def test_a_will_is_not_set_off(self) -> None:
         """A refused takeover ends no connection, so that no will is published."""
@@ -410,9 +431,14 @@ class TestOwnTopics:
     @pytest.mark.parametrize("topic", OWN)
     @pytest.mark.parametrize(("version", "code"), [(V311, 5), (V5, 0x87)])
     def test_nor_by_a_will(self, topic: str, version: int, code: int) -> None:
-        """The CONNECT is refused."""
-        network, _ = watched()
-        assert network.idle("c", version).connect(will=Will(topic, b"x", retain=True)).reason_code == code
+        """The CONNECT is refused; a will below `$SYS` is left out, as with mosquitto and EMQX."""
+        network, listener = watched()
+        client = network.idle("c", version)
+        left_out = topic.startswith("$SYS")
+        assert client.connect(will=Will(topic, b"x", retain=True)).reason_code == (0 if left_out else code)
+        client.cut()
+        assert listener.take() == []
+        assert network.router.retained.get(topic) is None
 
     @pytest.mark.parametrize("topic", [f"{PRESENCE}s", "canopy", "canopy/other", f"a/{PRESENCE}/b", "SYS/x", "$SYSx"])
     def test_everything_else_is_free(self, topic: str) -> None:

@@ -136,8 +136,29 @@ class TestNames:
         assert seen.properties == asking("tenant/a/back/to/me")
         (own,) = inside.take()
         assert own.properties == asking("back/to/me")
-        outside.publish("tenant/a/ask", b"?", qos, properties=asking("elsewhere"))
-        assert inside.take()[0].properties == asking("elsewhere")
+
+    @QOS
+    @pytest.mark.parametrize("retain", [False, True])
+    @pytest.mark.parametrize("topic", [
+        "elsewhere", "tenant/b/back", "secret/internal/topic", "tenant/a", "tenant/a/", "tenant/a/$x", "$SYS/x",
+    ])  # fmt: skip
+    def test_a_foreign_response_topic_is_not_shown(self, qos: int, retain: bool, topic: str) -> None:
+        """It lies outside: the client would see others' topics, and answer where the requester hears nothing.
+
+        All else of the request comes, in its order.
+        """
+        network = Network()
+        outside = network.client("o")
+        inside = network.mounted("i", V5, TENANT, user_name="a")
+        given = {"content_type": "t", "correlation_data": b"1", "user": [("a", "b"), ("a", "b")]}
+        request = encode_forward(response_topic=topic, **given)
+        if not retain:
+            inside.subscribe("#", qos=2)
+        outside.publish("tenant/a/ask", b"?", qos, properties=request, retain=retain)
+        if retain:
+            inside.subscribe("#", qos=2)
+        (seen,) = inside.take()
+        assert (seen.topic, seen.payload, seen.properties) == (b"ask", b"?", encode_forward(**given))
 
     @VERSIONS
     @QOS

@@ -10,10 +10,13 @@ import pytest
 from broker.core.codec import encoder, packets
 from broker.core.codec.packets import Publish
 from loadtest.load.checks.broker_statistics import LONGEST, SOON, Listener, reconcile
+from loadtest.load.cli.common import faults
 from loadtest.load.engine import conductor
 from loadtest.load.engine.job import Nobody
 from loadtest.load.report.result import Deliveries
+from loadtest.load.report.wording import findings
 from tests.loadtest.load.playing import job, reader, scenario, sender
+from tests.loadtest.load.results import empty_result
 from tests.loadtest.load.scripted import ScriptedServer
 
 
@@ -73,6 +76,25 @@ def test_what_the_broker_does_not_say_is_not_made_up() -> None:
         found = reconcile(some, before, after)
         assert (found.seen, found.reported, found.agrees, found.told) == (3, None, None, 2)
         assert word in found.why
+
+
+def test_what_other_clients_lost_is_no_fault_of_the_run() -> None:
+    """`$SYS` counts all clients of a broker; one that was started for the run has no others."""
+    clean = [Deliveries(expected=9, received=9)]
+    shared = reconcile(clean, (10, {}), (4167, {}))
+    assert (shared.seen, shared.reported, shared.agrees) == (0, 4157, None)
+    assert "$SYS counts all clients of the broker" in shared.why
+    result = replace(empty_result(), interrupted=False, deliveries=clean[0], reconciled=shared)
+    assert not faults(result)
+    assert not any(each.tone == "bad" for each in findings(result))
+    assert reconcile(clean, (10, {}), (4167, {}), own_broker=True).agrees is False
+
+
+def test_fewer_drops_than_were_seen_are_nobody_elses() -> None:
+    assert reconcile([Deliveries(lost=5)], (10, {}), (14, {})).agrees is False
+    found = reconcile([Deliveries(lost=5)], (10, {}), (15, {}))
+    assert found.agrees is True
+    assert "$SYS counts all clients of the broker" in found.why, "these five may be another client's"
 
 
 async def test_one_who_will_not_wait_for_the_ledger_has_a_result_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

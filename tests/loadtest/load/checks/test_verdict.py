@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from loadtest.load.checks.verdict import verdict
 from loadtest.load.report.result import GroupResult, Latency, Result
+from loadtest.load.report.wording import findings
 from tests.loadtest.load.results import empty_result
+from tests.support.runs import examples
 
 
 def result(
@@ -56,23 +60,88 @@ def result(
         (result(closed=True, own=0.5, broker=0.55, waited=0.45), "generator"),
         # An open loop that was in time was not held up, however busy the machine.
         (result(own=0.95), "neither"),
-        (result(own=0.4, waited=0.55), "neither"),
+        (result(own=0.65, waited=0.3), "neither"),
         (result(own=0.95, unsent=5000), "generator"),
         (result(own=0.95, late=5000.0), "generator"),
-        # Late by itself: the latencies are not the broker's. Late for want of a broker that takes more: they are.
+        # Late by itself, or without a core for half of the time: the latencies are not the broker's.
         (result(own=0.5, late=5000.0, high=6000.0), "generator"),
-        (result(own=0.1, late=5000.0, high=6000.0), "neither"),
+        (result(own=0.1, late=5000.0, high=6000.0), "generator"),
+        (result(own=0.4, waited=0.55), "generator"),
+        (result(own=0.4, waited=0.55, broker=0.99), "generator"),
+        (result(own=0.4, waited=0.55, closed=True, late=None), "generator"),
         (result(own=0.5, late=5000.0, high=60_000.0), "neither"),
-        (result(own=0.5, late=1500.0, high=1600.0), "neither"),
+        (result(own=0.5, late=1050.0, high=1600.0), "neither"),
+        (result(own=0.5, late=50_000.0, high=None), "neither"),
     ],
 )
 def test_who_was_the_limit(made: Result, limit: str) -> None:
     assert verdict(made)[0] == limit
 
 
-def test_other_programs_are_mentioned() -> None:
-    assert "Others kept it from its core for 20%" in verdict(result(waited=0.2))[1]
-    assert "Others" not in verdict(result(waited=0.01))[1]
+def grade(made: Result) -> str:
+    """How the verdict looks: good, warn or bad."""
+    made.limit, made.verdict = verdict(made)
+    tones = {each.tone for each in findings(made) if made.verdict in each.text}
+    return "bad" if "bad" in tones else "warn" if "warn" in tones else "good"
+
+
+GRADES = ("good", "warn", "bad")
+
+
+@pytest.mark.parametrize(
+    ("made", "tone", "measure"),
+    [
+        (result(), "good", "0%"),
+        (result(late=4_000.0, high=60_000.0), "good", "5%"),
+        (result(late=8_000.0, high=60_000.0), "warn", "12%"),
+        (result(waited=0.2), "warn", "20%"),
+        (result(waited=0.2, broker=0.95), "warn", "20%"),
+        (result(waited=0.2, closed=True, late=None), "warn", "20%"),
+        (result(late=40_000.0, high=60_000.0), "bad", "65%"),
+        # Two brokers beside each other, on one busy machine: the one of the longer lateness and wait looked clean.
+        (result(own=0.3, late=21_900.0, high=51_500.0, waited=0.65), "bad", "65%"),
+        (result(own=0.3, late=13_600.0, high=26_200.0, waited=0.57), "bad", "57%"),
+    ],
+)
+def test_there_is_a_grade_between_and_each_verdict_says_the_measure(made: Result, tone: str, measure: str) -> None:
+    assert grade(made) == tone
+    said = verdict(made)[1]
+    assert f"Disturbance: {measure}." in said
+    assert f"kept it from its core for {made.generator_waited:.0%} of the time" in said
+    if made.late.p99 is None:
+        assert "lateness was not measured" in said
+    else:
+        assert f"late by {made.late.p99 / 1000:.3g} ms" in said
+
+
+RUN = st.tuples(
+    st.floats(0, 1), st.one_of(st.none(), st.floats(0, 1)), st.booleans(), st.sampled_from([0, 50, 5000]),
+    st.floats(0, 1), st.floats(0, 50_000), st.floats(100, 200_000),
+)  # fmt: skip
+
+
+@given(RUN, st.floats(0, 1), st.floats(0, 50_000), st.booleans())
+@settings(max_examples=examples(500), deadline=None)
+def test_a_run_that_was_disturbed_more_never_looks_cleaner(
+    run: tuple[float, float | None, bool, int, float, float, float], waits: float, later: float, included: bool
+) -> None:
+    """Whether the latency includes the further lateness, as in a run, or stays the same."""
+    own, broker, closed, unsent, waited, late, above = run
+    less = result(own, broker, waited, closed, unsent, late, late + above)
+    more = result(own, broker, min(1.0, waited + waits), closed, unsent, late + later, late + above + later * included)
+    assert more.disturbed >= less.disturbed - 1e-9
+    assert GRADES.index(grade(more)) >= GRADES.index(grade(less)) or more.disturbed < less.disturbed
+
+
+@given(RUN, st.floats(-1e-6, 1e-6), st.floats(-0.5, 0.5))
+@settings(max_examples=examples(300), deadline=None)
+def test_the_measure_has_no_steps(
+    run: tuple[float, float | None, bool, int, float, float, float], waits: float, later: float
+) -> None:
+    own, broker, closed, unsent, waited, late, above = run
+    one = result(own, broker, waited, closed, unsent, late, late + above)
+    near = result(own, broker, min(max(0.0, waited + waits), 1.0), closed, unsent, max(0.0, late + later), late + above)
+    assert abs(one.disturbed - near.disturbed) < 0.02
 
 
 def test_a_rate_of_the_generator_is_said_to_be_its_own() -> None:

@@ -94,6 +94,9 @@ def test_a_comparison_is_played_printed_and_written(app: typer.Typer, mini: str,
         assert broker["figures"]["memory_mb"]["median"] > 1
         assert broker["figures"]["loss_percent"]["median"] == 0
     assert data["brokers"][1]["runs"][0]["reconciled"]["agrees"] is True
+    again = CliRunner().invoke(app, ["compare", mini, *arguments])
+    assert (again.exit_code, again.stdout) == (1, "")
+    assert f"{out}: holds the report of an earlier run" in again.stderr
 
 
 def test_a_broker_that_is_missing_is_an_error_at_the_end(
@@ -115,7 +118,7 @@ def test_a_folder_that_cannot_be_written_to_is_an_error(app: typer.Typer, mini: 
         app, ["compare", mini, "--broker", "relay", "--rounds", "1", "--no-limit", "--out", f"{mini}/x"]
     )
     assert done.exit_code == 1
-    assert f"canopy: {mini}/x: cannot be written to" in done.stderr
+    assert f"canopy: {mini}/x/compare.html: cannot be written" in done.stderr
     assert "deliveries a second" in done.stdout
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from loadtest.load.compare.comparison import FIGURES
 from loadtest.load.compare.generator_limit import OwnLimit
-from loadtest.load.compare.page import PageError, page, write
+from loadtest.load.compare.page import page, write
+from loadtest.load.report.files import ReportError
 from tests.loadtest.load.compare.compared import comparison, result
 
 EVIL = "<script>alert(1)</script>"
@@ -59,8 +60,8 @@ def test_the_page_holds_everything_and_loads_nothing() -> None:
         'name = "unicast"',
     ):
         assert words in seen.text
-    assert "5.00 4.00 – 6.00" in seen.text
-    assert "2.50 0.50× 2.50 – 2.50" in seen.text
+    assert "5 µs 4 µs – 6 µs" in seen.text
+    assert "2.50 µs 0.50× 2.50 µs – 2.50 µs" in seen.text
     assert {attributes.get("src", attributes.get("href")) for _, attributes in seen.tags} == {None, "data:,"}
     assert sum(attributes.get("class") == "plot" for _, attributes in seen.tags) == len(FIGURES)
 
@@ -103,7 +104,7 @@ def test_both_files_are_written_whole(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_to_is_told_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(PageError) as raised:
+    with pytest.raises(ReportError) as raised:
         write(comparison({"canopy": [result()]}), tmp_path / "file")
-    assert str(raised.value).startswith(f"{tmp_path / 'file'}: cannot be written to (")
+    assert str(raised.value).startswith(f"{tmp_path / 'file' / 'compare.html'}: cannot be written (")
     assert "\n" not in str(raised.value)

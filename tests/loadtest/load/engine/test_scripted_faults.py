@@ -163,6 +163,31 @@ def test_the_totals(everything: Played) -> None:
     assert (result.reconciled.reported, result.reconciled.agrees) == (None, None), "it publishes no ledger"
 
 
+def copies(result: Result) -> tuple[int, int]:
+    """Further copies as the live view and the plot have them, and as the headline does."""
+    found = result.deliveries
+    return (
+        sum(each.copies for each in result.seconds),
+        found.duplicates + found.redelivered + found.overlapping,
+    )
+
+
+def test_the_seconds_have_the_copies_of_the_headline_under_a_name_that_fits_them_all(everything: Played) -> None:
+    _, result = everything
+    seen, told = copies(result)
+    assert seen == told > result.deliveries.duplicates
+
+
+async def test_gaps_of_slow_readers_are_apart_as_in_the_headline() -> None:
+    lost = {3: DROP, 4: DROP, 9: Fate(copies=3, dup=True)}
+    slow = reader("slow", keys={"reading": {"rate": 100_000}})
+    async with ScriptedServer(Script(fate=lambda each: lost.get(each.message.number, DELIVER))) as server:
+        result = await play(server, sender(), reader("free"), slow)
+    assert (result.deliveries.lost, sum(each.gaps for each in result.seconds)) == (2, 2)
+    assert sum(each.slow_gaps for each in result.seconds) == 2
+    assert copies(result) == (2, 2)
+
+
 async def test_a_delivery_after_long_silence_is_lost_and_one_in_time_is_not() -> None:
     script = Script(fate=lambda each: {28: Fate(delay=0.5), 29: Fate(delay=30)}.get(each.message.number, DELIVER))
     async with ScriptedServer(script) as server:

@@ -40,8 +40,8 @@ class Opened:
     """What stands in the body, between the tags, without scripts."""
 
 
-def opened(page: Path, folder: Path) -> Opened:
-    """Load a page and wait until it is at rest. Without Chromium, the test is skipped."""
+def opened(page: Path, folder: Path, width: int = 800) -> Opened:
+    """Load a page in a window of so many pixels and wait until it is at rest. Without Chromium, the test is skipped."""
     program = shutil.which("chromium")
     if program is None:
         pytest.skip("chromium is not installed")
@@ -49,7 +49,8 @@ def opened(page: Path, folder: Path) -> Opened:
     done = subprocess.run(
         [
             program, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-extensions",
-            "--disable-background-networking", "--disable-component-update", "--disable-sync",
+            f"--window-size={width},800", "--disable-background-networking", "--disable-component-update",
+            "--disable-sync",
             "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder / 'profile'}", f"--log-net-log={log}",
             "--enable-logging=stderr", "--virtual-time-budget=10000", "--dump-dom", page.as_uri(),
         ],

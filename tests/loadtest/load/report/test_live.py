@@ -47,10 +47,10 @@ def test_the_view_shows_a_second() -> None:
     view.phase("steady")
     view.clients(3, 5)
     stalled = Second(
-        9.0, 0.5, "steady", True, clients_up=4, sent=500, received=600, lost=7, duplicates=2, p50=450.0, p99=1_500.0,
+        9.0, 0.5, "steady", True, clients_up=4, sent=500, received=600, gaps=7, copies=2, p50=450.0, p99=1_500.0,
         max=30_000.0, generator_cpu=0.5, generator_busiest=0.25, broker_cpu=0.9, broker_memory=50_000_000,
     )  # fmt: skip
-    view.second(replace(stalled, lost=1, sent=0))
+    view.second(replace(stalled, gaps=1, sent=0))
     view.second(stalled)
 
     text = shown(view)
@@ -62,7 +62,7 @@ def test_the_view_shows_a_second() -> None:
     assert re.search(r"received +1,200 /s", text)
     assert re.search(r"latency p99 +1\.5 ms", text)
     assert re.search(r"p50, max +450 µs +30 ms", text)
-    assert re.search(r"lost +8 +duplicates 4", text)
+    assert re.search(r"missing +8 +further copies 4", text)
     assert re.search(r"generator CPU +0\.50 cores +busiest process 25 %", text)
     assert re.search(r"broker CPU +0\.90 cores +50 MB", text)
 
@@ -172,6 +172,21 @@ def test_the_summary_of_an_interrupted_run_without_figures() -> None:
     assert "! The run was interrupted" in text
     assert re.search(r"latency p50 +–", text)
     assert "✓" not in text
+
+
+def test_names_and_figures_of_groups_are_whole_in_80_columns() -> None:
+    result = full_result()
+    name = "control-room-subscribers"
+    result.groups = [replace(result.groups[1], name=name, publishes=True, sent=12_345_678, connections_lost=0)]
+    result.groups[0].deliveries = Deliveries(expected=12_345_678, received=12_345_600, lost=78)
+
+    narrow = shown(summary(result), width=80).splitlines()
+
+    assert max(len(line) for line in narrow) <= 80
+    counts, times = [line.split() for line in narrow if line.startswith(name)]
+    assert counts == [name, "20", "12,345,678", "12,345,678", "12,345,600", "78"]
+    assert " ".join(times[1:]).count("s") == 3, "three times with their units"
+    assert sum(line.startswith(name) for line in shown(summary(result), width=140).splitlines()) == 1
 
 
 def test_many_errors_are_counted_not_listed() -> None:

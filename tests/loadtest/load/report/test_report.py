@@ -133,18 +133,25 @@ def test_the_beginning_is_read_in_every_form(begun: str) -> None:
 def test_an_interruption_leaves_the_earlier_report_whole(
     result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    earlier = write(empty_result(), tmp_path)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    earlier = write(empty_result(), tmp_path / "out")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
 
     def interrupted(_: Result) -> str:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(files, "page", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        write(result, tmp_path)
+        write(result, tmp_path / "out")
 
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
     assert json.loads(earlier.summary.read_text())["run"] == "00000000"
+
+
+def test_a_report_is_never_written_over(tmp_path: Path) -> None:
+    """Two runs may begin in the same second, or share a folder: the second report goes beside the first."""
+    folder = tmp_path / "monday"
+    first, second, third = (write(empty_result(), folder).folder for _ in range(3))
+    assert [first, second, third] == [folder, tmp_path / "monday-2", tmp_path / "monday-3"]
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:

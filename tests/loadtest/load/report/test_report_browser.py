@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,23 @@ def test_a_page_of_nothing_opens(tmp_path: Path) -> None:
     assert empty.fetched == []
     assert all(classes["absent"] == 1 for classes in empty.figures.values())
     assert "The run was interrupted" in empty.text
+
+
+def test_names_of_short_stages_do_not_cover_each_other_on_a_phone(tmp_path: Path) -> None:
+    result = full_result(60)
+    names = ["warm-up", "steady-state", "peak", "evening of the fleet"]
+    starts = [0.0, 4.0, 10.0, 11.0, 60.0]
+    result.stages = [
+        {"name": name, "start": start, "seconds": end - start, "measured": True}
+        for name, start, end in zip(names, starts, starts[1:], strict=False)
+    ]
+    dom = opened(write(result, tmp_path / "out").page, tmp_path, width=375).dom
+    found = re.findall(r'<text class="stage-name" x="([\d.]+)"[^>]*>([^<]*)', dom)
+
+    assert len(found) == len(names)
+    for (at, text), (after, _) in itertools.pairwise(found):
+        assert len(text) * 5 <= float(after) - float(at), f"{text!r} reaches into the next stage"
+    assert found[-1][1], "the one with room has its name"
 
 
 @pytest.mark.parametrize("content", ["<img src='http://example.invalid/x.png'>", "<script>nonsense()</script>"])

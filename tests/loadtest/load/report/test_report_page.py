@@ -194,13 +194,30 @@ def test_an_attack_in_the_data_cannot_end_its_script() -> None:
     assert ATTACK[:9] not in data
 
 
+def test_the_scenario_is_folded() -> None:
+    """It is longer than the report."""
+    folded = body_of(full_result()).split("<h2>Scenario</h2>")[1]
+
+    assert folded.startswith("<details><summary>as it was played, 7 lines</summary><pre>")
+
+
+def test_the_plot_of_gaps_and_copies_calls_nothing_lost_or_duplicate_that_the_headline_does_not() -> None:
+    result = full_result()
+    result.deliveries = Deliveries(expected=10, received=8, unconfirmed=2, redelivered=3)
+    (plot,) = [each for each in plots(result) if each.key == "faults"]
+
+    assert [trace["name"] for trace in plot.traces] == ["gaps", "further copies"]
+    assert "0 lost and 2 unconfirmed" in plot.about
+    assert "0 duplicates, 3 redelivered and 0 overlapping" in plot.about
+
+
 def test_folding_keeps_counts_and_peaks() -> None:
     seconds = full_result(60).seconds
 
     folded = fold(seconds, 10)
 
     assert len(folded) <= 10 + 3
-    for name in ("offered", "sent", "received", "lost", "duplicates", "connects"):
+    for name in ("offered", "sent", "received", "gaps", "slow_gaps", "copies", "connects"):
         assert sum(getattr(each, name) for each in folded) == sum(getattr(each, name) for each in seconds), name
     assert max(each.max or 0 for each in folded) == max(each.max or 0 for each in seconds)
     assert sum(each.seconds for each in folded) == pytest.approx(sum(each.seconds for each in seconds))

@@ -61,6 +61,13 @@ def test_lines_come_in_turn_and_stay_json(tmp_path: Path) -> None:
     assert found.fixed is None
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    """But a payload that is a file is as it is."""
+    data = b"\xef\xbb\xbfone\r\ntwo\r\n"
+    assert of(tmp_path, data, lines=True).around(0, 0)[0].startswith(b"one")
+    assert of(tmp_path, data).around(0, 0)[0].startswith(data)
+
+
 def test_number_and_time_are_filled_in_where_that_is_asked_for(tmp_path: Path) -> None:
     text = b'{"n": {n}, "at": {time}, "again": "{n}"}'
     assert json.loads(b"m".join(of(tmp_path, text, fill=True).around(3, 1_700_000))) == {

@@ -527,3 +527,10 @@ def test_the_guide_names_every_builtin_scenario_and_its_example_is_one(tmp_path:
 
 def test_the_user_property_that_the_guide_names_is_the_brokers() -> None:
     assert f"`{QUEUE}`" in GUIDE
+
+
+def test_a_byte_order_mark_means_nothing(tmp_path: Path) -> None:
+    """Editors of Windows write it in front of UTF-8."""
+    file = tmp_path / "plain.toml"
+    file.write_bytes(b"\xef\xbb\xbf" + PLAIN.encode())
+    assert load(str(file))[0].name == "plain"

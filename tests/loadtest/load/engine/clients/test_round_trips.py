@@ -75,7 +75,7 @@ async def test_what_is_not_answered_is_said_and_strict_minds_it() -> None:
     _, result = await played(Script(fate), callers(), service())
     call = named(result, "call")
     assert (call.requests, call.answered, call.answered_again, result.round_trip.count) == (60, 59, 2, 59)
-    assert findings(result)[0].text == "Unanswered: 1 of 60 requests (1.7 %)."
+    assert "Unanswered: 1 of 60 requests (1.7 %)." in [each.text for each in findings(result)]
     assert (exit_code(result, strict=True), exit_code(result, strict=False)) == (3, 0)
 
 

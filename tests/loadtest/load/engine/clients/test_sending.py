@@ -171,6 +171,45 @@ def test_who_is_held_up_has_the_schedule_of_one_who_is_not(
         assert abs(time - later) <= 1, "a microsecond's rounding"
 
 
+@pytest.mark.parametrize("by", ["a full socket", "a lost connection", "a window"])
+def test_lateness_is_the_generators_own_and_not_what_the_broker_held_up(by: str) -> None:
+    """The verdict holds this figure against the latency."""
+    sender, paper = new(qos=1 if by == "a window" else 0)
+    sender.phase = 1.0
+    sender.set_rate(1.0, 0)
+    if by == "a window":
+        sender.window, sender.receive_maximum = 1, 1
+    sender.pump(SECOND + 300)
+    assert sender.tally.late == {300: 1}
+    if by == "a full socket":
+        paper.wire.paused = True
+    elif by == "a lost connection":
+        sender.lost(cleanly=False)
+    sender.pump(2 * SECOND)
+    assert sender.sent == 1
+    # The broker takes more from the 5th second on; the generator comes to the 6th message 40 µs late.
+    paper.wire.paused = False
+    if by == "a lost connection":
+        sender.connected(paper.wire, 0, 65_535)
+    sender.session.unacked.clear()
+    sender.receive_maximum = 65_535
+    sender.pump(5 * SECOND)
+    sender.pump(6 * SECOND + 40)
+    assert sender.sent == 6
+    assert sender.tally.late == {300: 1, 0: 4, 40: 1}
+    assert [time for _, _, time in paper.marks()] == [second * SECOND for second in range(1, 7)]
+
+
+def test_a_batch_that_is_full_is_the_generators_own_lateness() -> None:
+    sender, _ = new()
+    sender.phase = 1.0
+    sender.set_rate(1e6, 0)
+    sender.pump(5000)
+    assert 0 < sender.sent < 5000
+    sender.pump(9000)
+    assert max(sender.tally.late) > 4000
+
+
 def _pump(sender: Sender, now: int) -> None:
     """Everything that is due, as far as it may go."""
     sent = -1

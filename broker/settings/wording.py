@@ -12,16 +12,23 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeAlias, Union, get_args, get_origin
 
 from annotated_types import Ge, Le
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from broker.settings import LARGEST_PACKET, Listener, QueueRuleSettings, Rule, Section, Settings, Upstream
 from broker.settings.access.authenticators import TYPES
-from broker.settings.listeners import FORMS
+from broker.settings.access.rules import Rule
+from broker.settings.brokers.upstream import Upstream
+from broker.settings.listeners import FORMS, Listener
+from broker.settings.root import AllSettings
+from broker.settings.sections import QueueRuleSettings
 from broker.settings.urls import HIDDEN, shown
+from broker.settings.values import LARGEST_PACKET, Section
+
+Steps: TypeAlias = tuple[str | int, ...]
+"""The way to a value: names of tables and keys, and the numbers of items from 0: ("listener", 1, "tls", "key")."""
 
 LONGEST_SHOWN: Final = 80
 """Characters of a wrong value that a message repeats."""
@@ -109,6 +116,7 @@ ALLOWED: Final = {
     "listener[].tls.ciphers": 'cipher suites as OpenSSL writes them, like "ECDHE+AESGCM", or "" for its own choice',
     "listener[].tls.client_ca": A_FILE + 'clients.pem"',
     "listener[].tls.crl": A_FILE + 'revoked.pem", or "" for none',
+    "listener[].tls.chain": A_FILE + 'chain.pem", or "" for none',
     "listener[].tls.alpn": 'a list of protocol names, like ["mqtt"]',
     "listener[].tls.alpn[]": 'a protocol name, like "mqtt"',
     "listener[].tls.handshake_timeout": ABOVE_0,
@@ -230,7 +238,7 @@ def allowed(name: str) -> str:
     """What the setting of this full name may be, in words, from its model. `name[]` is an item of a list."""
     if name in ALLOWED:
         return ALLOWED[name]
-    model: type[BaseModel] = Settings
+    model: type[BaseModel] = AllSettings
     annotation: Any = None
     metadata: list[Any] = []
     names = name.split(".")

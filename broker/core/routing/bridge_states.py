@@ -1,0 +1,100 @@
+"""The states of mosquitto's bridges: `$SYS/broker/connection/NAME/state`, retained, `1` while connected, else `0`.
+
+Owns the decision who may write there; everything else below `$SYS` is the broker's own. A bridge announces its name by
+the will of its CONNECT, as mosquitto's does by default, and publishes `1` itself.
+
+Promises: a client writes the state that its own will names, and no other. A state that another client has written is
+that client's while its session is there: while it is connected, nobody else writes; while it is away, another one of
+the same user (or, without a user, address) may. A bridge that is gone leaves `0`: by its will, or else by the broker.
+States are retained messages of their client, within its limits; no store keeps them, because they say nothing about
+another run of the broker.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from broker.core.accounts import Accounts
+from broker.core.codec.packets import Will
+from broker.core.codec.topic_names import SLASH, SYSTEM_TOPICS, is_system
+from broker.core.principal import Principal
+from broker.core.queues.message import Message
+from broker.core.session.session import Session
+from broker.core.topics.topic_tree import RetainedTree
+
+_BEFORE: Final = SYSTEM_TOPICS + b"broker/connection/"
+_AFTER: Final = b"/state"
+
+DOWN: Final = b"0"
+"""The payload of a bridge that is not connected."""
+
+ONLY_BRIDGES: Final = (
+    "the topic is the broker's own: below $SYS only a bridge may have its will, at $SYS/broker/connection/NAME/state"
+)
+ANOTHER: Final = "the bridge state of this name is another client's: give each bridge its own name (remote_clientid)"
+
+
+def is_bridge_state(topic: bytes) -> bool:
+    """Whether a topic name (UTF-8) is the state of a bridge."""
+    return (
+        topic.startswith(_BEFORE)
+        and topic.endswith(_AFTER)
+        and len(topic) > len(_BEFORE) + len(_AFTER)
+        and topic.find(SLASH, len(_BEFORE)) == len(topic) - len(_AFTER)
+    )
+
+
+def announced(will: Will | None) -> bytes:
+    """The bridge state that the will of a CONNECT announces; empty: it announces none."""
+    if will is None:
+        return b""
+    topic = will.topic.encode()
+    return topic if is_bridge_state(topic) else b""
+
+
+class BridgeStates:
+    """Says who may write the state of a bridge."""
+
+    def __init__(self, retained: RetainedTree, sessions: dict[str, Session], accounts: Accounts) -> None:
+        self._retained = retained
+        self._sessions = sessions
+        self._accounts = accounts
+
+    def is_another(self, topic: bytes, client_id: str, principal: Principal) -> bool:
+        """Whether a state is another client's, so that this one may not write it."""
+        told = cast("Message | None", self._retained.get(topic.decode()))
+        if told is None or told.publisher == client_id:
+            return False
+        holder = self._sessions.get(told.publisher)
+        if holder is None:
+            return False
+        return holder.outbox is not None or holder.account.owner.name != self._accounts.of(principal).name
+
+    def may_write(self, topic: bytes, session: Session) -> bool:
+        """Whether a connected client may publish to a topic below `$SYS`."""
+        return (
+            topic == session.bridge_state
+            and topic != b""
+            and not self.is_another(topic, session.client_id, session.principal)
+        )
+
+    def may_send_will(self, topic: bytes, client_id: str, principal: Principal) -> bool:
+        """Whether the will of a client may be published now. One that says that a bridge is gone may not if the bridge
+        has come back before the will had its turn."""
+        if not is_system(topic):
+            return True
+        session = self._sessions.get(client_id)
+        if session is not None and session.outbox is not None and session.bridge_state == topic:
+            return False
+        return not self.is_another(topic, client_id, principal)
+
+    def left(self, session: Session) -> Message | None:
+        """What the broker is to publish because a client's connection is over: that its bridge is down, if its will
+        has not said so; None: nothing."""
+        topic = session.bridge_state
+        if not topic:
+            return None
+        told = cast("Message | None", self._retained.get(topic.decode()))
+        if told is None or told.publisher != session.client_id or told.payload() == DOWN:
+            return None
+        return Message(topic, DOWN, 1, True, b"", 0.0, session.client_id)

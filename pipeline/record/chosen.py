@@ -1,0 +1,107 @@
+"""Which files of a record are read: each event of it in one of them, whatever was copied or moved.
+
+Owns the choice between the files that are there and the manifests that tell of them. A file counts that a manifest
+tells of, under its place or, if it was moved, by its name or checksum. A second file with the same content does not
+count, nor does a segment that a merged one replaces, nor what is no segment of a recorder.
+
+Promises: what does not count and lies among the segments all the same is named. It reads no file but those of this
+machine without a manifest that are as large as a segment with one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pipeline.record.manifests import Manifests, is_merged
+from pipeline.runtime.storage import Storage
+
+NAME: Final = re.compile(r"(?:seg-[0-9a-f]+|merged)-(\d+)")
+"""How the name of a segment begins; the number is that of its first event."""
+
+
+@dataclass
+class Chosen:
+    """The files that are read, and what manifests say of them."""
+
+    said: Manifests
+    read: list[str] = field(default_factory=list)
+    """Places of the files that count."""
+    origins: dict[str, str] = field(default_factory=dict)
+    """Of a file that counts and was moved: the place where its manifest says it is."""
+    copies: dict[str, str] = field(default_factory=dict)
+    """Of a file that does not count: the place of the one that holds the same."""
+    strange: list[str] = field(default_factory=list)
+    """Files that are no segments of a recorder."""
+
+    def about(self, place: str) -> dict[str, Any] | None:
+        """The manifest of a file that counts; None where there is none."""
+        return self.said.said.get(self.origins.get(place, place))
+
+    @property
+    def found(self) -> dict[str, str]:
+        """Where the segment of a manifest is that was moved."""
+        return {origin: place for place, origin in self.origins.items()}
+
+
+def choose(said: Manifests, there: Mapping[str, int], shelf: Storage, below: str = "") -> Chosen:
+    """Choose among the files of `shelf` that are `there`, with their sizes in bytes.
+
+    `below`: the day or hour that alone was listed.
+    """
+    made = Chosen(said)
+    files = set(there)
+    if said.vouched is None:
+        # Copies without manifests: nothing tells which of them is which.
+        made.read = sorted(files)
+        return made
+    in_force = [place for place in said.said if place not in said.gone]
+    made.read = [place for place in in_force if place in files]
+    known: dict[str, str] = {}
+    for place in sorted(made.read, key=lambda place: said.said[place].get("segment") != place):
+        # The one that lies where its manifest says comes first.
+        for mark in _marks(place, said.said[place]):
+            if known.setdefault(mark, place) != place:
+                made.copies[place] = known[mark]
+    outside = [place for place in in_force if below and not place.startswith(f"{below}/")]
+    for place in sorted((*said.gone, *outside)):
+        known.setdefault(_name(place), place)
+    away = [place for place in in_force if place not in files and place not in outside]
+    lost = {mark: place for place in away for mark in _marks(place, said.said[place])}
+    for place in made.read:
+        # Its manifest was copied, and it was moved.
+        for mark in _marks(place, said.said[place]):
+            if mark in lost and place not in made.copies and lost[mark] not in made.found:
+                made.origins[place] = lost[mark]
+    sizes = {said.said[place].get("bytes") for place in in_force}
+    for place in sorted(files - said.said.keys() - said.gone):
+        marks = [_name(place), *([shelf.sha256(place)] if there[place] in sizes else [])]
+        if same := [known[mark] for mark in marks if mark in known]:
+            made.copies[place] = same[0]
+        elif origins := [lost[mark] for mark in marks if mark in lost]:
+            known |= dict.fromkeys(marks, place)
+            made.origins[place] = origins[0]
+            made.read.append(place)
+        elif is_merged(place):
+            # One that is being made: what it is to replace still counts.
+            continue
+        elif NAME.match(_name(place)) is None:
+            made.strange.append(place)
+        else:
+            made.read.append(place)
+    made.read = sorted(place for place in made.read if place not in made.copies)
+    return made
+
+
+def _marks(place: str, about: dict[str, Any]) -> Iterator[str]:
+    """What two files with the same content have in common."""
+    yield _name(place)
+    digest = about.get("sha256")
+    if isinstance(digest, str):
+        yield digest
+
+
+def _name(place: str) -> str:
+    return place.rpartition("/")[2]
