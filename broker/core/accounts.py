@@ -11,8 +11,6 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Final
 
-from broker.core.addresses import network
-
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
@@ -250,11 +248,7 @@ class Accounts:
 
     def of(self, principal: Principal) -> Account:
         """The account of a principal. Whoever has one made charges it at once, or drops it."""
-        user = principal.user_name
-        # Where no authenticator has vouched for it, a user name is what the client says.
-        known = user is not None and principal.authenticator != ""
-        # No address: it came over a Unix socket.
-        return self.named(f"user {user}" if known else f"address {network(principal.host) or 'local'}")
+        return self.named(principal.account_name())
 
     def named(self, name: str) -> Account:
         """The account of a name, as `Account.name` has it and a store keeps it; the internal one for an empty name."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final, cast
 
+from broker.core.addresses import network
+
 NO_ATTRIBUTES: Final[dict[str, str]] = {}
 """What a principal without attributes has. Read it; never change it."""
 
@@ -68,6 +70,20 @@ class Principal:
         self.mount = mount
         # The rule book's: what it has worked out for this principal.
         self.compiled: object | None = None
+        # See `account_name`; empty until it is asked for.
+        self._account_name = ""
+
+    def account_name(self) -> str:
+        """Who pays for what it takes or causes: `user NAME`, or `address ADDRESS` of a client that no authenticator
+        knows by a user name. Bounds go by this, since client identifiers cost a client nothing."""
+        name = self._account_name
+        if not name:
+            # Where no authenticator has vouched for it, a user name is what the client says.
+            known = self.user_name is not None and self.authenticator != ""
+            # No address: it came over a Unix socket.
+            name = f"user {self.user_name}" if known else f"address {network(self.host) or 'local'}"
+            self._account_name = name
+        return name
 
     def at(self, client_id: str, listener: str, host: str) -> Principal:
         """The same client on one connection: a copy, since an authenticator may answer for many with one object."""

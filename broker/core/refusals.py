@@ -3,7 +3,7 @@
 Owns the record of each client (`Refused`, on its session's ledger) and the list of those of whom nobody has told yet.
 Promises: a refusal costs some additions and is told of later; where nothing is refused, nothing of this runs. Who
 decided is asked when it is told (`settle`), not for each message. At most `MOST_CLIENTS` clients are listed at a time;
-while more than half of these places are taken, one principal has at most `MOST_OF_ONE`. What is not listed is counted
+while more than half of these places are taken, one account has at most `MOST_OF_ONE`. What is not listed is counted
 all the same, in the client's record and in `unlisted`.
 """
 
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
-from broker.core.addresses import network
 from broker.core.codec.topic_names import parse_shared
 from broker.core.principal import Principal
 
@@ -93,7 +92,7 @@ class Refused:
         self.last: Refusal | None = None
         # By kind, those since the last line about it; None: it is not listed.
         self.news: list[Refusal | None] | None = None
-        self.place = ""  # under which it is listed
+        self.place = ""  # the account under which it is listed
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -160,8 +159,7 @@ class Refusals:
 
     def _list(self, refused: Refused) -> list[Refusal | None] | None:
         """List a client, unless there is no room for it."""
-        principal = refused.principal
-        place = f"user {principal.user_name}" if principal.user_name is not None else network(principal.host)
+        place = refused.principal.account_name()
         mine = self._places.get(place, 0)
         if len(self.listed) >= MOST_CLIENTS or (mine >= MOST_OF_ONE and len(self.listed) >= MOST_CLIENTS // 2):
             return None

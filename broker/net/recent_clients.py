@@ -1,15 +1,14 @@
 """The clients to which something happened last: which lost messages, or were refused something; also after they left.
 
 Owns `RecentClients`. Promises: it holds `KEPT` clients, about 100 kB, and names are cut; adding one costs the same for
-any number of clients. Who has many client identifiers cannot push out the others: when there is no room, the principal
-(user name, else address) with most entries gives up its oldest one.
+any number of clients. Who has many client identifiers cannot push out the others: when there is no room, the account
+(`Principal.account_name`) with most entries gives up its oldest one.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from broker.core.addresses import network
 from broker.core.principal import Principal
 from broker.net.connections.connection_log import cut, named
 
@@ -42,12 +41,7 @@ class RecentClients:
 
     def add(self, client_id: str, principal: Principal | None, counts: dict[str, int], now: float) -> RecentClient:
         """Something happened to a client; `principal` None: whose it was is not known."""
-        if principal is None:
-            place = ""
-        elif principal.user_name is not None:
-            place = f"user {cut(principal.user_name)}"
-        else:
-            place = network(principal.host)
+        place = "" if principal is None else cut(principal.account_name())
         mine = self._places.setdefault(place, {})
         client_id = cut(client_id)
         client = mine.pop(client_id, None)

@@ -461,7 +461,7 @@ class Log(Section):
     client_bytes_per_address: CountOrUnlimited = 680_000
     """The same for one IP address, or one /64 of IPv6. 0: no limit of its own."""
     client_warnings: CountOrUnlimited = 100
-    """Warnings about clients (refused, protocol broken, evicted) in 10 seconds; the rest is summed up in one line. 0:
-    no limit."""
+    """Warnings about clients (refused, protocol broken, evicted) that are written at once; a tenth of them more each
+    second. The rest is summed up in one line. 0: no limit."""
     client_warnings_per_address: CountOrUnlimited = 10
     """The same for one IP address, or one /64 of IPv6. 0: no limit of its own."""

@@ -67,6 +67,15 @@ def test_one_principal_leaves_room_for_others_and_the_list_is_bounded() -> None:
     assert refusals._places == {}
 
 
+def test_names_that_no_authenticator_knows_are_one_address() -> None:
+    refusals = Refusals()
+    for number in range(3 * MOST_CLIENTS):
+        refuse(refusals, Record(f"f{number}"), Principal(f"made up {number}", host="192.0.2.1"))
+    assert len(refusals.listed) == MOST_CLIENTS // 2
+    refuse(refusals, Record("other"), Principal(host="192.0.2.2"))
+    assert refusals.listed[-1].client_id == "other"
+
+
 def test_a_long_topic_is_cut_and_no_rule_is_looked_up_for_the_rest() -> None:
     refusals, record, who = Refusals(), Record("c"), Principal("u")
     refuse(refusals, record, who, "t" * 65_535)

@@ -22,9 +22,9 @@ def test_the_last_ones_are_kept_with_their_counts() -> None:
 def test_one_with_many_identifiers_pushes_out_nobody_else() -> None:
     clients = RecentClients()
     for number in range(10):
-        clients.add(f"few{number}", Principal(f"user{number}"), {"age": 1}, float(number))
+        clients.add(f"few{number}", Principal(f"user{number}", authenticator="file"), {"age": 1}, float(number))
     for number in range(10 * KEPT):
-        clients.add(f"many{number}", Principal("many"), {"age": 1}, 100.0 + number)
+        clients.add(f"many{number}", Principal("many", authenticator="file"), {"age": 1}, 100.0 + number)
     for number in range(10 * KEPT):
         clients.add(f"anonymous{number}", Principal(host="192.0.2.1"), {"age": 1}, 10_000.0 + number)
     kept = [client.client_id for client in clients.newest()]
@@ -33,6 +33,15 @@ def test_one_with_many_identifiers_pushes_out_nobody_else() -> None:
     # Both that want more than there is have half of the rest, and the newest of theirs.
     assert next(name for name in kept if name.startswith("many")) == f"many{10 * KEPT - 1}"
     assert len([name for name in kept if name.startswith("many")]) == (KEPT - 10) // 2
+
+
+def test_names_that_no_authenticator_knows_are_one_address() -> None:
+    clients = RecentClients()
+    clients.add("few", Principal(host="192.0.2.1"), {"age": 1}, 1.0)
+    for number in range(10 * KEPT):
+        clients.add("c", Principal(f"made up {number}", host="192.0.2.2"), {"age": 1}, 2.0 + number)
+        clients.add(f"c{number}", Principal(f"made up {number}", host="192.0.2.2"), {"age": 1}, 2.0 + number)
+    assert "few" in [client.client_id for client in clients.newest()]
 
 
 def test_names_are_cut() -> None:

@@ -37,6 +37,10 @@ class Reliever:
         """Make room for so many messages and bytes more. False when it cannot be had."""
         raise NotImplementedError
 
+    def is_little(self, messages: i64, size: i64) -> bool:
+        """Whether a client that has so much waiting, and no more, may have it beyond the bound."""
+        raise NotImplementedError
+
 
 class Worker:
     """Counts the work that is charged to the client that caused it (`receivers.fanout`)."""
@@ -149,6 +153,15 @@ class QueueTotals:
         """Have others shed until there is room for so much more. False when it cannot be had."""
         reliever = self.reliever
         return reliever is not None and reliever.relieve(messages, size)
+
+    def admits(self, messages: i64, size: i64, waiting: i64, waiting_bytes: i64) -> bool:
+        """Whether a client gets so much more where there is no room: it has little waiting, or others shed for it."""
+        return self.is_little(waiting + messages, waiting_bytes + size) or self.relieve(messages, size)
+
+    def is_little(self, messages: i64, size: i64) -> bool:
+        """Whether a client that has so much waiting, or in flight, and no more, may have it whatever others have."""
+        reliever = self.reliever
+        return reliever is not None and reliever.is_little(messages, size)
 
     def lag_at(self, now: float) -> float:
         """How late the event loop is: its last tick, or the one that is overdue now, whichever is worse."""

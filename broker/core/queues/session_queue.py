@@ -131,7 +131,7 @@ class SessionQueue(PagedQueue):
             if self._begin_disk(self.pages).add(delivery, self.journal, self.policy == DROP_OLDEST):
                 return ACCEPTED
             return self.drop(GLOBAL)
-        if not self.load.has_room(1, size) and not self.load.relieve(1, size):
+        if not self.load.has_room(1, size) and not self.load.admits(1, size, self.messages, self.bytes):
             return self.drop(GLOBAL)
         pending = self.pending
         if pending is None:

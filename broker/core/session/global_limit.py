@@ -3,10 +3,11 @@
 `GlobalLimiter` makes the fullest queues, live and offline alike, drop what has waited longest (cause `global`). A queue
 gives nothing while a fuller one has more to give; a live queue of a single piece gives nothing, and in-flight messages
 are not touched. What waits in the sessions of an account below its fair share gives nothing: the share is what all
-queues hold, divided by the number of accounts with messages in sessions; all live queues count as one more. A pass over
-all queues finds the level to which they are reduced, with room for some more than is needed; then they drop. Both are
-done in pieces, `ROUND` units in a round of the event loop, and charged to the publisher. If less can be dropped, there
-is at most one pass in `RETRY` seconds.
+queues hold, divided by the number of accounts with messages in sessions; all live queues count as one more. A client
+that has little waiting is not refused for what others have: all of these together may have a sixteenth beyond the bound
+(`is_little`). A pass over all queues finds the level to which they are reduced, with room for some more than is needed;
+then they drop. Both are done in pieces, `ROUND` units in a round of the event loop, and charged to the publisher. If
+less can be dropped, there is at most one pass in `RETRY` seconds.
 """
 
 from __future__ import annotations
@@ -109,6 +110,12 @@ class GlobalLimiter(Reliever):
         relieved = self._relieve(messages, size)
         self._worker.charge(self.work - before)
         return relieved
+
+    def is_little(self, messages: i64, size: i64) -> bool:
+        """See `Reliever`: its part of a `PART` of the bound, which all sessions share alike, each with two queues."""
+        load = self._load
+        queues: i64 = 2 * PART * (len(self._sessions) + 1)
+        return messages <= load.max_messages // queues and size <= load.max_bytes // queues
 
     def _relieve(self, messages: i64, size: i64) -> bool:
         load = self._load

@@ -239,7 +239,13 @@ class Session(Subscriber):
         ):
             # One may always be on its way to a client with nothing else before it.
             idle = outbox.messages == 0 and self.inflight.count == 0
-            if not idle and not self.totals.has_room(1, size) and not self.totals.relieve(1, size):
+            if (
+                not idle
+                and not self.totals.has_room(1, size)
+                and not self.totals.admits(
+                    1, size, outbox.messages + self.inflight.count, outbox.bytes + self.window.bytes
+                )
+            ):
                 return self._missed(message, self.drop(GLOBAL))
             if self.window.send_new(delivery, outbox):
                 if self.answers:

@@ -1,9 +1,9 @@
 """The log lines about clients: who connected, on which terms, and how and why each connection ended.
 
 Owns the events and their levels. "client evicted" is a decision of the broker, "client disconnected" one of the client
-or the network. A hostile client cannot fill the disk: warnings about clients are counted by address and in all, other
-lines are weighed (`log_room`), and what is above `log.client_…` is summed up in a line every `INTERVAL` seconds. At
-most `MOST_ADDRESSES` addresses are remembered, until the interval ends.
+or the network. A hostile client cannot fill the disk: lines about clients have so much room by address and in all, of
+which warnings are counted and others weighed (`log_room`); what is above `log.client_…` is summed up in a line every
+`INTERVAL` seconds.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ from broker.core.causes import (
 )
 from broker.core.codec.packets import NEVER, V5, V31, V311
 from broker.net.connections.client import Client
-from broker.net.connections.log_room import MOST_ADDRESSES, LogRoom
+from broker.net.connections.log_room import LogRoom
 from broker.settings import Log
 
 INTERVAL: Final = 10.0
-"""Seconds for which lines about clients are counted together."""
+"""Seconds for which lines about clients are counted together, and after which there is all room for warnings again."""
+
+REFILL: Final = 15.0
+"""Seconds after which there is all room for other lines again."""
 
 TOKEN: Final = "eyJ"
 """What every token in JSON begins with: `{"` in base64."""
@@ -134,19 +137,16 @@ class ConnectionLog:
     def __init__(self, log: Callable[[], Any], settings: Log) -> None:
         """`log` answers with the log that is written to at the time."""
         self._log = log
-        self._room = LogRoom()
+        # Of warnings, in lines, and of other lines, in bytes.
+        self._warnings = LogRoom(INTERVAL)
+        self._room = LogRoom(REFILL)
         self.bound(settings)
         self._interval_ends = 0.0
-        # Of the present interval: lines written, warnings by address, and warnings that were not written, by event.
-        self._written = 0
-        self._by_address: dict[str, int] = {}
-        self._unwritten: dict[str, int] = {}
 
     def bound(self, settings: Log) -> None:
         """Write no more than these settings allow. 0: no limit."""
         self._room.bound(settings.client_bytes, settings.client_bytes_per_address)
-        self._most = settings.client_warnings
-        self._most_of_address = settings.client_warnings_per_address
+        self._warnings.bound(settings.client_warnings, settings.client_warnings_per_address)
         # Whether anybody sees lines of the level info, as of the last look: nobody is asked for each connection.
         self.informs: bool = self._log().is_enabled_for(logging.INFO)
 
@@ -229,6 +229,7 @@ class ConnectionLog:
 
     def look(self, now: float) -> None:
         """Called once a second: when an interval is over, sum up the lines that were not written in it."""
+        self._warnings.look(now)
         self._room.look(now)
         self.informs = self._log().is_enabled_for(logging.INFO)
         if now >= self._interval_ends:
@@ -237,30 +238,9 @@ class ConnectionLog:
 
     def finish(self) -> None:
         """Sum up what was not written, and begin to count anew."""
-        if self._unwritten:
-            address = max(self._by_address, key=self._by_address.__getitem__, default="")
-            self._log().warning(
-                "warnings about clients left out",
-                total=sum(self._unwritten.values()),
-                **{FIELDS[event]: count for event, count in self._unwritten.items()},
-                most_from=address,
-                warnings_from_it=self._by_address.get(address, 0),
-                interval=INTERVAL,
-            )
-        self._written = 0
-        self._by_address.clear()
-        self._unwritten.clear()
-        left_out = self._room.left_out
-        address, count = self._room.summed_up()
-        if left_out:
-            self._log().info(
-                "lines about clients left out",
-                total=sum(left_out.values()),
-                **{NAMES[event]: lines for event, lines in left_out.items()},
-                most_from=address,
-                lines_from_it=count,
-                interval=INTERVAL,
-            )
+        log = self._log()
+        _sum_up(self._warnings, log.warning, "warnings about clients left out", FIELDS, "warnings_from_it")
+        _sum_up(self._room, log.info, "lines about clients left out", NAMES, "lines_from_it")
 
     def _inform(self, host: str, event: str, known: dict[str, Any]) -> None:
         """Write a line about a client that is no warning, or count it where there is no room for it."""
@@ -278,17 +258,23 @@ class ConnectionLog:
 
     def left_out(self, event: str, count: int) -> None:
         """So many lines about clients are not written at all: they are in the sum."""
-        self._unwritten[event] = self._unwritten.get(event, 0) + count
+        self._warnings.leave_out(event, count)
 
     def has_room(self, host: str, event: str) -> bool:
-        """Whether a line about a client of this address may be written now; else it is counted."""
-        host = network(host)
-        before = self._by_address.get(host, 0)
-        if before or len(self._by_address) < MOST_ADDRESSES:
-            self._by_address[host] = before + 1
-        full = 0 < self._most <= self._written
-        if full or 0 < self._most_of_address <= before or (before == 0 and host not in self._by_address):
-            self._unwritten[event] = self._unwritten.get(event, 0) + 1
-            return False
-        self._written += 1
-        return True
+        """Whether a warning about a client of this address may be written now; else it is counted."""
+        return self._warnings.take(network(host), event, 1)
+
+
+def _sum_up(room: LogRoom, write: Callable[..., Any], text: str, names: dict[str, str], of_one: str) -> None:
+    """Write how many lines were left out since the last time, if any were."""
+    left_out = room.left_out
+    address, count = room.summed_up()
+    if left_out:
+        write(
+            text,
+            total=sum(left_out.values()),
+            **{names[event]: lines for event, lines in left_out.items()},
+            most_from=address,
+            **{of_one: count},
+            interval=INTERVAL,
+        )

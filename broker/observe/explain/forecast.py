@@ -259,7 +259,11 @@ class Forecast:
         idle = self._live == 0 and inflight.count == 0
         if not idle and not self._has_room(size):
             self._certain = False
-        if inflight.count > 0 and (window.bytes + size > window.max_bytes or not session.totals.in_flight_room(size)):
+        totals = session.totals
+        if inflight.count > 0 and (
+            window.bytes + size > window.max_bytes
+            or not (totals.in_flight_room(size) or totals.is_little(inflight.count + 1, window.bytes + size))
+        ):
             return None
         return None if inflight.count >= inflight.largest_id else Fate(SENT)
 

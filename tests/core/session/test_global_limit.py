@@ -288,6 +288,26 @@ class TestInFlight:
             assert len(got) + losses(client.session)["global"] == 30
         assert load.messages == 0
 
+    def test_one_with_little_in_flight_goes_on(self) -> None:
+        """However much others leave unacknowledged: several of its messages may be on their way."""
+        network = Network(limits(total_messages=4_000))
+        publisher = network.client("p")
+        hogs = [network.client(f"hog{number}", receive_maximum=1_000) for number in range(4)]
+        for hog in hogs:
+            hog.subscribe("t", qos=1)
+            hog.answering = False
+        for payload in numbers(600):
+            publisher.publish("t", payload, 1)
+        load = network.router.counters.load
+        assert load.inflight >= 2_000
+        reader = network.client("reader")
+        reader.subscribe("own", qos=1)
+        reader.answering = False
+        for payload in numbers(15):
+            publisher.publish("own", payload, 1)
+        assert reader.payloads() == numbers(15)
+        check(network, network.router.sessions.values())
+
     def test_released_messages_hold_their_place(self) -> None:
         """QoS 2 takes room until PUBCOMP [MQTT-4.3.3-6]."""
         network, _, clients = self.stuck(2)
@@ -458,6 +478,26 @@ class TestCost:
             made[number % 10].deliver(SMALL, 1, False, (), None)
         assert sum(losses(session)["global"] for session in made) >= 500
         assert network.router.work - before == limiter.work - work >= 500 * DROP_UNITS
+
+    def test_one_with_little_waiting_is_not_refused_for_what_others_have(self) -> None:
+        """Also when the work of the round is used up; and all who have little have a sixteenth beyond the bound."""
+        network, _, made = self.full(2_000)
+        load = network.router.counters.load
+        bound = load.max_messages
+        new = [Session(f"new{number}", 0, 0, network.router.counters) for number in range(10)]
+        for session in new:
+            network.router.adopt(session)
+        for _ in range(2 * ROUND // DROP_UNITS):
+            made[0].deliver(SMALL, 1, False, (), None)
+        assert losses(made[0])["global"] > ROUND // DROP_UNITS
+        for session in new:
+            for _ in range(25):
+                assert session.deliver(SMALL, 1, False, (), None) == ACCEPTED
+            assert losses(session) == {}
+        for session in new:
+            for _ in range(1_000):
+                session.deliver(SMALL, 1, False, (), None)
+        assert load.messages <= bound + bound // PART
 
     def test_all_reads_of_a_round_share_what_it_drops(self) -> None:
         """Each read has a time of its own; a new round is counted by the shell, or comes with a later time."""

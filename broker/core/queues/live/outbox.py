@@ -205,7 +205,11 @@ class Outbox:
                 return cause
         load = self._load
         # Who has nothing waiting is not the one to pay for those who have: the next message, or burst, is let through.
-        if queue.messages > 0 and not load.has_room(count, size) and not load.relieve(count, size):
+        if (
+            queue.messages > 0
+            and not load.has_room(count, size)
+            and not load.admits(count, size, queue.messages, queue.bytes)
+        ):
             return GLOBAL
         return ACCEPTED
 

@@ -251,7 +251,10 @@ class SendWindow:
         callers come here only while there is some [MQTT-4.9.0-2]. Its place in the broker's sum is theirs to hold.
         """
         size: i64 = delivery.message.size()
-        if self.inflight.count > 0 and (self.bytes + size > self.max_bytes or not self._load.in_flight_room(size)):
+        if self.inflight.count > 0 and (
+            self.bytes + size > self.max_bytes
+            or not (self._load.in_flight_room(size) or self._load.is_little(self.inflight.count + 1, self.bytes + size))
+        ):
             return False
         if not self.put(delivery):
             return False
