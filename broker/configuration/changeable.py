@@ -88,6 +88,7 @@ LIMITS: Final = frozenset(
         "retained.max_messages",
         "retained.max_bytes",
         "retained.max_bytes_per_client",
+        "retained.check_publisher",
         "store.on_failure",
         "federation.hop_limit",
         "federation.link_users",

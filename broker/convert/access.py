@@ -27,10 +27,7 @@ TYPES: Final = {
 }
 """Authenticators that no line stands for: their type, and why they are there."""
 
-NOT_CHECKED: Final = (
-    "mosquitto withholds a retained message whose publisher may not write there any more; Canopy sends it to all who "
-    "may read"
-)
+SOURCE: Final = "mosquitto withholds a retained message whose publisher may not write there any more"
 
 
 class ListenerAccess:
@@ -187,7 +184,7 @@ class AccessOptions:
         draft = self._draft
         accesses = [self._of(listener) for listener in listeners]
         files = {access.acl_file.value: access.acl_file for access in accesses if access.acl_file is not None}
-        self._note_source(next(iter(files.values()), None))
+        self._check_source(next(iter(files.values()), None))
         plugin = next((access.plugin for access in accesses if access.plugin is not None), None)
         if len(files) == 1:
             draft.set("access.acl_file", *files, *(access.acl_file for access in accesses if access.acl_file))
@@ -211,7 +208,7 @@ class AccessOptions:
         elif plugin is not None:
             draft.set("access.default", "deny", plugin, "the plug-in may have said who may do what: write rules")
 
-    def _note_source(self, rules: Line | None) -> None:
+    def _check_source(self, rules: Line | None) -> None:
         """`check_retain_source`, which is on in mosquitto unless it is off. `rules`: the first line with rules."""
         line = self._source
         try:
@@ -219,7 +216,7 @@ class AccessOptions:
         except ValueError:
             on = True
         if rules is not None and on:
-            self._draft.note(line or rules, Kind.GUARD, NOT_CHECKED)
+            self._draft.set("retained.check_publisher", True, line or rules, SOURCE)
         elif line is not None:
             self._draft.note(line, Kind.NOTHING, "it asks for nothing")
 

@@ -86,6 +86,8 @@ class Limits:
         self.max_retained_messages = 0
         self.max_retained_bytes = 0
         self.max_retained_bytes_per_client = 0
+        # Whether a retained message is sent only while its publisher may publish it.
+        self.check_retained_publisher = False
         # Links that a message may have come over before it goes nowhere; 0: any number.
         self.hop_limit = 8
         # Who may be a link: shell patterns over user names, and over client identifiers.

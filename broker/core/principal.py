@@ -10,6 +10,9 @@ from typing import Final, cast
 
 from broker.core.addresses import network
 
+LOCAL: Final = "local"
+"""In place of the address of a client that came over a Unix socket."""
+
 NO_ATTRIBUTES: Final[dict[str, str]] = {}
 """What a principal without attributes has. Read it; never change it."""
 
@@ -80,8 +83,7 @@ class Principal:
         if not name:
             # Where no authenticator has vouched for it, a user name is what the client says.
             known = self.user_name is not None and self.authenticator != ""
-            # No address: it came over a Unix socket.
-            name = f"user {self.user_name}" if known else f"address {network(self.host) or 'local'}"
+            name = f"user {self.user_name}" if known else f"address {network(self.host) or LOCAL}"
             self._account_name = name
         return name
 

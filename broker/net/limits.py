@@ -80,6 +80,7 @@ def limits(settings: Settings) -> Limits:
     made.max_client_bytes = settings.limits.max_client_bytes
     made.max_user_bytes = settings.limits.max_user_bytes
     made.max_retained_bytes_per_client = settings.retained.max_bytes_per_client
+    made.check_retained_publisher = settings.retained.check_publisher
     return made
 
 

@@ -334,6 +334,9 @@ class Retained(Section):
     """Bytes of topics and payloads retained in all, with 256 for each topic level not shared. 0: no limit."""
     max_bytes_per_client: SizeOrUnlimited = 33_554_432
     """The same of what one client has published, as long as it is retained; links excepted. 0: no limit."""
+    check_publisher: bool = False
+    """Whether a retained message is sent only while its publisher may publish to its topic (mosquitto's
+    `check_retain_source`). Of a publisher without a session, client identifier and user name alone are known."""
 
 
 class Routing(Section):

@@ -442,7 +442,7 @@ class TestAccess:
         """mosquitto withholds them where there are rules, unless it is told not to."""
         for rules in ("", "acl_file /a\n"):
             converted = made(conf, f"listener 1883\n{rules}{line}\n")
-            assert ("withholds a retained message" in converted.guards) is (told and rules != "")
+            assert converted.settings.retained.check_publisher is (told and rules != "")
 
 
 class TestBridges:

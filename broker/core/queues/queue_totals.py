@@ -14,6 +14,7 @@ from mypy_extensions import mypyc_attr
 from broker.core.accounts import Account
 from broker.core.permissions import Permissions
 from broker.core.queues.live.peer import Peer
+from broker.core.queues.message import Message
 from broker.core.refusals import Record
 from broker.core.topics.subscription import OwnQueue
 
@@ -28,6 +29,14 @@ UNLIMITED: Final = 1 << 60
 def bound(limit: i64) -> i64:
     """A limit as it is compared with: 0 is unlimited."""
     return limit if limit > 0 else UNLIMITED
+
+
+class RetainedCheck:
+    """Says which retained messages are not sent any more."""
+
+    def may_be_sent(self, message: Message) -> bool:
+        """Whether the publisher of a retained message may publish it now."""
+        raise NotImplementedError
 
 
 class Reliever:
@@ -121,6 +130,9 @@ class QueueTotals:
         self.tap: LossRecorder | None = None
         # What access control says, where it is asked before a delivery.
         self.permissions: Permissions | None = None
+        # Who is asked before a retained message is sent, where that is wanted; and how many were not for its answer.
+        self.retained_check: RetainedCheck | None = None
+        self.retained_withheld: i64 = 0
         # Ledgers with losses that no log line has told of yet, each once.
         self.unreported: list[Losses] = []
         # The event loop: how late its last tick was, and when the next one is due (0.0: nobody measures).

@@ -40,6 +40,7 @@ from broker.core.routing.queue_limits import QueueLimits
 from broker.core.routing.receivers.bursts import RunFinder
 from broker.core.routing.receivers.fanout import Fanout
 from broker.core.routing.remote.nodes import NodeState
+from broker.core.routing.retained.sources import PublisherCheck
 from broker.core.routing.retained.store import RetainedStore
 from broker.core.routing.session_table import SessionTable
 from broker.core.routing.subscription_table import DROP_WORK, NODE_WORK, SubscriptionTable
@@ -107,6 +108,7 @@ class Router(PeerListener):
         self.bans = Bans()  # by operators
         self.tap: Tap | None = None  # who records what happens, if anybody does
         self.sampler = Sampler()  # of what comes in; off until somebody starts it
+        self._publisher_check = PublisherCheck(self.sessions)
         self._journal: Journal | None = None
         self.commits: Commits | None = None  # the journal's; set with it
         self.limits_changed()
@@ -119,6 +121,7 @@ class Router(PeerListener):
         load.max_bytes = bound(limits.total_bytes)
         load.standstill = limits.standstill
         self.retained_store.shares.most = limits.max_retained_bytes_per_client
+        load.retained_check = self._publisher_check if limits.check_retained_publisher else None
         self.queue_limits.forget()
 
     @property
@@ -130,6 +133,7 @@ class Router(PeerListener):
     def access_control(self, asked: AccessControl | None) -> None:
         made = None if asked is None else Permissions(asked, 0 if self.permissions is None else self.permissions.epochs)
         self.permissions = self.fanout.permissions = self.wills.permissions = self._load.permissions = made
+        self._publisher_check.permissions = made
         self.cache.clear()
 
     @property

@@ -204,6 +204,13 @@ class RetainedStreams:
                 if most < 0:
                     self._ledger.barred(principal, message.topic, True)
                     continue
+            check = self._totals.retained_check
+            if check is not None:
+                asked = self._totals.permissions
+                self._left -= 0 if asked is None else asked.source.ask_work // ASK_PART
+                if not check.may_be_sent(message):
+                    self._totals.retained_withheld += 1
+                    continue
             qos = min(message.qos, subscription.qos, most)
             if (
                 qos == 2

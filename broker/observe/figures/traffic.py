@@ -258,4 +258,11 @@ TRAFFIC: Final = (
         one(lambda reading: int(reading.counters.retained_refused)),
         topics=(Topic("retained messages/refused"),),
     ),
+    Figure(
+        "retained_withheld",
+        COUNTER,
+        "Retained messages that were not sent because their publisher may not publish there any more",
+        one(lambda reading: int(reading.counters.load.retained_withheld)),
+        topics=(Topic("retained messages/withheld"),),
+    ),
 )
