@@ -57,4 +57,6 @@ def _options(wanted: Wanted) -> Options | None:
         wanted.snapshot_seconds,
         wanted.draft_seconds,
         wanted.table,
+        wanted.when_full,
+        wanted.hold_timeout,
     )

@@ -151,7 +151,7 @@ class AdminServer:
             server = await loop.create_unix_server(factory, sock=sock)
         else:
             try:
-                server = await loop.create_server(factory, endpoint.host, endpoint.port, reuse_address=True)
+                server = await loop.create_server(factory, endpoint.bound, endpoint.port, reuse_address=True)
             except OSError as error:
                 raise StartupError(sockets.why_not_listening(endpoint.url(), endpoint.host, error)) from error
             endpoint = endpoint._replace(port=server.sockets[0].getsockname()[1])

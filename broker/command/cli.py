@@ -97,7 +97,8 @@ def canopy(
 
 @app.command()
 def serve(
-    config: Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings in TOML.")] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Settings in TOML.", show_default=False)] = None,
+    config: Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="The same as FILE.")] = None,
     listen: Annotated[
         list[str] | None,
         typer.Option(metavar="URL", help="Listen on mqtt:// or ws://HOST:PORT, instead of `listen`. Repeatable."),
@@ -143,6 +144,7 @@ def serve(
     alarms and the log, or nothing if there is a mistake. It logs changed settings that need a restart.
     """
     daemon.ignore_signals()
+    config = _one_of(file, config)
     changes = list(sets or ())
     if store == "":
         # As from a shell variable that is not set: neither the folder here nor the memory is what was meant.
@@ -201,6 +203,7 @@ def init(
 @app.command("check-config")
 def check_config(
     file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Settings in TOML.")] = None,
+    config: Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="The same as FILE.")] = None,
     defaults: Annotated[
         bool,
         typer.Option("--defaults", help="Print every setting with its default and explanation, as TOML, and exit."),
@@ -211,6 +214,7 @@ def check_config(
     CANOPY_ environment variables apply too, as when you start the broker here; without FILE only they are checked.
     The exit code is 0 when the settings are valid and 2 when they are not.
     """
+    file = _one_of(file, config)
     if defaults:
         if file is not None:
             fail("--defaults prints the defaults and takes no FILE", MISUSED)
@@ -404,6 +408,13 @@ def _password(stdin: bool, given: str | None) -> str:
     if not sys.stdin.isatty():
         fail("nobody can be asked for the password here: use --stdin", MISUSED)
     return str(typer.prompt("Password", hide_input=True, confirmation_prompt="The same again"))
+
+
+def _one_of(file: Path | None, config: Path | None) -> Path | None:
+    """The settings file, by whichever name it is given."""
+    if file is not None and config is not None:
+        fail(f"{file} and --config {config}: one of them", MISUSED)
+    return config if file is None else file
 
 
 def _load(config: Path | None, sets: Sequence[str], listen: Sequence[str]) -> Settings:

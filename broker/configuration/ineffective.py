@@ -18,6 +18,7 @@ from broker.configuration.sizes import contradicting
 from broker.core.codec.topic_names import covers
 from broker.security.rules.rule import ACTIONS, ALL, SUBSCRIBE
 from broker.settings import HttpTable, JwtTable, Listener, Rule, Settings, called
+from broker.settings.listeners import EVERYWHERE
 from broker.settings.wording import show
 
 MOST_CATCH_ALLS: Final = 10
@@ -59,6 +60,7 @@ def ineffective(
 
 def _all(settings: Settings, embedded: bool, own_store: bool) -> Iterator[str]:
     yield from _addresses(settings.listeners)
+    yield from _families(settings.listeners)
     yield from _authenticators(settings)
     for listener in settings.listeners:
         yield from _limits(listener, settings)
@@ -96,7 +98,7 @@ def _store(settings: Settings, own: bool) -> Iterator[str]:
 def _addresses(listeners: Sequence[Listener]) -> Iterator[str]:
     """Listeners on a port of every interface, beside others on the same port."""
     for wide in listeners:
-        if wide.endpoint.host not in ("0.0.0.0", "::") or not wide.endpoint.port:
+        if wide.endpoint.host not in ("0.0.0.0", "::", EVERYWHERE) or not wide.endpoint.port:
             continue
         for other in listeners:
             here = other.endpoint
@@ -108,17 +110,34 @@ def _addresses(listeners: Sequence[Listener]) -> Iterator[str]:
 
 
 def _within(host: str, wide: Listener) -> bool:
+    if wide.endpoint.host == EVERYWHERE:
+        return host != ""
     try:
         return ipaddress.ip_address(host).version == ipaddress.ip_address(wide.endpoint.host).version
     except ValueError:
         return False
 
 
+def _families(listeners: Sequence[Listener]) -> Iterator[str]:
+    """Listeners on every interface of IPv6, and none that an IPv4 client reaches: elsewhere [::] has both."""
+    wide = [each for each in listeners if each.endpoint.host == "::"]
+    if wide and all(":" in each.endpoint.host for each in listeners):
+        yield (
+            f'listener "{wide[0].called}": [::] listens on IPv6 alone, and no listener has an IPv4 address. '
+            f"The host {EVERYWHERE} listens on both"
+        )
+
+
 def _authenticators(settings: Settings) -> Iterator[str]:
     for at, table in enumerate(settings.authenticator):
         where = f'authenticator[{at}] "{called(table)}"'
-        if not any(table in asked_at(listener, settings) for listener in settings.listeners):
+        chains = [asked for listener in settings.listeners if table in (asked := asked_at(listener, settings))]
+        if not chains:
             yield f"{where}: no listener uses it; add it to the authenticators of one"
+        elif table.type != "scram-sha-256" and all(
+            any(each.type in ("trust", "reject") for each in asked[: asked.index(table)]) for asked in chains
+        ):
+            yield f'{where}: never asked, because one of the type "trust" or "reject" stands before it'
 
 
 def _limits(listener: Listener, settings: Settings) -> Iterator[str]:

@@ -15,9 +15,8 @@ from broker.convert.source import Line
 
 PLUGINS: Final = frozenset({"global_plugin", "plugin", "plugin_load"})
 
-OWN_PLUGINS: Final = ("password_file", "acl_file")
-"""What is in the name of mosquitto 2.1's own plug-ins, and the option that each stands for: `plugin_opt_…` has its
-file."""
+OWN_PLUGINS: Final = {"mosquitto_password_file": "password_file", "mosquitto_acl_file": "acl_file"}
+"""The files of mosquitto 2.1's own plug-ins, and the option that each stands for: `plugin_opt_…` has its file."""
 
 NOBODY: Final = "nobody"
 TRUST: Final = "trust"
@@ -69,8 +68,7 @@ class AccessOptions:
         if option in ("password_file", "acl_file") and not line.value:
             option = "plugin"  # which nobody can come in by either
         if option in PLUGINS:
-            name = line.value.rpartition("/")[2]
-            self._plugin = next((known for known in OWN_PLUGINS if known in name), None)
+            self._plugin = OWN_PLUGINS.get(line.value.rpartition("/")[2].partition(".")[0])
             if self._plugin is None:
                 access.plugin = line
                 text = (
@@ -81,7 +79,7 @@ class AccessOptions:
                 draft.note(line, Kind.NOTHING, f"Canopy reads the file of plugin_opt_{self._plugin} by itself")
         elif option.startswith(OF_PLUGINS):
             file = option.removeprefix("plugin_opt_").removeprefix("auth_opt_")
-            if self._plugin is not None and file in OWN_PLUGINS:
+            if self._plugin is not None and file in ("password_file", "acl_file"):
                 setattr(access, file, line)
             else:
                 draft.note(line, Kind.MISSING, "it is an option of a plug-in")
@@ -191,8 +189,20 @@ class AccessOptions:
         files = {access.acl_file.value: access.acl_file for access in accesses if access.acl_file is not None}
         self._note_source(next(iter(files.values()), None))
         plugin = next((access.plugin for access in accesses if access.plugin is not None), None)
-        if len(files) == 1 and all(access.acl_file is not None for access in accesses):
+        if len(files) == 1:
             draft.set("access.acl_file", *files, *(access.acl_file for access in accesses if access.acl_file))
+            # Of a plug-in's rules nothing is known: the file's hold there.
+            free = [
+                listener
+                for listener, access in zip(listeners, accesses, strict=True)
+                if access.acl_file is None and access.plugin is None
+            ]
+            for at, listener in enumerate(free, start=1):
+                listener.table.set("name", f"without-rules-{at}")
+            if free:
+                table = draft.table("rule", "mosquitto looks at acl_file at the other listeners alone")
+                table.set("listener", [f"without-rules-{at}" for at, _ in enumerate(free, start=1)])
+                table.set("filters", ["#", "$SYS/#"])
         elif files:
             for line in files.values():
                 text = "one file holds for all listeners here; [[rule]] tables with listener can tell them apart"

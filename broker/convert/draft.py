@@ -29,7 +29,8 @@ HEAD: Final = """\
 #   session.max_expiry         a week; mosquitto keeps a session of 3.1.1 for ever
 #   session.takeover           a session belongs to the user name that made it; in mosquitto to its client identifier
 #   mqtt.topic_alias_maximum   64; mosquitto 10
-# A message that several filters of a client match comes once to it; from mosquitto once for each filter.
+# And these answers: a message that several filters of a client match comes to it once, not once for each filter; a
+# CONNECT whose will may not be published is refused; a wrong password is refused with 4 in MQTT 3.1.1, not with 5.
 """
 
 
@@ -123,7 +124,8 @@ class Draft:
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self.notes: list[Note] = []
+        # Each once: what is said of several listeners may be the same.
+        self.notes: dict[Note, None] = {}
         self.tables: list[Table] = []
         self._sections: dict[str, Table] = {}
 
@@ -140,7 +142,7 @@ class Draft:
 
     def note(self, line: Line, kind: Kind, text: str) -> None:
         """Say what became of a line."""
-        self.notes.append(Note(line, kind, text))
+        self.notes[Note(line, kind, text)] = None
 
     def of_kind(self, *kinds: Kind) -> list[Note]:
         """The notes of some kinds."""

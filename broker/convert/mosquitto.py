@@ -53,6 +53,10 @@ BESIDE_PAYLOAD: Final = 131_072
 """Bytes of a packet beside its payload: a topic of the longest, and as much for properties."""
 
 
+MAX_NEAREST: Final = 20
+"""Unknown options for which the nearest one is looked for: that takes longer than all else."""
+
+
 class Converted(NamedTuple):
     """The result: a file for Canopy, and what a reader has to know before it is used, a line each."""
 
@@ -97,6 +101,7 @@ class _Conversion:
         self._scopes: dict[int, _Scope] = {}
         self._access = AccessOptions(draft)
         self._log: list[Line] = []
+        self._unknown = 0
         # What is one setting each: the last line counts, as in mosquitto; and what is converted together.
         self._settings: dict[str, Line] = {}
         self._whole: dict[str, Line] = {}
@@ -163,7 +168,8 @@ class _Conversion:
         else:
             # Its value is not repeated: a misspelt option may have had a password.
             hidden = line._replace(value="***" if line.value else "")
-            near = difflib.get_close_matches(line.option, OPTIONS, 1)
+            self._unknown += 1
+            near = difflib.get_close_matches(line.option, OPTIONS, 1) if self._unknown <= MAX_NEAREST else []
             meant = f"; nearest is {near[0]}" if near else ""
             draft.note(hidden, Kind.MISSING, f"mosquitto 2.0 and 2.1 have no such option{meant}")
 

@@ -159,7 +159,7 @@ OPTIONS: Final[Mapping[str, Meaning]] = {
     "enable_control_api": Left(Kind.MISSING, "there is no $CONTROL", "false"),
     "global_max_clients": Setting("session.max_sessions", number_or_none),
     "global_max_connections": Setting("limits.max_connections", number_or_none),
-    "include_dir": Left(Kind.MISSING, "it names no folder"),
+    "include_dir": Left(Kind.MISSING, "mosquitto takes it in the main file alone, with a folder"),
     "log_dest": _STDERR,
     "log_facility": _STDERR,
     "log_timestamp": Left(Kind.MISSING, "each line of the log has its time", "true"),

@@ -145,6 +145,16 @@ class GuardedAccessControl(AccessControl):
         self._timed("said", began)
         return answer
 
+    def denies_part(self, principal: Principal, topic_filter: str) -> bool:
+        began = self._began()
+        try:
+            answer = self._hook.denies_part(principal, topic_filter)
+        except Exception as error:
+            self._reporter.failed(ACCESS_CONTROL, error)
+            answer = False
+        self._timed("denies_part", began)
+        return answer
+
     def _sampled(self) -> float:
         self._calls += 1
         return self._began() if self._calls % SAMPLE == 0 else 0.0

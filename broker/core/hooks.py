@@ -171,6 +171,14 @@ class AccessControl:
             return self.may_subscribe(principal, topic, qos) >= 0, ""
         return self.receive_qos(principal, topic) >= 0, ""
 
+    def denies_part(self, principal: Principal, topic_filter: str) -> bool:
+        """Whether a filter that is refused is so for a part of it alone, so that narrower ones may be granted.
+
+        Asked for the Reason String of a SUBACK.
+        """
+        del principal, topic_filter
+        return False
+
     def source(self) -> AccessControl:
         """The object with `epoch` and `filters_deliveries`: itself, or the one that it wraps."""
         return self

@@ -16,7 +16,7 @@ from mypy_extensions import mypyc_attr
 from broker.core.causes import EVICTIONS
 from broker.core.counters import DROP_CAUSES
 from broker.core.queues.message import Message
-from broker.core.queues.queue_totals import LossRecorder
+from broker.core.queues.queue_totals import UNLIMITED, Crowded, LossRecorder, QueueTotals
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -56,6 +56,34 @@ class Sink:
         raise NotImplementedError
 
 
+class Backlog(Crowded):
+    """What waits to be written, for which publishers wait: while it is more than half of what may wait, and becomes
+    less. Where nothing was written for `most` seconds, nobody waits any more until something is."""
+
+    def __init__(self, tap: Tap, load: QueueTotals, most: float) -> None:
+        self.load = load
+        self._tap = tap
+        self._most = most
+        self._done: i64 = -1
+        self._moved_at = 0.0
+
+    def crowded(self, now: float) -> bool:
+        """See `Crowded`. `now`: seconds, monotonic."""
+        tap = self._tap
+        if not tap.half_full or tap.done_events != self._done:
+            self._done = tap.done_events
+            self._moved_at = now
+        return tap.half_full and now < self._moved_at + self._most
+
+    def part(self) -> i64:
+        """See `Crowded`: whoever publishes fills it."""
+        return 0
+
+    def part_bytes(self) -> i64:
+        """See `Crowded`."""
+        return 0
+
+
 class Tap(LossRecorder):
     """The numbered events of one run of a broker, until they are taken.
 
@@ -82,6 +110,10 @@ class Tap(LossRecorder):
         self._memo = memo
         self._max_events: i64 = max_events if max_events > 0 else 1 << 60
         self._max_bytes: i64 = max_bytes if max_bytes > 0 else 1 << 60
+        # From where on publishers wait, if they do.
+        self.backlog: Backlog | None = None
+        self._half_events: i64 = UNLIMITED
+        self._half_bytes: i64 = UNLIMITED
         # The last number that was given, and the number of the publish that is being routed.
         self.seq: i64 = 0
         self.ref: i64 = 0
@@ -226,12 +258,31 @@ class Tap(LossRecorder):
         """Numbers that are missing for another reason than a full queue; told whatever room there is."""
         self._put_gap(first, last, reason)
 
+    def hold_publishers(self, load: QueueTotals, most: float) -> None:
+        """Have publishers wait from now on while more than half of what may wait does.
+
+        They wait no longer than `most` seconds in which nothing is written.
+        """
+        self.backlog = Backlog(self, load, most)
+        self._half_events = self._max_events // 2
+        self._half_bytes = self._max_bytes // 2
+
+    @property
+    def half_full(self) -> bool:
+        """Whether more than half of what may wait does, where publishers wait for that."""
+        events: i64 = self.put_events - self.done_events
+        held: i64 = self.put_bytes - self.done_bytes
+        return events > self._half_events or held > self._half_bytes
+
     def shut(self) -> None:
         """Nothing can be written for now: what waits is dropped, and what happens from now on has its numbers alone."""
         self._events = []
         self._losses = {}
         self._gap_from = 0
         self._max_events = self._max_bytes = -1
+        # Nobody waits for what cannot be written.
+        self.backlog = None
+        self._half_events = self._half_bytes = UNLIMITED
 
     def keep_number(self, memo: Any) -> None:
         """From now on the last number stands elsewhere."""
@@ -285,6 +336,11 @@ class Tap(LossRecorder):
                 most_bytes -= most_bytes // AGAIN
             fits = events <= most and held <= most_bytes
             self._full = not fits
+            if events > self._half_events or held > self._half_bytes:
+                backlog = self.backlog
+                if backlog is not None:
+                    backlog.load.crowds += 1
+                    backlog.load.crowded_record = backlog
         if not fits:
             self.seq += count
             if self._gap_from == 0:

@@ -79,7 +79,7 @@ def of_settings(config: Path) -> tuple[str, Path | None, Path | None]:
     # A Unix socket needs no password.
     endpoint = min(http.endpoints, key=lambda each: not each.path)
     if not endpoint.path:
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(endpoint.host, endpoint.host)
+        host = {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}.get(endpoint.host, endpoint.host)
         endpoint = endpoint._replace(host=host)
     tokens = [Path(name) for name in (http.operator_token_file, http.viewer_token_file) if name]
     token = next((file for file in tokens if os.access(file, os.R_OK)), tokens[0] if tokens else None)

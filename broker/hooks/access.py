@@ -146,6 +146,10 @@ class HookedAccess(AccessControl):
                 return False, name
         return allowed, place
 
+    def denies_part(self, principal: Principal, topic_filter: str) -> bool:
+        """See `AccessControl.denies_part`."""
+        return self._inner.denies_part(principal, topic_filter)
+
     def receive_qos(self, principal: Principal, topic: str) -> int:
         """See `AccessControl.receive_qos`."""
         inner = self._inner

@@ -110,7 +110,7 @@ class InProcessClient:
         loop = self._server.loop
         await asyncio.sleep(0)
         most = router.limits.hold_publishers
-        if most <= 0.0:
+        if most <= 0.0 and router.counters.load.crowded_record is None:
             return
         hold = self._hold
         if hold is None:

@@ -112,6 +112,8 @@ def _renderer(format: Format, target: Stream) -> list[Processor]:  # noqa: A002
         return [
             structlog.dev.ConsoleRenderer(
                 colors=colours,
+                # As they are written where they are logged: the client comes first.
+                sort_keys=False,
                 exception_formatter=structlog.dev.plain_traceback,
                 repr_native_str=True,  # a client may call itself an escape sequence
             )

@@ -94,7 +94,7 @@ def _where(listener: Listener, endpoint: Endpoint) -> list[str] | None:
         return None
     if endpoint.path:
         return ["--unix", endpoint.path]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(endpoint.host, endpoint.host)
+    host = {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}.get(endpoint.host, endpoint.host)
     port = [] if endpoint.port == DEFAULT_PORT else ["-p", str(endpoint.port)]
     if not endpoint.tls:
         return ["-h", host, *port]

@@ -25,7 +25,7 @@ from broker.core.tap import Sink, Tap
 from broker.record.batches import batch
 from broker.record.files.folder import ENDED, Folder, Left, RecorderError
 from broker.record.snapshots import Snapshot
-from broker.record.unpack import Rows
+from broker.record.unpack import FILL_BYTES, Rows
 from broker.record.writer import Options, TableLog, Writer
 
 TURN: Final = 0.1
@@ -34,8 +34,15 @@ TURN: Final = 0.1
 ROWS: Final = 2_048
 """Rows that are taken apart in one go: half a millisecond, for which the interpreter's lock is held."""
 
+BATCH: Final = 32_768
+"""Rows that become one batch, if so many wait. Arrow lets go of the interpreter's lock some forty times for a batch, of
+any size, and an event loop that is busy keeps it for 5 ms each time: small batches cannot keep up beside it."""
+
 RETRY: Final = 15.0
 """Seconds after which a recorder that could not write tries to begin again."""
+
+HOLD: Final = "hold"
+"""What `Options.when_full` says where publishers wait."""
 
 STOPPED: Final = "stopped"
 """The reason of a gap: nothing could be written."""
@@ -78,8 +85,9 @@ class Recorder(Sink):
         self._snapshot: Snapshot | None = None
         self._next_snapshot = 0.0
         self._loop: asyncio.AbstractEventLoop
-        # The thread's own.
+        # The thread's own; of a small queue a batch is a part, or nothing would come in while it is written.
         self._offset = 0
+        self._batch = max(ROWS, min(BATCH, options.queue_events // 8)) if options.queue_events else BATCH
 
     @property
     def recording(self) -> bool:
@@ -91,6 +99,12 @@ class Recorder(Sink):
         """Events that did not fit into the queue, or came while nothing was recorded."""
         tap = self.tap or self._counting
         return self._lost + (0 if tap is None else tap.lost)
+
+    @property
+    def behind(self) -> int:
+        """Events for which publishers wait; 0: they do not."""
+        tap = self.tap
+        return int(tap.waiting) if tap is not None and tap.half_full else 0
 
     @property
     def segments(self) -> int:
@@ -166,6 +180,8 @@ class Recorder(Sink):
         first = tap.seq + 1
         for begin, end, why in gaps:
             tap.gap(begin, end, why)
+        if options.when_full == HOLD and options.hold_timeout:
+            tap.hold_publishers(self._router.counters.load, options.hold_timeout)
         self._router.record(tap, options.filters)
         tap.note_number()
         self._snapshot = None
@@ -323,17 +339,31 @@ class Recorder(Sink):
         if given is None:
             return False
         entries, until, events, size = given
+        ended = False
+        # No more than that: the queue has room again when it is written.
+        while events - tap.done_events < self._batch and not ended:
+            try:
+                given = self._inbox.get_nowait()
+            except Empty:
+                break
+            if given is None:
+                ended = True
+            else:
+                more, until, events, size = given
+                entries += more
         at = 0
         while at < len(entries):
             rows = Rows(self.options.payloads)
-            at = rows.fill(entries, at, ROWS)
+            while at < len(entries) and rows.count < self._batch and rows.bytes < FILL_BYTES:
+                at = rows.fill(entries, at, rows.count + ROWS)
             output.write(batch(rows, self.run_id, self._wall_offset()))
+            # So much has left the queue: the event loop reads these.
+            tap.done_events += rows.count
         output.told_until(until)
-        # So much has left the queue: the event loop reads these.
         tap.done_events = events
         tap.done_bytes = size
         output.tend()
-        return True
+        return not ended
 
     def _wall_offset(self) -> int:
         """What the wall clock is ahead of the monotonic one (µs); the same until somebody sets the clock."""

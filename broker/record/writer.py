@@ -39,6 +39,8 @@ class Options:
     snapshot_seconds: float = 3_600.0
     draft_seconds: float = 1.0
     table: str = "files"
+    when_full: str = "drop"
+    hold_timeout: float = 10.0
     """`files`, or `delta`: the segments are a table of Delta Lake, too."""
 
 

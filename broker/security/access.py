@@ -213,6 +213,9 @@ class Access(AccessControl):
             place = f'{place}, from authenticator "{principal.authenticator}"'
         return verdict.allowed, place
 
+    def denies_part(self, principal: Principal, topic_filter: str) -> bool:
+        return self._book is not None and self._book.denies_part(principal, topic_filter)
+
     def bars(self, connect: Connect, origin: Origin) -> int:
         return self.chain.bars(connect, origin)
 

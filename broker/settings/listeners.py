@@ -41,6 +41,9 @@ PLACEHOLDERS: Final = ("{user}", "{client}", "{listener}")
 LONGEST_MOUNT: Final = 256
 """Bytes of a mount as it is written: it stands before every topic of its clients."""
 
+EVERYWHERE: Final = "*"
+"""The host that stands for every interface, with IPv4 and IPv6. 0.0.0.0 has IPv4 alone, and [::] IPv6."""
+
 FORMS: Final = "mqtt://HOST[:PORT], mqtts://HOST[:PORT], ws://HOST[:PORT], wss://HOST[:PORT] or mqtt+unix:///PATH"
 
 
@@ -55,6 +58,11 @@ class Endpoint(NamedTuple):
     @property
     def tls(self) -> bool:
         return self.scheme in ("mqtts", "wss")
+
+    @property
+    def bound(self) -> str | None:
+        """The host as a server of asyncio takes it; None: every interface, with IPv4 and IPv6."""
+        return None if self.host == EVERYWHERE else self.host
 
     def url(self) -> str:
         if self.path:
@@ -96,7 +104,7 @@ def endpoint_of(url: str, forms: str, ports: Mapping[str, int], unix: str) -> En
     if parts.scheme not in ports or not parts.netloc or parts.path not in ("", "/"):
         raise ValueError(forms)
     if not parts.hostname:
-        raise ValueError(f"{forms}; the host 0.0.0.0 or [::] listens on every interface")
+        raise ValueError(f"{forms}; the host * listens on every interface (0.0.0.0: IPv4 alone, [::]: IPv6 alone)")
     return Endpoint(parts.scheme, parts.hostname, ports[parts.scheme] if port is None else port)
 
 

@@ -384,6 +384,12 @@ class Recorder(Section):
     """Events that wait to be written. 0: no limit. Those that do not fit are lost to the record, which says so."""
     queue_bytes: SizeOrUnlimited = 67_108_864
     """Bytes that wait to be written. 0: no limit."""
+    when_full: Literal["drop", "hold"] = "drop"
+    """What becomes of publishes that come faster than they are written. `drop`: those that do not fit are lost to the
+    record. `hold`: while more than half of the queue waits, the broker reads nothing more from clients that publish."""
+    hold_timeout: SecondsOrOff = 10.0
+    """Seconds without anything written after which `hold` waits no more, until something is written again. 0: it does
+    not wait at all."""
     snapshot_seconds: Annotated[float, Field(ge=0, le=LONGEST_TIME, allow_inf_nan=False)] = 3_600.0
     """Seconds after which all subscriptions are recorded again, so that a part of the record can be judged by itself.
     0: never."""

@@ -80,7 +80,9 @@ def parse_listen(url: str) -> Address:
     if parts.scheme not in PLAIN_PORTS or not parts.netloc:
         raise ValueError(f"not a URL of the form {form}")
     if not parts.hostname:
-        raise ValueError("the host is missing; mqtt://0.0.0.0:PORT or mqtt://[::]:PORT listens on every interface")
+        raise ValueError(
+            "the host is missing; mqtt://*:PORT listens on every interface (0.0.0.0: IPv4 alone, [::]: IPv6 alone)"
+        )
     if "@" in parts.netloc or parts.path not in ("", "/") or parts.query or parts.fragment:
         raise ValueError(f"a listener takes no user, path, query or fragment: only {form}")
     return Address(parts.hostname, PLAIN_PORTS[parts.scheme] if port is None else port, parts.scheme)

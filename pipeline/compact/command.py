@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from broker.words import counted
 from pipeline.options import AllowOption, close, existing, say, seconds, told
 
 FolderOption = Annotated[
@@ -44,6 +45,6 @@ def compact(
 
     outcome = job.run(folder, age, size(target_size, "--target-size"), after, dry_run, say)
     for place, number in outcome.merged:
-        typer.echo(f"{place}: {number} segments")
+        typer.echo(f"{place}: {counted(number, 'segment')}")
     typer.echo(outcome.line(dry_run))
     close(outcome.coverage, allow_gaps, not outcome.refused)

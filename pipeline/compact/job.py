@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from broker.words import counted
 from pipeline.errors import PipelineError
 from pipeline.record.coverage import GAP, Coverage
 from pipeline.record.depot import Depot, Segment, hour_end, manifest_of
@@ -56,9 +57,11 @@ class Outcome:
         count = sum(number for _, number in self.merged)
         would = "would merge" if dry_run else "merged"
         after = "" if dry_run else f" -> {self.bytes_after:,}"
+        removed = "would remove" if dry_run else "removed"
         return (
-            f"{would} {count:,} segments into {len(self.merged):,} ({self.rows:,} rows, {self.bytes_before:,}{after} "
-            f"bytes); {'would remove' if dry_run else 'removed'} {self.removed:,} that are replaced"
+            f"{would} {counted(count, 'segment')} into {len(self.merged):,} "
+            f"({counted(self.rows, 'row')}, {self.bytes_before:,}{after} bytes); "
+            f"{removed} {self.removed:,} that are replaced"
         )
 
 

@@ -15,6 +15,7 @@ from typing import Final
 from broker.core.codec import properties as names
 from broker.core.codec.packets import Publish
 from broker.core.codec.properties import encode_forward
+from broker.words import counted
 from pipeline.errors import PipelineError
 from pipeline.mqtt.link import REFUSAL, Link, LostError, backoff, told
 from pipeline.mqtt.message import Message
@@ -120,7 +121,7 @@ class Publisher:
         if self._waiting and time.monotonic() - self._progress > limit:
             raise PipelineError(
                 f"{self._options.broker.url}: no acknowledgement for {limit:g} s; "
-                f"{len(self._waiting)} messages wait for one"
+                f"{counted(len(self._waiting), 'message')} without one"
             )
         self._told()
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import StringType, StructField, StructType
 
+from broker.words import counted
 from pipeline.errors import PipelineError
 from pipeline.oracle import agreement, differ, expect, judge, spans
 from pipeline.oracle.outcome import Loss, Outcome
@@ -232,11 +233,15 @@ def tallied(
     if not outcome.runs:
         raise PipelineError("no event of that time" if run_id is None else f"--run {run_id}: no event of such a run")
     if about["headless"]:
-        outcome.notes.append(f"{about['headless']} runs are not judged: their beginning is not among the segments.")
+        outcome.notes.append(
+            f"Not judged, since the beginning is not among the segments: {counted(about['headless'], 'run')}."
+        )
     if about["later"]:
-        outcome.notes.append(f"{about['later']} runs are judged from a snapshot of the subscriptions on.")
+        outcome.notes.append(f"Judged from a snapshot of the subscriptions on: {counted(about['later'], 'run')}.")
     if about["cut"]:
-        outcome.notes.append(f"{about['cut']} runs are judged up to a gap after which subscriptions are not known.")
+        outcome.notes.append(
+            f"Judged up to a gap after which subscriptions are not known: {counted(about['cut'], 'run')}."
+        )
     if outcome.publishes and not outcome.judged:
         raise PipelineError("no publish can be judged: " + (" ".join(outcome.notes) or "subscriptions are not known"))
     return outcome, told, grouped

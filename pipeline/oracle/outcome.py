@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from broker.words import counted
 from pipeline.record.coverage import Coverage
 
 AGREES: Final = "agrees"
@@ -102,9 +103,9 @@ class Outcome:
         if self.lost:
             named = ", ".join(loss.text() for loss in self.losses[:NAMED])
             others = self.receivers - len({loss.client_id for loss in self.losses[:NAMED]})
-            more = f", and to {others:,} other clients" if others > 0 else ""
+            more = f", and to {counted(others, 'other client')}" if others > 0 else ""
             reliable = f" At least {self.reliable:,} of them were published with QoS 1 or 2." if self.reliable else ""
-            said.append(f"The broker dropped {self.lost:,} messages: {named}{more}.{reliable}")
+            said.append(f"The broker dropped {counted(self.lost, 'message')}: {named}{more}.{reliable}")
         if self.verdict == AGREES:
             what = "Every message that was recorded" if good else "Every message that could be judged"
             said.append(f"{what} went where it should, and the broker dropped none.")
@@ -130,7 +131,8 @@ class Outcome:
     def line(self) -> str:
         """For the terminal."""
         return (
-            f"{self.publishes:,} publishes, {self.expected:,} deliveries expected, {self.delivered:,} delivered, "
+            f"{counted(self.publishes, 'publish', 'publishes')}, {self.expected:,} deliveries expected, "
+            f"{self.delivered:,} delivered, "
             f"{sum(self.dropped.values()):,} dropped; {self.missing:,} missing, {self.unexpected:,} unexpected, "
-            f"{self.wrong:,} wrong, {self.unjudged:,} unjudged, {self.gaps:,} gaps: {self.verdict}"
+            f"{self.wrong:,} wrong, {self.unjudged:,} unjudged, {counted(self.gaps, 'gap')}: {self.verdict}"
         )

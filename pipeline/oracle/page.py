@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.words import counted
 from canopy_pages import Page
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ def page(outcome: Outcome, examples: dict[str, list[list[Any]]]) -> Page:
         rows = [[e.client_id, e.cause, e.messages, e.reliable, e.publisher, e.publishers] for e in outcome.losses]
         made.table(["to", "cause", "messages", "of QoS 1 or 2", "from", "publishers"], rows, "the record")
         made.paragraph(
-            f"{outcome.receivers:,} clients lost something. What a queue shed later names no publisher.", "note"
+            f"{counted(outcome.receivers, 'client')} lost something. What a queue shed later names no publisher.",
+            "note",
         )
     for name, about in ABOUT.items():
         count = getattr(outcome, name)

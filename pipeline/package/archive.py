@@ -23,6 +23,8 @@ from pipeline.runtime.storage import Local
 TOP: Final = "canopy_spark"
 INSIDE: Final = ("pipeline", "canopy_delta", "canopy_pages", "broker.core.codec")
 LEFT_OUT: Final = ("pipeline/package/", "pipeline/submit.py")
+MODULES: Final = ("broker/words.py",)
+"""Single modules that these import."""
 EMPTY: Final = ("broker/__init__.py", "broker/core/__init__.py")
 """Above the codec; what they have here would ask for the whole broker."""
 PLAIN: Final = '''"""What mypyc's marks are where nothing is compiled."""
@@ -61,6 +63,9 @@ def contents() -> Iterator[tuple[str, str]]:
         for name, text in _texts(files(package), package.replace(".", "/") + "/"):
             if not name.startswith(LEFT_OUT):
                 yield name, rewritten(text)
+    for name in MODULES:
+        package, _, file = name.rpartition("/")
+        yield name, rewritten((files(package.replace("/", ".")) / file).read_text(encoding="utf-8"))
     for name in EMPTY:
         yield name, ""
     yield "unmarked.py", PLAIN

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from broker.words import counted
 from pipeline.options import told
 
 
@@ -23,4 +24,4 @@ def package(
     from pipeline.package.archive import write
 
     count = write(output)
-    typer.echo(f"{output}: {count} files")
+    typer.echo(f"{output}: {counted(count, 'file')}")

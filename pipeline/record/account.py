@@ -106,10 +106,18 @@ class _Account:
         self.dropped: list[_Stretch] = []
         """What retention removed, and the gaps in that."""
 
+    def _aside(self) -> None:
+        """Files that do not count."""
+        for place, original in self.chosen.copies.items():
+            self._find(COPY, place, None, None, 0, f"holds the same as {original}: not read")
+        for place in self.chosen.strange:
+            self._find(STRANGE, place, None, None, 0, "is no segment of a recorder: not read")
+
     def settle(self, gone: list[dict[str, Any]], local: Path | None) -> None:
         """Find what is missing, and what is there twice."""
         for about in gone:
             self._drop(about)
+        self._aside()
         if self.said.vouched is None:
             self._unknown()
             return
@@ -121,10 +129,6 @@ class _Account:
         self._missing()
         noted = _noted(local) if local is not None and not self.below else None
         self._loose(loose, noted is not None and noted[1] == _RUNNING and _at_work(local))
-        for place, original in self.chosen.copies.items():
-            self._find(COPY, place, None, None, 0, f"holds the same as {original}: not read")
-        for place in self.chosen.strange:
-            self._find(STRANGE, place, None, None, 0, "is no segment of a recorder: not read")
         self.held.sort(key=lambda each: (each.first, each.last))
         for gap in self.named:
             if self._asked(gap.place) and self._between(gap.first, gap.last):

@@ -54,8 +54,14 @@ def choose(said: Manifests, there: Mapping[str, int], shelf: Storage, below: str
     made = Chosen(said)
     files = set(there)
     if said.vouched is None:
-        # Copies without manifests: nothing tells which of them is which.
-        made.read = sorted(files)
+        # Without manifests: only names tell.
+        named: dict[str, str] = {}
+        for place in sorted(files):
+            original = named.setdefault(_name(place), place)
+            if original != place and NAME.match(_name(place)):
+                made.copies[place] = original
+            else:
+                made.read.append(place)
         return made
     in_force = [place for place in said.said if place not in said.gone]
     made.read = [place for place in in_force if place in files]
@@ -75,9 +81,13 @@ def choose(said: Manifests, there: Mapping[str, int], shelf: Storage, below: str
         for mark in _marks(place, said.said[place]):
             if mark in lost and place not in made.copies and lost[mark] not in made.found:
                 made.origins[place] = lost[mark]
-    sizes = {said.said[place].get("bytes") for place in in_force}
+    contents = {(about.get("bytes"), about.get("sha256")): place for place in in_force for about in [said.said[place]]}
+    sizes = {size for size, _ in contents}
     for place in sorted(files - said.said.keys() - said.gone):
-        marks = [_name(place), *([shelf.sha256(place)] if there[place] in sizes else [])]
+        marks = [_name(place)]
+        if there[place] in sizes and not is_merged(place):
+            like = contents.get((there[place], shelf.sha256(place)))
+            marks += [] if like is None else _marks(like, said.said[like])
         if same := [known[mark] for mark in marks if mark in known]:
             made.copies[place] = same[0]
         elif origins := [lost[mark] for mark in marks if mark in lost]:
@@ -98,9 +108,8 @@ def choose(said: Manifests, there: Mapping[str, int], shelf: Storage, below: str
 def _marks(place: str, about: dict[str, Any]) -> Iterator[str]:
     """What two files with the same content have in common."""
     yield _name(place)
-    digest = about.get("sha256")
-    if isinstance(digest, str):
-        yield digest
+    if about.get("sha256"):
+        yield f"{about['sha256']} {about.get('from_seq')} {about.get('to_seq')}"
 
 
 def _name(place: str) -> str:

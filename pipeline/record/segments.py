@@ -9,6 +9,7 @@ request, left out with a line for each. Columns that older segments lack are nul
 
 from __future__ import annotations
 
+import os
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from urllib.parse import unquote
 
 from pipeline.errors import DamagedError, GoneError, MisuseError, PipelineError
 from pipeline.record.account import account
-from pipeline.record.chosen import choose
+from pipeline.record.chosen import NAME, choose
 from pipeline.record.coverage import Coverage
 from pipeline.record.manifests import is_merged, manifests, numbers
 from pipeline.runtime.engine import f, is_duckdb, nothing
@@ -143,8 +144,11 @@ class _Held:
         Raises:
             MisuseError: another input holds the same.
         """
-        first, where = self._names.setdefault(file.place.rpartition("/")[2], (path, file.path))
-        if where != file.path or first != path:
+        name, local = file.place.rpartition("/")[2], local_path(file.path)
+        # A recorder's names are of one segment only; of others the file itself tells.
+        mark = name if NAME.match(name) else file.path if local is None else os.path.realpath(local)
+        whose, where = self._names.setdefault(mark, (path, file.path))
+        if whose != path:
             self._refuse(path, file.path, where)
         span = numbers(about) if about is not None else None
         if about is None or span is None:

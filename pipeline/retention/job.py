@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from broker.words import counted
 from pipeline.errors import MisuseError
 from pipeline.record.depot import Depot, Segment
 from pipeline.record.manifests import REMOVED, json_lines
@@ -40,12 +41,13 @@ class Outcome:
         """For people: the sequence numbers that went, and a sum."""
         would = "would remove" if dry_run else "removed"
         told = [
-            f"{would} {first:,} to {last:,}: {rows:,} rows in {number:,} segments"
+            f"{would} {first:,} to {last:,}: {counted(rows, 'row')} in {counted(number, 'segment')}"
             for first, last, rows, number in self.ranges()
         ]
         rows = sum(segment.rows for segment, _ in self.removed)
         size = sum(segment.bytes for segment, _ in self.removed)
-        told.append(f"{would} {len(self.removed):,} segments ({rows:,} rows, {size:,} bytes); {self.left:,} bytes stay")
+        segments = counted(len(self.removed), "segment")
+        told.append(f"{would} {segments} ({counted(rows, 'row')}, {size:,} bytes); {self.left:,} bytes stay")
         return told
 
     def ranges(self) -> list[tuple[int, int, int, int]]:

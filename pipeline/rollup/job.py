@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.words import counted
 from pipeline.errors import MisuseError
 from pipeline.outputs import PAGE, SUMMARY, begin, check
 from pipeline.record.coverage import Coverage
@@ -52,8 +53,8 @@ class Outcome:
     def line(self) -> str:
         """For people."""
         return (
-            f"{self.messages:,} messages ({self.bytes:,} bytes) in {self.topics:,} topics, {self.rows:,} rows of "
-            f"topic and minute, {self.latencies:,} with a latency: {self.output}/{PAGE}"
+            f"{counted(self.messages, 'message')} ({self.bytes:,} bytes) in {counted(self.topics, 'topic')}, "
+            f"{counted(self.rows, 'row')} of topic and minute, {self.latencies:,} with a latency: {self.output}/{PAGE}"
         )
 
 

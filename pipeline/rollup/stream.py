@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
 
+from broker.words import counted
 from pipeline.errors import GoneError, MisuseError, PipelineError, UnreadError
 from pipeline.outputs import Folder, begin, check, folder
 from pipeline.record.coverage import Coverage, Finding
@@ -124,7 +125,7 @@ def stream(
         outcome = finish(tables, reader.memory.shown(), reader.coverage())
     if reader.done.late:
         say(
-            f"{reader.done.late:,} messages came later than {late / 3600:g} h behind the newest, and are in no table "
+            f"{counted(reader.done.late, 'message')} came later than {late / 3600:g} h behind the newest: in no table "
             "(--late keeps hours open for longer)"
         )
     explain(outcome, latency, say)

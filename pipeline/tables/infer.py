@@ -12,6 +12,7 @@ from collections import Counter
 from datetime import datetime
 from typing import Any, Final
 
+from broker.words import counted
 from pipeline.tables.mapping import RESERVED
 from pipeline.tables.patterns import NAME
 from pipeline.tables.payloads.bad import BadPayloadError
@@ -95,9 +96,10 @@ class Inferred:
         if not lines:
             return None
         said = (
-            f"# Columns of the table {self.plan.name}, inferred from {self.messages:,} messages; {self.bad:,} were no "
-            "JSON objects.\n# This file is part of the mapping from now on: change it as you like, before tables are "
-            "written.\n\n[columns]\n"
+            f"# Columns of the table {self.plan.name}, inferred from {counted(self.messages, 'message')}; "
+            f"{self.bad:,} were no JSON objects.\n"
+            "# This file is part of the mapping from now on: change it as you like, before tables are written.\n"
+            "\n[columns]\n"
         )
         return said + "\n".join(sorted(lines)) + "\n"
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from broker.words import counted
 from pipeline.errors import GoneError, MisuseError, UnreadError
 from pipeline.outputs import SUMMARY, begin, check, folder
 from pipeline.record.coverage import LISTED, Coverage
@@ -106,7 +107,7 @@ class Outcome:
 
     def lines(self) -> list[str]:
         """For people."""
-        told = [f"{self.done.read:,} publishes up to number {self.done.through:,}: {self.output}"]
+        told = [f"{counted(self.done.read, 'publish', 'publishes')} up to number {self.done.through:,}: {self.output}"]
         if not self.done.version:
             told.append(
                 "no finished segment in the record yet (the recorder finishes one every minute, and at its stop)"
@@ -114,7 +115,10 @@ class Outcome:
         for name, rows in self.rows.items():
             dead = {reason: n for (table, reason), n in sorted(self.done.dead.items()) if table == name}
             why = ", ".join(f"{n:,} {reason}" for reason, n in dead.items())
-            told.append(f"{name}: {rows:,} rows" + (f"; {sum(dead.values()):,} dead letters ({why})" if dead else ""))
+            told.append(
+                f"{name}: {counted(rows, 'row')}"
+                + (f"; {counted(sum(dead.values()), 'dead letter')} ({why})" if dead else "")
+            )
         return told
 
 
@@ -275,7 +279,8 @@ class _Job:
                 if part[0] <= part[1]
             ]
             self.out.commit(self.sink, staged, now, first, last)
-            say(f"batch {now.version}: {staged.read:,} publishes, numbers {first:,} to {last:,} that were missing")
+            read = counted(staged.read, "publish", "publishes")
+            say(f"batch {now.version}: {read}, numbers {first:,} to {last:,} that were missing")
 
     def _added(self, staged: Staged) -> Progress:
         """The progress with what a batch staged."""
@@ -313,7 +318,7 @@ class _Job:
         now.through, now.births, now.lost = look.to, births.state(), lost
         now.unread = [*done.unread, *look.unread][-LISTED:]
         self.out.commit(self.sink, staged, now, done.through + 1, look.to)
-        say(f"batch {now.version}: {staged.read:,} publishes, up to number {look.to:,}")
+        say(f"batch {now.version}: {counted(staged.read, 'publish', 'publishes')}, up to number {look.to:,}")
         return True
 
     def _stopped(self, look: Look) -> str:

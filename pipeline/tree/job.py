@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.words import counted
 from pipeline.errors import MisuseError
 from pipeline.outputs import PAGE, SUMMARY, begin, check, folder
 from pipeline.record.coverage import Coverage
@@ -46,8 +47,9 @@ class Outcome:
     def line(self) -> str:
         """For people."""
         return (
-            f"{self.messages:,} messages, {self.topics:,} topics, {self.prefixes:,} prefixes, "
-            f"{self.explosions:,} topic explosions: {self.output}/{PAGE}"
+            f"{counted(self.messages, 'message')}, {counted(self.topics, 'topic')}, "
+            f"{counted(self.prefixes, 'prefix', 'prefixes')}, "
+            f"{counted(self.explosions, 'topic explosion')}: {self.output}/{PAGE}"
         )
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame, Row
 
+from broker.words import counted
 from canopy_pages import Page, Plot, number, treemap
 from canopy_pages.page import ROWS
 from pipeline.record.coverage import Coverage
@@ -77,7 +78,7 @@ def _treemap(nodes: list[Row], of: str, title: str, about: str) -> Plot:
             f"{row['depth']} {row['prefix']}", f"{row['depth'] - 1} {row['parent']}" if row["depth"] else "",
             (row["level"] or '""') if row["depth"] else "all topics", row[of],
             row["prefix"] if row["depth"] else "all topics",
-            f"{row['topics']:,} topics, {row['children']:,} children",
+            f"{counted(row['topics'], 'topic')}, {counted(row['children'], 'child', 'children')}",
         )
         for row in nodes
     ]  # fmt: skip

@@ -103,3 +103,17 @@ def test_where_a_client_comes_from(tmp_path: Path) -> None:
     asked = ["acl", "explain", "--config", str(config), "--topic", "t", "--listener", "in", "--address"]
     assert CliRunner().invoke(app, [*asked, "10.1.2.3"]).exit_code == 0
     assert CliRunner().invoke(app, [*asked, "11.1.2.3"]).exit_code == 3
+
+
+def test_a_filter_that_is_denied_for_a_part_of_it(tmp_path: Path) -> None:
+    """A narrower filter may be granted: the answer says which part is in the way."""
+    config = tmp_path / "canopy.toml"
+    config.write_text('[[rule]]\naction = "subscribe"\neffect = "deny"\nfilters = ["a/b"]\n[[rule]]\nfilters = ["#"]\n')
+    for topic_filter, said, code in (
+        ("#", f'denied\n  {config}: line 1: rule[0], which denies "a/b", a part of this filter', 3),
+        ("a/b", f"denied\n  {config}: line 1: rule[0]", 3),
+        ("a/c", f"allowed, QoS 0\n  {config}: line 5: rule[1]", 0),
+    ):
+        arguments = ["acl", "explain", "--config", str(config), "--action", "subscribe", "--topic", topic_filter]
+        result = CliRunner().invoke(app, arguments)
+        assert (result.output.rstrip(), result.exit_code) == (said, code)

@@ -190,6 +190,20 @@ class TestServe:
         assert canopy("serve", "--store", "postgresql://db/canopy").exit_code == 0
         assert (stand_in.made[0].store.url, stand_in.made[0].store.path) == ("postgresql://db/canopy", "")
 
+    def test_the_file_by_either_name(self, stand_in: type[StandIn], tmp_path: Path) -> None:
+        """As check-config takes it, and as --config: both commands take both."""
+        config = tmp_path / "canopy.toml"
+        config.write_text("[mqtt]\nmax_qos = 1\n")
+        for form in ([str(config)], ["--config", str(config)], ["-c", str(config)]):
+            assert canopy("serve", *form).exit_code == 0
+            assert stand_in.made[-1].mqtt.max_qos == 1
+            assert "mqtt.max_qos = 1" in canopy("check-config", *form).stdout
+        for command in ("serve", "check-config"):
+            result = canopy(command, str(config), "-c", str(config))
+            assert (result.exit_code, result.stderr.splitlines()[-1]) == (
+                2, f"canopy: {config} and --config {config}: one of them",
+            )  # fmt: skip
+
     def test_short_flags(self, stand_in: type[StandIn], tmp_path: Path) -> None:
         config = tmp_path / "canopy.toml"
         config.write_text("[mqtt]\nmax_qos = 1\n")

@@ -24,6 +24,21 @@ def rules(*tables: dict[str, Any], **values: Any) -> list[str]:
 
 
 class TestListeners:
+    def test_no_listener_that_ipv4_reaches(self) -> None:
+        """Elsewhere `[::]` takes IPv4, too."""
+        (line,) = [each for each in told(listen=["mqtt://[::]:1883"]) if "IPv6" in each]
+        assert line == (
+            'listener "mqtt://[::]:1883": [::] listens on IPv6 alone, and no listener has an IPv4 address. '
+            "The host * listens on both"
+        )
+        for others in (["mqtt://[::]:1883", "mqtt://0.0.0.0:1883"], ["mqtt://*:1883"], ["mqtt://[fd00::1]:1883"]):
+            assert not [each for each in told(listen=others) if "IPv6" in each]
+
+    def test_every_interface_beside_one_of_them(self) -> None:
+        for one in ("mqtt://127.0.0.1:1883", "mqtt://[::]:1883", "mqtt://0.0.0.0:1883"):
+            lines = told(listen=["mqtt://*:1883", one])
+            assert len([each for each in lines if "on the same port of every interface" in each]) >= 1
+
     def test_a_port_of_every_interface_beside_one_of_them(self) -> None:
         (line,) = told(listener=[HERE, {"name": "all", "url": "mqtt://0.0.0.0:1883"}])
         assert line.startswith('listener "here": "all" listens on the same port of every interface')
@@ -50,6 +65,17 @@ class TestAuthenticators:
         (line,) = told(authenticator=tables, listener=[{**HERE, "authenticators": ["staff"]}])
         assert line == 'authenticator[1] "jwt": no listener uses it; add it to the authenticators of one'
         assert told(authenticator=tables, listener=[HERE]) == []
+
+    @pytest.mark.parametrize("kind", ["trust", "reject"])
+    def test_one_behind_one_that_always_decides(self, kind: str) -> None:
+        tables = [{"type": kind}, {**PASSWORDS, "name": "staff"}]
+        (line,) = told(authenticator=tables, listener=[HERE])
+        assert (
+            line
+            == 'authenticator[1] "staff": never asked, because one of the type "trust" or "reject" stands before it'
+        )
+        elsewhere = {"url": "mqtt://127.0.0.1:1900", "authenticators": ["staff"]}
+        assert told(authenticator=tables, listener=[HERE, elsewhere]) == []
 
 
 class TestRules:

@@ -7,7 +7,7 @@ import shutil
 import socket
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -197,3 +197,45 @@ async def test_a_mount_point_is_the_same(folder: Path, ports: list[int]) -> None
     async with Broker(ours) as broker:
         assert broker.ports == ports
         assert await crossing(ports) == expected
+
+
+async def test_a_bridge_loses_nothing_over_a_restart_and_tells_its_state(folder: Path, ports: list[int]) -> None:
+    """With mosquitto's defaults: what was published upstream meanwhile comes; the upstream knows the link's state."""
+    assert MOSQUITTO is not None
+    there, here = ports
+    upstream, conf, settings = folder / "upstream.conf", folder / "mosquitto.conf", folder / "canopy.toml"
+    await asyncio.to_thread(upstream.write_text, f"user root\nlistener {there} 127.0.0.1\nallow_anonymous true\n")
+    text = (
+        f"listener {here} 127.0.0.1\nallow_anonymous true\npersistence true\npersistence_location {folder}/\n"
+        f"connection up\naddress 127.0.0.1:{there}\ntopic t/# in 1\n"
+    )
+    await asyncio.to_thread(conf.write_text, text)
+    converted = await asyncio.to_thread(mosquitto.convert, conf)
+    assert (converted.guards, converted.missing) == ((), ())
+    await asyncio.to_thread(settings.write_text, converted.toml)
+    ours = await asyncio.to_thread(load_settings, settings, (), (), {})
+    kept: Any = {"clean": False, "props": [(wire.SESSION_EXPIRY, 1_000)]}
+    theirs = Process([MOSQUITTO, "-c", str(upstream)], "running")
+    await theirs.start()
+    try:
+        source = await Peer.join(there, "source", ("$SYS/broker/connection/+/state", 0))
+        await source.publish("t/ready", b"x", qos=1, retain=True)
+        async with Broker(ours):
+            reader = await Peer.join(here, "reader", ("t/#", 1), **kept)
+            assert (await reader.message()).topic == "t/ready"
+            told = await source.message()
+            assert (told.topic, told.payload) == (f"$SYS/broker/connection/{socket.gethostname()}.up/state", b"1")
+            await reader.disconnect()
+        for at in range(5):
+            await source.publish("t/x", b"%d" % at, qos=1)
+        async with Broker(ours):
+            reader = await Peer.join(here, "reader", **kept)
+            came = [(await reader.message()).payload]
+            while came[-1] != b"4":
+                came.append((await reader.message()).payload)
+            # A new subscription upstream brings what is retained there, as mosquitto's bridge has it too.
+            assert [payload for payload in came if payload != b"x"] == [b"%d" % at for at in range(5)]
+            await reader.disconnect()
+        source.abort()
+    finally:
+        await theirs.end()

@@ -206,6 +206,8 @@ def opened(lines: list[str], settings: Settings) -> Iterator[str]:
             yield f"{port}: out of its mount"
         if own.options.get("acl_file") and not settings.access.acl_file and settings.access.default != "deny":
             yield f"{port}: without rules"
+        if own.options.get("acl_file") and any(listener.called in rule.listener for rule in settings.rule):
+            yield f"{port}: by a rule for others"
         if plugged and settings.access.default != "deny" and not settings.access.acl_file:
             yield f"{port}: without the rules of a plug-in"
         if own.above.get("clientid_prefixes") and not settings.security.client_ids:

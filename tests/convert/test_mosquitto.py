@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import tempfile
 from pathlib import Path
@@ -18,7 +19,7 @@ from broker.convert import mosquitto
 from broker.convert.mosquitto import Converted
 from broker.convert.options import OPTIONS, SHARED, Left, Setting, first_word, meaning
 from broker.convert.source import ConvertError
-from broker.settings import Settings
+from broker.settings import Settings, defaults
 from tests.convert.manual import LISTENER_TLS, MANUAL
 
 EXAMPLES = Path("/usr/share/doc/mosquitto/examples/mosquitto.conf")
@@ -323,7 +324,9 @@ class TestAccess:
         assert [table.type for table in settings.authenticator] == ["reject"]
         assert not settings.mqtt.allow_anonymous
 
-    @pytest.mark.parametrize("option", ["auth_plugin /x/dynsec.so", "plugin /x/go-auth.so", "global_plugin /x/y.so"])
+    @pytest.mark.parametrize(
+        "option", ["auth_plugin /x/dynsec.so", "plugin /x/my_password_file.so", "global_plugin /x/y.so"]
+    )
     def test_nobody_by_a_plug_in_that_is_not_there(self, conf: Path, option: str) -> None:
         converted = made(conf, f"listener 1883\nallow_anonymous true\n{option}\nplugin_opt_url http://x\n")
         assert [table.type for table in converted.settings.authenticator] == ["reject"]
@@ -403,6 +406,14 @@ class TestAccess:
         assert (asked["1885"].authenticators, asked["1885"].allow_anonymous) == (("password-file-2",), True)
         assert (asked["1886"].authenticators, asked["1886"].allow_anonymous) == (("nobody",), False)
         assert settings.mqtt.allow_anonymous
+
+    def test_a_listener_without_an_acl_file_beside_one_with_it_has_a_rule(self, conf: Path) -> None:
+        text = "per_listener_settings true\nlistener 1883\nallow_anonymous true\nlistener 1884\nacl_file /a\n"
+        settings = made(conf, text).settings
+        (rule,) = settings.rule
+        named = {each.endpoint.port: each.called for each in settings.listener}
+        assert (settings.access.acl_file, rule.listener) == ("/a", (named[1883],))
+        assert named[1884] not in rule.listener
 
     def test_different_acl_files_leave_nothing_allowed(self, conf: Path) -> None:
         text = "per_listener_settings true\nlistener 1883\nacl_file /a\nlistener 1884\nacl_file /b\n"
@@ -541,6 +552,18 @@ class TestWhole:
         assert len(found) > 80
         converted = made(conf, "\n".join(line.replace("<", "").replace(">", "") for line in found))
         assert "no such option" not in converted.missing
+
+    def test_the_defaults_that_are_named_as_different_are_the_defaults(self, conf: Path) -> None:
+        head, there = made(conf, "").toml, defaults()
+        for name, text in {
+            "limits.max_packet_size": f"{there['limits.max_packet_size'] // 2**20} MiB",
+            "mqtt.max_inflight": f"{there['mqtt.max_inflight']:,} messages",
+            "queue.session_messages": f"{there['queue.session_messages']:,} messages",
+            "session.max_expiry": {604_800: "a week"}[there["session.max_expiry"]],
+            "session.takeover": {"same-user": "a session belongs to the user"}[there["session.takeover"]],
+            "mqtt.topic_alias_maximum": str(there["mqtt.topic_alias_maximum"]),
+        }.items():
+            assert re.search(rf"^#   {name} +{text}", head, re.MULTILINE)
 
     def test_included_folders_come_in_their_order(self, conf: Path) -> None:
         folder = conf.parent / "conf.d"

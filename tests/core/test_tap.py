@@ -18,6 +18,7 @@ from broker.core.limits import Limits
 from broker.core.persistence.journal import Saved, SessionRecord, SubscriptionRecord
 from broker.core.queues.message import Message
 from broker.core.queues.policies.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
+from broker.core.queues.queue_totals import QueueTotals
 from broker.core.routing.receivers.bursts import RUN_MESSAGES
 from broker.core.tap import HAND_OVER, RUN, STATE_PART
 from tests.core.harness import Client, Network, limits
@@ -859,3 +860,44 @@ def test_every_number_is_somewhere(moves: list[tuple[str, int]], max_events: int
             if row["kind"] == "drop":
                 told[row["reason"], row.get("ref_seq", 0)] += row["n"]
         assert told == lost
+
+
+class TestHolding:
+    """Publishers wait while more than half of what may wait does, as long as it becomes less."""
+
+    def test_half_of_it_waits(self) -> None:
+        listening, load = Listening(max_events=40), QueueTotals()
+        listening.stalled = True
+        tap = listening.tap
+        tap.hold_publishers(load, 10.0)
+        frame = bytes((0x30, 3, 0, 1)) + b"t"
+        for _ in range(20):
+            tap.frames(frame, 1, False, "p")
+        assert (load.crowds, load.crowded_record, tap.half_full) == (0, None, False)
+        for _ in range(2):
+            tap.frames(frame, 1, False, "p")
+        backlog = load.crowded_record
+        assert backlog is not None
+        assert (load.crowds, tap.half_full) == (2, True)
+        # As long as some of it is written, and for so long after that.
+        assert backlog.crowded(100.0)
+        assert backlog.crowded(109.0)
+        assert not backlog.crowded(110.0)
+        tap.done_events += 1
+        assert backlog.crowded(110.0)
+        assert not backlog.crowded(120.0)
+        listening.take()
+        listening.written()
+        assert not backlog.crowded(120.0)
+
+    def test_what_is_shut_holds_nobody(self) -> None:
+        listening = Listening(max_events=4)
+        listening.stalled = True
+        listening.tap.hold_publishers(QueueTotals(), 10.0)
+        for _ in range(3):
+            listening.tap.disconnected("c", "h:1", "client-disconnect")
+        assert listening.tap.half_full
+        listening.tap.shut()
+        before = listening.tap.seq
+        listening.tap.disconnected("c", "h:1", "client-disconnect")
+        assert (listening.tap.half_full, listening.tap.seq, listening.tap.take(False)) == (False, before + 1, [])

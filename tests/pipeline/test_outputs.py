@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.errors import MisuseError, PipelineError
+from pipeline.errors import MisuseError, PipelineError, in_a_line
 from pipeline.outputs import Folder, check, folder
 from tests.pipeline.folder import through_hadoop
 
@@ -67,3 +67,11 @@ def test_an_output_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch
     monkeypatch.setattr("os.access", lambda *_: False)
     with pytest.raises(PipelineError, match="cannot be written to"):
         check([], str(tmp_path / "new" / "out"))
+
+
+def test_a_store_that_spark_has_no_client_for_is_told_with_what_reads_it() -> None:
+    error = RuntimeError('o.a.h.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3"\n\tat org')
+    assert in_a_line(error) == (
+        'o.a.h.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3": Spark has no client for it; '
+        "of S3 it reads s3a:// with --packages org.apache.hadoop:hadoop-aws:3.4.2, and what a cluster brings"
+    )

@@ -56,6 +56,15 @@ def test_one_event_is_one_line_whatever_a_client_calls_itself() -> None:
     assert lines(stream)[0]["client"] == 'a\nb"c\u2028'
 
 
+def test_fields_stand_as_they_were_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client first, and not its address."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = Terminal()
+    logs.configure("info", "auto", stream)
+    structlog.get_logger().info("client connected", client_id="c1", user_name="u", address="127.0.0.1:5")
+    assert stream.getvalue().rstrip().endswith("client_id='c1' user_name='u' address='127.0.0.1:5'")
+
+
 def test_a_client_cannot_steer_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     stream = Terminal()

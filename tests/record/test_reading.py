@@ -337,6 +337,13 @@ class TestFailures:
         assert self.one_line(record(command, tmp_path)).startswith("canopy: `canopy record` needs pyarrow")
 
 
+@pytest.mark.parametrize("command", ["ls", "stats", "verify", "recover", "cat"])
+def test_an_address_is_no_folder(command: str) -> None:
+    result = record(command, "s3://plant/record")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("canopy: s3://plant/record: not a folder of this machine: copy it")
+
+
 @pytest.mark.parametrize("command", ["ls", "cat"])
 def test_a_segment_that_cannot_be_read(tmp_path: Path, command: str, story: Story) -> None:
     paths = story.write(tmp_path, 2)

@@ -25,7 +25,7 @@ from broker.core.queues.message import Message
 from broker.record.files.folder import Folder, Left, RecorderError
 from broker.record.files.segment import Segment
 from broker.record.recorder import Recorder
-from broker.record.writer import Options
+from broker.record.writer import Options, Writer
 from broker.settings import Recorder as RecorderSettings
 from broker.settings import Shutdown, Sys
 from canopy import Broker, Settings
@@ -551,6 +551,91 @@ class TestGivingUp:
         assert (await checked(tmp_path)).faults == []
 
 
+async def test_what_waits_is_written_in_few_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that is behind converts much at a time: each batch costs it turns with a busy event loop."""
+    begun, go, really = threading.Event(), threading.Event(), Writer.write
+    rows: list[int] = []
+
+    def slow(self: Writer, batch: Any) -> None:
+        rows.append(batch.num_rows)
+        begun.set()
+        assert go.wait(30)
+        really(self, batch)
+
+    monkeypatch.setattr(Writer, "write", slow)
+    async with recording(tmp_path) as broker:
+        peer = await join(broker)
+        await waiting.until(begun.is_set)
+        for _ in range(10):
+            await peer.send(*[wire.publish("t", b"") for _ in range(3_000)])
+        await waiting.until(lambda: broker.router.counters.messages_received == 30_000)
+        await peer.fence()
+        of(broker).hand_over()
+        go.set()
+        await waiting.until(lambda: of(broker).tap is not None and of(broker).tap.waiting == 0)  # type: ignore[union-attr]
+        assert max(rows[1:]) > 20_000
+    assert (await checked(tmp_path)).kinds["publish"] == 30_000
+
+
+class TestHolding:
+    """`recorder.when_full = "hold"`: publishers wait for the thread, as for a subscriber that is behind."""
+
+    async def test_nothing_is_lost_while_it_is_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        go, really = threading.Event(), Writer.write
+
+        def slow(self: Writer, batch: Any) -> None:
+            assert go.wait(30)
+            really(self, batch)
+
+        monkeypatch.setattr(Writer, "write", slow)
+        async with recording(tmp_path, queue_events=400, when_full="hold", hold_timeout=3_600.0) as broker:
+            peer = await join(broker)
+            await peer.send(*[wire.publish("t", b"%d" % at) for at in range(5_000)])
+            await waiting.until(lambda: of(broker).behind > 0)
+            assert broker.router.counters.messages_received < 400
+            go.set()
+            await waiting.until(lambda: broker.router.counters.messages_received == 5_000)
+            # A QoS 1 publish waits as well, and is answered.
+            await peer.publish("t", b"last", qos=1)
+            assert of(broker).lost == 0
+            await waiting.until(lambda: of(broker).behind == 0)
+        found = await checked(tmp_path)
+        assert (found.faults, found.gaps, found.kinds["publish"]) == ([], [], 5_001)
+
+    async def test_a_thread_that_writes_nothing_holds_nobody_for_ever(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What does not fit then is lost to the record, by name."""
+        go, really = threading.Event(), Writer.write
+
+        def stuck(self: Writer, batch: Any) -> None:
+            assert go.wait(30)
+            really(self, batch)
+
+        monkeypatch.setattr(Writer, "write", stuck)
+        async with recording(tmp_path, queue_events=400, when_full="hold", hold_timeout=0.05) as broker:
+            peer = await join(broker)
+            await peer.send(*[wire.publish("t", b"%d" % at) for at in range(2_000)])
+            await waiting.until(lambda: broker.router.counters.messages_received == 2_000)
+            assert of(broker).lost > 0
+            go.set()
+        found = await checked(tmp_path)
+        assert found.faults == []
+        assert found.kinds["publish"] + sum(gap[2] for gap in found.gaps) == 2_000
+
+    async def test_a_recorder_that_gave_up_holds_nobody(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        async with recording(tmp_path, queue_events=400, when_full="hold", hold_timeout=3_600.0) as broker:
+            peer = await join(broker)
+            with monkeypatch.context() as patch:
+                patch.setattr(Segment, "add", full)
+                await peer.send(*[wire.publish("t", b"%d" % at) for at in range(2_000)])
+                await waiting.until(lambda: broker.router.counters.messages_received == 2_000)
+                assert not of(broker).recording
+
+
 class TestStartAndStop:
     """In any order, and more than once."""
 
@@ -653,7 +738,7 @@ class TestSettings:
             {"filters": ["a/#/b"]}, {"filters": ["$share/g/a"]}, {"filters": [""]}, {"segment_bytes": 65_535},
             {"segment_seconds": 0}, {"queue_events": -1}, {"queue_bytes": -1}, {"directory": 7}, {"folder": "x"},
             {"snapshot_seconds": -1}, {"draft_seconds": -1}, {"table": "iceberg"},
-            {"directory": "s3://plant/record"}, {"directory": "file:///srv/record"},
+            {"when_full": "wait"}, {"hold_timeout": -1}, {"directory": "s3://plant/record"}, {"directory": "file:///srv/record"},
         ],
     )  # fmt: skip
     def test_refused(self, wrong: dict[str, Any]) -> None:
@@ -674,6 +759,8 @@ class TestSettings:
             "snapshot_seconds",
             "draft_seconds",
             "table",
+            "when_full",
+            "hold_timeout",
         ):
             assert getattr(ours, name) == getattr(theirs, name), name
 

@@ -67,7 +67,11 @@ class TopicAliasInvalid(ProtocolError):
 
 
 class Refused(ProtocolError):
-    """A valid packet that this server's settings do not accept, with the reason code."""
+    """A valid packet that this server's settings do not accept, with the reason code.
 
-    def __init__(self, message: str, reason_code: int) -> None:
+    `detail`: what the log says instead of the message, which the client is told; empty: the same.
+    """
+
+    def __init__(self, message: str, reason_code: int, detail: str = "") -> None:
         super().__init__(message, reason_code)
+        self.detail = detail

@@ -275,7 +275,7 @@ class ServerProtocol(Peer):
         hold = self._hold
         if hold is None:
             most = self.router.limits.hold_publishers
-            if most <= 0.0:
+            if most <= 0.0 and load.crowded_record is None:
                 return False
             self._hold = hold = Hold(most, sent, now)
         decoder = self.decoder
@@ -378,6 +378,8 @@ class ServerProtocol(Peer):
         if version == 0:
             text = first_bytes.guess(self._first_bytes) or text
         self.final_packet = handshake.refusal(version, error.reason_code, text, self.outbox.max_packet)
+        if isinstance(error, Refused) and error.detail:
+            text = error.detail[:MAX_TEXT]
         if self._pending is not None:
             self.user_name = self._pending.user_name
             text = self._pending.detail[:MAX_TEXT] or text

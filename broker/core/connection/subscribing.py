@@ -57,6 +57,9 @@ LENGTH_WORK: Final = 4
 STREAM_WORK: Final = 2_048
 """What the beginning of a stream of retained messages counts for in a turn: the topics that are looked at, at most."""
 
+LONGEST_SHOWN: Final = 64
+"""Characters of a filter in a Reason String."""
+
 MOST_TOLD: Final = 256
 """Filters of one SUBSCRIBE whose queue options are told one by one; beyond, a SUBACK would be many times as large as
 its SUBSCRIBE, and it tells none. Where all are alike they are told once, however many there are."""
@@ -197,6 +200,8 @@ class FilterWork:
         self._bad_options = ""
         # What refused the last filter that was refused; empty: access control did.
         self._why = ""
+        # The first filter that was refused for a part of it alone, as the client of 5.0 wrote it.
+        self._part = ""
         # The reason code for all filters, while what they change cannot be kept; 0: it can.
         self._refusal = 0
         commits = router.commits
@@ -375,6 +380,10 @@ class FilterWork:
             if granted < 0:
                 router.counters.denied_subscriptions += 1
                 self._why = ""
+                if session.v5 and not self._part:
+                    router.work += access_control.source().ask_work
+                    if access_control.denies_part(session.principal, topic_filter):
+                        self._part = self._filters.topic_filter()
                 return reasons.NOT_AUTHORIZED
             request.qos = min(granted, request.qos)
         return 0
@@ -407,9 +416,9 @@ class FilterWork:
         """The one SUBACK or UNSUBACK [MQTT-3.10.4-6], with the packet identifier [MQTT-2.2.1-6] [MQTT-3.8.4-2].
 
         A SUBACK has User Properties where the client asked for a queue of its own, with what was granted, and a Reason
-        String where that was not to be understood (0x83); the caller leaves both out where the client does not want
-        them or cannot take so much [MQTT-3.9.2-1] [MQTT-3.9.2-2]. An UNSUBACK has neither [MQTT-3.11.2-1]
-        [MQTT-3.11.2-2].
+        String where that was not to be understood (0x83), or where a filter was refused for a part of it alone; the
+        caller leaves both out where the client does not want them or cannot take so much [MQTT-3.9.2-1] [MQTT-3.9.2-2].
+        An UNSUBACK has neither [MQTT-3.11.2-1] [MQTT-3.11.2-2].
         """
         packet_id = self._filters.packet_id
         if self._refusal > 0:
@@ -422,6 +431,10 @@ class FilterWork:
             refused.properties.strings[REASON_STRING] = self._bad_options
             return refused
         suback = Suback(packet_id, self._codes, None if self._session.v5 else NO_PROPERTIES)
+        if self._part:
+            suback.properties.strings[REASON_STRING] = (
+                f'a rule denies a part of the filter "{self._part[:LONGEST_SHOWN]}": subscribe to narrower ones'
+            )
         told = self._told
         # Once for all filters; where they differ, for each that was granted, in order.
         if self._alike or self._told_count <= MOST_TOLD:

@@ -107,6 +107,8 @@ class QueueTotals:
         self.crowds: i64 = 0
         self.crowded_live: Crowded | None = None
         self.crowded_session: Crowded | None = None
+        # The recorder's queue, when it is more than half full and publishers are to wait for it.
+        self.crowded_record: Crowded | None = None
         # Seconds after which a client from whose queue nothing was taken does not read: nobody waits for it any more.
         self.standstill: float = 0.0
         # How often a publisher was held back for such a queue.

@@ -92,7 +92,7 @@ class Router(PeerListener):
         self.retained = self.retained_store.tree
         self.nodes = NodeState()  # the others of a mesh
         self.publisher = Publisher(limits, self.fanout, self.retained_store, self.nodes)
-        self.bridge_states = BridgeStates(self.retained, self.sessions, self.accounts)
+        self.bridge_states = BridgeStates(self.retained, self.sessions)
         self.wills = WillQueue(
             self.publisher, self.counters, self.deadlines, self.fanout, self.session_table, self.bridge_states
         )

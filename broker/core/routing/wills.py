@@ -248,7 +248,7 @@ class WillQueue:
 
     def _send(self, message: Message, session: Session | None, principal: Principal) -> None:
         """Publish it, unless its client, who is `principal`, may do that no more: it could when it connected."""
-        if not self._bridge_states.may_send_will(message.topic, message.publisher, principal):
+        if not self._bridge_states.may_send_will(message.topic, message.publisher):
             return
         permissions = self.permissions
         if permissions is not None and not permissions.asked.may_publish(

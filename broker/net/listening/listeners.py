@@ -157,7 +157,12 @@ class Listener:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                self._factory, host, port, backlog=runtime.tcp_backlog, reuse_address=True, start_serving=False
+                self._factory,
+                self.endpoint.bound,
+                port,
+                backlog=runtime.tcp_backlog,
+                reuse_address=True,
+                start_serving=False,
             )
         except OSError as error:
             raise StartupError(sockets.why_not_listening(self._told(), host, error)) from error

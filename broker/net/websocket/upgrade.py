@@ -131,7 +131,7 @@ class Upgrade:
         path = target.partition("?")[0]
         self.origin = headers.get("origin", "")
         offered = _tokens(headers.get("sec-websocket-protocol", ""), lower=False)
-        if terms.path and path != terms.path:
+        if terms.path and path.removesuffix("/") != terms.path.removesuffix("/"):
             self._refuse(404, "a request for another path", f"Nothing is here. {PAGE}")
         elif "websocket" not in _tokens(headers.get("upgrade", "")):
             self._refuse(426, "an HTTP request that does not ask for a WebSocket", PAGE)

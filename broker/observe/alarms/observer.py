@@ -32,6 +32,7 @@ KINDS: Final = {
     "store-failing": "the store cannot be written",
     "store-damaged": "a part of the store was damaged, and is lost",
     "recorder-failing": "nothing is recorded",
+    "recorder-behind": "publishers wait for the recorder",
 }
 """The names of alarms, and what each says."""
 
@@ -198,6 +199,9 @@ class Observer:
         if self.settings.recorder and recorder is not None:
             bounds, failure = self._bounds(1.0, at_once=True), recorder.failure
             yield Observation("recorder-failing", "", float(bool(failure)), "", bounds, failure)
+            behind = recorder.behind
+            detail = f"{behind:,} events wait to be written" if behind else ""
+            yield Observation("recorder-behind", "", float(bool(behind)), "", self._bounds(1.0), detail)
 
 
 def _lost(counters: Counters) -> int:

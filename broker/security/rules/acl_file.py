@@ -25,6 +25,12 @@ ACCESS: Final = {"read": RECEIVE, "write": PUBLISH, "readwrite": PUBLISH | RECEI
 MOST_BYTES: Final = 16_777_216
 """Bytes of a file: some hundred thousand lines. What is longer is another file, by mistake."""
 
+MAX_TOLD: Final = 5
+"""Wrong lines that an error names."""
+
+LONGEST_QUOTED: Final = 80
+"""Characters of a line that an error quotes."""
+
 NO_RULES: Final = RuleSet(())
 
 
@@ -111,53 +117,56 @@ def read_acl_file(path: Path) -> AclFile:
 
 
 def parse_acl(text: str, path: str) -> AclFile:
-    """Read the text of a file. Raises SecurityError."""
-    users: dict[str | None, list[Rule]] = {}
+    """Read the text of a file. Raises SecurityError: it names and quotes the lines that are wrong, up to `MAX_TOLD`."""
+    sections: dict[str | None, list[Rule]] = {}
     everybodys: list[Rule] = []
     user: str | None = None
+    problems: list[str] = []
     for number, line in enumerate(text.split("\n"), start=1):
-        place = f"{path}: line {number}"
         line = line.rstrip(BLANKS)
-        if line.startswith("#"):
-            continue
         words = line.lstrip(" ")
-        if not words:
+        if line.startswith("#") or not words:
             continue
         first, _, rest = words.partition(" ")
         rest = rest.strip(BLANKS)
-        if first == "user":
-            if not rest:
-                raise SecurityError(f"{place}: the user name is missing; mosquitto refuses this file too")
-            user = rest
-        elif first in ("topic", "pattern"):
-            access, topic_filter = _access(rest, place)
-            if first == "topic":
-                users.setdefault(user, []).append(Line(topic_filter, access != ALL, access, place))
+        place = f"{path}: line {number}"
+        try:
+            if first == "user":
+                if not rest:
+                    raise ValueError("the user name is missing; mosquitto refuses this file too")
+                user = rest
+            elif first in ("topic", "pattern"):
+                access, topic_filter = _access(rest)
+                if first == "topic":
+                    sections.setdefault(user, []).append(Line(topic_filter, access != ALL, access, place))
+                else:
+                    everybodys.append(Pattern(topic_filter, access != ALL, access, place))
             else:
-                everybodys.append(Pattern(topic_filter, access != ALL, access, place))
-        else:
-            raise SecurityError(f'{place}: a line begins with "user", "topic", "pattern" or "#"; this one with none')
-    return AclFile(path, {name: _denies_first(rules) for name, rules in users.items()}, _denies_first(everybodys))
+                raise ValueError('a line begins with "user", "topic", "pattern" or "#"; this one with none')
+        except (ValueError, ProtocolError) as error:
+            problems.append(f"line {number}: {line.strip(' ')[:LONGEST_QUOTED]!r}: {error}")
+    if problems:
+        more = f"; and {len(problems) - MAX_TOLD} more" if len(problems) > MAX_TOLD else ""
+        raise SecurityError(f"{path}: {'; '.join(problems[:MAX_TOLD])}{more}")
+    return AclFile(path, {name: _denies_first(rules) for name, rules in sections.items()}, _denies_first(everybodys))
 
 
 def _denies_first(rules: list[Rule]) -> RuleSet:
     return RuleSet([rule for rule in rules if not rule.allow] + [rule for rule in rules if rule.allow])
 
 
-def _access(rest: str, place: str) -> tuple[int, str]:
-    """What a line gives, as bits, and its filter. A single word is a filter, also where it is one of the accesses."""
+def _access(rest: str) -> tuple[int, str]:
+    """What a line gives, as bits, and its filter. A single word is a filter, also where it is one of the accesses.
+
+    Raises ValueError or ProtocolError: it gives nothing.
+    """
     word, blank, topic_filter = rest.partition(" ")
     topic_filter = topic_filter.strip(BLANKS)
     if not blank or not topic_filter:
         word, topic_filter = "readwrite", word
     if word not in ACCESS:
-        raise SecurityError(
-            f'{place}: before the topic filter stands "read", "write", "readwrite" or "deny", or nothing'
-        )
+        raise ValueError('before the topic filter stands "read", "write", "readwrite" or "deny", or nothing')
     if not topic_filter:
-        raise SecurityError(f"{place}: the topic filter is missing")
-    try:
-        validate_filter(topic_filter)
-    except ProtocolError as error:
-        raise SecurityError(f"{place}: {error}") from None
+        raise ValueError("the topic filter is missing")
+    validate_filter(topic_filter)
     return ACCESS[word], topic_filter

@@ -150,15 +150,26 @@ class RuleBook:
 
     def about_filter(self, principal: Principal, topic_filter: str) -> Verdict:
         """What is said of a client that subscribes to a filter (without `$share/name/`)."""
-        compiled = self._compiled(principal)
-        rule = None if compiled.own is None else compiled.own.about_filter(principal, topic_filter)
-        if rule is None:
-            rule = compiled.rules.about_filter(principal, topic_filter)
+        rule = self._rule_about(principal, topic_filter)
         if rule is not None:
-            return Verdict(rule.allow, rule.place, rule.max_qos)
+            place = rule.place
+            if _is_part(rule, principal, topic_filter):
+                place = f'{place}, which denies "{rule.topic_filter}", a part of this filter'
+            return Verdict(rule.allow, place, rule.max_qos)
         if self._acl is not None:
             return Verdict(True, f"{self._acl.path}: every subscription is granted, and each message looked at")
         return self._default
+
+    def denies_part(self, principal: Principal, topic_filter: str) -> bool:
+        """Whether a filter is denied for a part of it alone."""
+        rule = self._rule_about(principal, topic_filter)
+        return rule is not None and _is_part(rule, principal, topic_filter)
+
+    def _rule_about(self, principal: Principal, topic_filter: str) -> Rule | None:
+        """The first rule that speaks about a subscription to a filter: the client's own come first."""
+        compiled = self._compiled(principal)
+        rule = None if compiled.own is None else compiled.own.about_filter(principal, topic_filter)
+        return compiled.rules.about_filter(principal, topic_filter) if rule is None else rule
 
     def allowed_filters(self, principal: Principal) -> list[str]:
         """The filters of the rules that allow a client something, in their order. Another rule may deny part of it."""
@@ -196,6 +207,11 @@ class Compiled:
         self.rules = rules
         self.own = own
         self.shared = shared
+
+
+def _is_part(rule: Rule, principal: Principal, topic_filter: str) -> bool:
+    """Whether a rule denies some topics of a filter and not others."""
+    return not rule.allow and not rule.grants(principal, topic_filter)
 
 
 def _in_order(some: Iterable[int], others: Iterable[int]) -> list[int]:

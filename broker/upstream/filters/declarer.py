@@ -232,6 +232,15 @@ class Declarer(UpstreamSubscriptions):
         return not self._due and not self._waiting
 
     @property
+    def confirmed(self) -> int:
+        """How many filters the upstream has confirmed: those of `held` that wait for no SUBACK."""
+        waiting: set[str] = set()
+        for request in self._waiting.values():
+            if request.subscribes:
+                waiting.update(request.topic_filters)
+        return len(self.held) - len([topic_filter for topic_filter in waiting if topic_filter in self.held])
+
+    @property
     def quiet(self) -> bool:
         """Whether no packet waits for its acknowledgement."""
         return not self._waiting
@@ -311,7 +320,7 @@ class Declarer(UpstreamSubscriptions):
         An UNSUBACK of 3.1.1 has no codes. One that nobody waits for is ignored.
 
         Raises:
-            ProtocolViolation: it has not one code for each filter [MQTT-3.8.4-6] [MQTT-3.11.3-2], and does not say what
+            ProtocolViolation: it has not one code for each filter [MQTT-3.8.4-6] [MQTT-3.11.3-1], and does not say what
                 is held: nothing that was asked for is.
         """
         request = self._waiting.get(packet_id)

@@ -30,7 +30,7 @@ def status(link: UpstreamLink) -> list[tuple[str, object]]:
         *state(link),
         ("filters/demanded", ledger.demanded),
         ("filters/declared", len(declarer.wanted)),
-        ("filters/held", len(declarer.held)),
+        ("filters/held", declarer.confirmed),
         ("filters/refused", len(declarer.refused)),
         ("filters/without room", ledger.refused if isinstance(ledger, BudgetLedger) else 0),
         ("filters/outside", link.demand.outside),

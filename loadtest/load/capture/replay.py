@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 
 from broker.core.codec.errors import ProtocolError
 from broker.core.codec.topic_names import parse_shared
+from broker.words import counted
 from loadtest.load.capture.recording import OPEN_END, PUBLISHERS, Recording
 from loadtest.load.capture.spool import scan
 from loadtest.load.checks.mark import SIZE
@@ -88,7 +89,8 @@ def prepare(capture: Path, asked: Asked, targets: list[Target]) -> Job:
 
 def summary(recording: Recording, speed: float) -> str:
     """What is going to be played, in a sentence."""
-    text = f"{recording.messages:,} messages on {recording.topics:,} topics, recorded in {recording.seconds:,.1f} s, "
+    messages, topics = counted(recording.messages, "message"), counted(recording.topics, "topic")
+    text = f"{messages} on {topics}, recorded in {recording.seconds:,.1f} s, "
     text += "as fast as it goes" if math.isinf(speed) else f"at {speed:g}x"
     if recording.small:
         text += f"; {recording.small:,} of them have less than {SIZE} bytes and are sent with {SIZE}"

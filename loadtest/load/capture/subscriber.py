@@ -41,6 +41,7 @@ from broker.core.codec.packets import (
 from broker.core.codec.properties import decode_forward
 from broker.core.codec.reasons import name as reason_name
 from broker.core.codec.topic_names import parse_shared, validate_filter
+from broker.words import counted
 from loadtest.load.capture.file import CaptureError, Writer
 from loadtest.load.checks.broker_statistics import Listener
 from loadtest.load.engine.clients import connecting
@@ -93,7 +94,8 @@ class Captured:
     def __str__(self) -> str:
         more = f", {self.retained:,} of them retained" if self.retained else ""
         more += f"; the broker tells of {self.told_lost:,} lost ones" if self.told_lost else ""
-        return f"{self.messages:,} messages on {self.topics:,} topics in {self.seconds:,.1f} s{more}"
+        messages, topics = counted(self.messages, "message"), counted(self.topics, "topic")
+        return f"{messages} on {topics} in {self.seconds:,.1f} s{more}"
 
 
 async def capture(wanted: Wanted, stop: asyncio.Event, progress: Callable[[int], None] = lambda _: None) -> Captured:

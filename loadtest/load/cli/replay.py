@@ -18,6 +18,7 @@ from typing import Annotated, Final
 
 import typer
 
+from broker.words import counted
 from loadtest.load.cli.common import (
     FAILED,
     MISUSED,
@@ -106,7 +107,7 @@ def capture(
 
     def progress(count: int) -> None:
         if watched:
-            typer.echo(f"\r\x1b[K{count:,} messages (Ctrl-C ends the capture)", nl=False, err=True)
+            typer.echo(f"\r\x1b[K{counted(count, 'message')} (Ctrl-C ends the capture)", nl=False, err=True)
 
     found: Captured
     try:

@@ -90,7 +90,7 @@ async def test_clients_are_moved_to_another_broker(api: Api, broker: Broker, for
         )
         peer.abort()
     await until(lambda: not broker.connections)
-    assert broker.not_ready() == ["the broker is being drained; 0 connections are left"]
+    assert broker.not_ready() == ["the broker is being drained; 0 connections left"]
     assert (await api.get("/drain")) == {"active": True, "moved": 21, "left": 0}
     refused = await Peer.open("127.0.0.1", broker.ports[0])
     assert await refused.closed() == []

@@ -6,13 +6,15 @@ import pytest
 
 from broker.core.codec import encoder
 from broker.core.codec import packets as p
-from broker.core.codec.packets import V5, V31, V311
+from broker.core.codec.packets import V5, V31, V311, Suback
 from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.core.codec.properties import Properties
+from broker.core.codec.properties import REASON_STRING, REQUEST_PROBLEM_INFORMATION, Properties
+from broker.core.codec.topic_names import matches
 from broker.core.connection.protocol import TURN_WORK
 from broker.core.connection.subscribing import FILTER_WORK, LENGTH_WORK, MANY_FILTERS, MOST_TOLD, TOLD_WORK
-from broker.core.hooks import AccessControl, EventListener, SubscriptionListener
+from broker.core.hooks import FORBIDDEN, AccessControl, EventListener, SubscriptionListener
 from broker.core.limits import Limits
+from broker.core.principal import Principal
 from broker.core.queues.message import Message
 from broker.core.queues.policies.queue_policy import QueueRule
 from tests.core.harness import Client, Network, bag, limits
@@ -278,3 +280,49 @@ def test_while_subscriptions_are_looked_through_nothing_comes_before_what_was_in
     network.settle()
     assert reader.payloads() == [b"0", b"1", b"2", b"3", b"4"]
     assert reader.session.window.quota == 5
+
+
+class Parts(AccessControl):
+    """Denies a/b, and every filter that matches it."""
+
+    def may_subscribe(self, principal: Principal, topic_filter: str, qos: int) -> int:
+        del principal
+        return FORBIDDEN if matches(topic_filter, "a/b") else qos
+
+    def denies_part(self, principal: Principal, topic_filter: str) -> bool:
+        del principal
+        return topic_filter != "a/b"
+
+
+@pytest.mark.parametrize(("filters", "told"), [
+    (["#"], "#"), (["a/c", "a/+", "#"], "a/+"), (["$share/g/#"], "$share/g/#"), (["a/b"], ""), (["a/c"], ""),
+])  # fmt: skip
+@pytest.mark.parametrize("version", [V311, V5])
+def test_a_filter_that_is_denied_for_a_part_of_it(version: int, filters: list[str], told: str) -> None:
+    """The Reason String says that narrower filters may be granted, and names no topic [MQTT-3.9.2-1]."""
+    network = Network()
+    network.router.access_control = Parts()
+    client = network.client("c", version)
+    client.subscribe(*filters)
+    (suback,) = client.got(Suback)
+    said = f'a rule denies a part of the filter "{told}": subscribe to narrower ones' if told and version == V5 else ""
+    assert suback.properties.strings.get(REASON_STRING, "") == said
+    refused = 0x87 if version == V5 else 0x80
+    assert [code == refused for code in suback.reason_codes] == [
+        matches(each.removeprefix("$share/g/"), "a/b") for each in filters
+    ]
+
+
+def test_such_a_reason_is_left_out_where_it_is_not_wanted() -> None:
+    """Request Problem Information 0 [MQTT-3.1.2-29], or too large a packet [MQTT-3.9.2-1]; and it is short."""
+    network = Network()
+    network.router.access_control = Parts()
+    unwilling = network.client("unwilling", properties=bag(i={REQUEST_PROBLEM_INFORMATION: 0}))
+    small = network.client("small", max_packet=30)
+    for client in (unwilling, small):
+        client.subscribe("#")
+        assert client.got(Suback)[0].properties.strings == {}
+    client = network.client("long")
+    client.subscribe("x" * 60_000 + "/#", "a/+")
+    client.subscribe("+/" * 20 + "#")
+    assert all(len(suback.properties.strings.get(REASON_STRING, "")) < 200 for suback in client.got(Suback))

@@ -142,25 +142,33 @@ def test_two_that_announce_one_name() -> None:
     assert told(network) == b"1"
 
 
-@pytest.mark.parametrize(("host", "taken"), [("10.0.0.1", True), ("10.0.0.2", False)])
-def test_the_name_of_an_absent_bridge(host: str, taken: bool) -> None:
-    """It is its principal's, here its address's, while its session is there; then anybody's."""
-    network, _ = watched()
-    first = network.idle("first", V311)
-    first.host = "10.0.0.1"
-    first.connect(clean=True, will=will())
-    first.connect(clean=False, will=will())
-    first.publish(STATE, b"1", 1, retain=True)
-    first.cut()
+def test_nobody_keeps_a_bridge_from_its_own_name() -> None:
+    """A stranger that wrote there before the bridge came has it no longer, and its end says nothing."""
+    network, operator = watched()
+    stranger = bridge(network, "stranger")
+    stranger.publish(STATE, b"0", 1, retain=True)
+    operator.take()
+    bridge(network)
+    stranger.publish(STATE, b"0", 1, retain=True)
+    stranger.cut()
     network.settle()
-    other = network.idle("other", V311)
-    other.host = host
-    other.connect(clean=False, will=will())
-    other.publish(STATE, b"1", 1, retain=True)
-    assert told(network) == (b"1" if taken else b"0")
-    network.router.end_session(network.session("first"), network.now)
-    other.connect(clean=False, will=will())
-    other.publish(STATE, b"1", 1, retain=True)
+    assert operator.payloads() == [b"1"]
+    assert told(network) == b"1"
+
+
+def test_an_absent_bridge_keeps_its_name() -> None:
+    """As long as its session is there: nobody else says that it is up. Then the name is free."""
+    network, operator = watched()
+    bridge(network).cut()
+    network.settle()
+    operator.take()
+    stranger = network.client("stranger", V311, clean=False, will=will())
+    assert refused(network, "stranger") == (WILL, ANOTHER)
+    stranger.publish(STATE, b"1", 1, retain=True)
+    assert operator.take() == []
+    assert told(network) == b"0"
+    network.router.end_session(network.session("vm.site1"), network.now)
+    bridge(network, "stranger")
     assert told(network) == b"1"
 
 

@@ -20,6 +20,7 @@ from broker.settings import Listener
 from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.wire import Packet, Peer
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 HOST: Final = "127.0.0.1"
@@ -86,6 +87,25 @@ class TestOpening:
         await peers[0].publish("t", b"x")
         for peer in peers:
             assert (await peer.expect(wire.PUBLISH)).payload == b"x"
+
+    @pytest.mark.parametrize(("host", "reached"), [
+        ("*", ["127.0.0.1", "::1"]), ("0.0.0.0", ["127.0.0.1"]), ("[::]", ["::1"]),
+    ])  # fmt: skip
+    async def test_every_interface(self, start: Start, host: str, reached: list[str]) -> None:
+        """`*` is the one host for both families; the others have one each, and the page says so."""
+        port = free_port()
+        await start({"url": f"mqtt://{host}:{port}"})
+        found: list[str] = []
+        for address in ("127.0.0.1", "::1"):
+            try:
+                peer = await Peer.open(address, port)
+            except ConnectionRefusedError:
+                continue
+            await peer.send(wire.connect("c"))
+            assert (await peer.expect(wire.CONNACK)).code == 0
+            peer.abort()
+            found.append(address)
+        assert found == reached
 
     async def test_either_all_are_open_or_none_is(self, start: Start, tmp_path: Path) -> None:
         path = tmp_path / "s"

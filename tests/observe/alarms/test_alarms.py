@@ -207,6 +207,7 @@ def test_how_full_a_disk_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 async def test_the_recorder_fails(looks: Looks, broker: Broker) -> None:
     class Silent:
         failure = "/r: cannot be written to (no space left on device)"
+        behind = 0
 
     broker.figures.recorder = recorder = Silent()  # type: ignore[assignment]
     assert looks.look() == ["recorder-failing"]
@@ -214,6 +215,20 @@ async def test_the_recorder_fails(looks: Looks, broker: Broker) -> None:
     recorder.failure = ""
     looks.look(1.0)
     assert looks.look(20.0) == []
+
+
+async def test_publishers_wait_for_the_recorder(looks: Looks, broker: Broker) -> None:
+    class Slow:
+        failure = ""
+        behind = 12_000
+
+    broker.figures.recorder = recorder = Slow()  # type: ignore[assignment]
+    assert looks.look() == []
+    assert looks.look(20.0) == ["recorder-behind"]
+    assert looks.told.told[0]["message"] == "publishers wait for the recorder: 12,000 events wait to be written"
+    recorder.behind = 0
+    looks.look(1.0)
+    assert looks.look(70.0) == []
 
 
 async def test_the_store_fails(looks: Looks, broker: Broker) -> None:

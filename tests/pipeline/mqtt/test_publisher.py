@@ -102,7 +102,7 @@ def test_a_broker_that_never_acknowledges() -> None:
     with scripted(script) as port:
         it = publisher(port, connect_timeout="0.2")
         it.publish(simple())
-        with pytest.raises(PipelineError, match=r"no acknowledgement for 0\.2 s; 1 messages wait for one"):
+        with pytest.raises(PipelineError, match=r"no acknowledgement for 0\.2 s; 1 message without one"):
             it.finish()
         it.close()
 

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
 
+from broker.words import counted
 from pipeline.cli import app
 from pipeline.errors import PipelineError
 from pipeline.matching import matches as matched
@@ -144,7 +145,7 @@ def test_every_fault_is_found_and_named_and_nothing_else(
     assert outcome.runs == 3 * RUNS + 3
     assert outcome.gaps == 2 * RUNS + 1
     cut = sum(any(event.get("reason") == "queue-full+state" for event in toy.events) for toy in torn) + 1
-    assert outcome.notes == [f"{cut} runs are judged up to a gap after which subscriptions are not known."]
+    assert outcome.notes == [f"Judged up to a gap after which subscriptions are not known: {counted(cut, 'run')}."]
     assert outcome.expected >= sum(toy.expected for toy in (*right, *wrong))
     assert outcome.missing + outcome.unexpected + outcome.wrong == len(found)
     kinds = Counter(event["kind"] for toy in (*right, *wrong, *torn, hole()) for event in toy.events)
@@ -180,7 +181,7 @@ def small(run_id: str = "0a1b2c3d", deliveries: bool = True, first_seq: int = 1)
     ("story", "error"),
     [
         (small(deliveries=False), r"deliveries = true"),
-        (small(first_seq=7), r"no publish can be judged: 1 runs are not judged: their beginning"),
+        (small(first_seq=7), r"no publish can be judged: Not judged, since the beginning is not among"),
     ],
 )
 def test_what_cannot_be_judged_is_said_in_one_line(
@@ -207,7 +208,7 @@ def test_what_is_before_a_hole_is_judged_and_the_publish_at_its_edge_is_not(
         ("missing", lost, "no deliver and no drop")
     ]
     assert (outcome.publishes, outcome.judged, outcome.unjudged) == (5, 4, 2)
-    assert outcome.notes == ["1 runs are judged up to a gap after which subscriptions are not known."]
+    assert outcome.notes == ["Judged up to a gap after which subscriptions are not known: 1 run."]
 
 
 @pytest.mark.long
@@ -262,7 +263,7 @@ def test_a_record_whose_beginning_is_gone_is_judged_from_a_snapshot_on(spark: Sp
     assert len(later) < len(toy.lies)
     outcome, found = judge(spark, [toy])
     assert Counter(found) == Counter(later)
-    assert outcome.notes == ["1 runs are judged from a snapshot of the subscriptions on."]
+    assert outcome.notes == ["Judged from a snapshot of the subscriptions on: 1 run."]
     # One in whose midst subscriptions were lost tells nothing.
     toy.events = [event for event in toy.events if event["seq"] != begun]
     toy.events.append({**toy.events[-1], "kind": "gap", "seq": toy.seq, "from_seq": begun, "to_seq": begun, "n": 1,

@@ -236,3 +236,29 @@ def test_a_spoilt_manifest_of_a_merged_segment_stops_everything(tmp_path: Path) 
     next((tmp_path / "_manifests").rglob("merged-*.json")).write_text("[]")
     with pytest.raises(PipelineError, match="not a manifest of a merged segment"):
         covered(tmp_path)
+
+
+def test_what_was_lost_when_segments_were_merged_may_come_back(tmp_path: Path) -> None:
+    """Its numbers lie in the midst of those of the merged one, which does not hold them; other numbers do."""
+    gone = record(tmp_path, hours=1, segments=6)[2]
+    beside = manifest(tmp_path, gone)
+    kept, about = gone.read_bytes(), beside.read_text()
+    gone.unlink()
+    beside.unlink()
+    later = Story(first_seq=31)
+    later.pause(5_400)
+    later.publish("p", "a")
+    later.write(tmp_path)
+    compact.run(str(tmp_path), HOURS, 1 << 20, timedelta(0), now=NOW)
+    assert dict(covered(tmp_path).kinds) == {"hole": 1}
+    gone.write_bytes(kept)
+    beside.write_text(about)
+    assert covered(tmp_path).complete
+    # Once more: now they are there twice.
+    other = Story(first_seq=11, run_id="eeeeeeee")
+    for _ in range(5):
+        other.publish("p", "other")
+    other.write(tmp_path)
+    found = covered(tmp_path)
+    assert (set(found.kinds), found.missing) == ({"twice"}, 0)
+    assert found.twice >= 5

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import MisuseError
-from pipeline.tables.mapping import load
+from pipeline.tables.mapping import SCHEMAS, load
 from pipeline.tables.payloads.sparkplug_message import payload_class
 from tests.pipeline.tables.fleet import MAPPING, mapping
 
@@ -69,6 +69,13 @@ def test_what_avro_cannot_bound_is_refused(tmp_path: Path) -> None:
         (tmp_path / "valve.avsc").write_text(json.dumps({"type": "record", "name": "V", "fields": [field]}))
         with pytest.raises(MisuseError, match=why):
             load(str(file))
+
+
+def test_a_mapping_has_so_many_schemas_and_no_more(tmp_path: Path) -> None:
+    many = ", ".join(f'{number} = "valve.avsc"' for number in range(SCHEMAS + 1))
+    file = mapping(tmp_path, f"{CONFLUENT}schemas = {{ {many} }}")
+    with pytest.raises(MisuseError, match=r"tables\.t\.schemas: .*at most 1000"):
+        load(str(file))
 
 
 @pytest.mark.parametrize(("package", "format_"), [("fastavro", "avro"), ("google.protobuf", "protobuf")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from broker.core.codec.decoder import Decoder
 from broker.core.codec.encoder import encode
 from broker.core.principal import Principal
 from broker.security.errors import SecurityError
-from broker.security.rules.acl_file import read_acl_file
+from broker.security.rules.acl_file import BLANKS, parse_acl, read_acl_file
 from broker.security.rules.book import RuleBook
 from broker.security.rules.rule import PUBLISH, RECEIVE
 from broker.settings import Access, Settings
@@ -225,8 +226,20 @@ def test_a_bad_line_is_named(line: str, tmp_path: Path) -> None:
     """File, line and what is wrong; and it is the whole file that is not used."""
     path = tmp_path / "acl"
     path.write_text(f"user u\ntopic x\n{line}\n")
-    with pytest.raises(SecurityError, match=r"acl: line 3: "):
+    with pytest.raises(SecurityError, match=re.escape(f"acl: line 3: {line.rstrip(BLANKS).lstrip(' ')!r}: ")):
         read_acl_file(path)
+
+
+def test_every_bad_line_is_named() -> None:
+    """In one line, and not without an end."""
+    with pytest.raises(SecurityError) as caught:
+        parse_acl("topic a/#\ntopc b\ntopic a+\nuser\n" + "x" * 100 + "\n" + "y\n" * 5, "acl")
+    text = str(caught.value)
+    assert text.startswith("acl: line 2: 'topc b': a line begins with")
+    assert "; line 3: 'topic a+': topic filter holds + beside other characters" in text
+    assert "; line 4: 'user': the user name is missing" in text
+    assert f"; line 5: '{'x' * 80}': " in text
+    assert text.endswith("; and 4 more")
 
 
 @pytest.mark.parametrize("line", GOOD)

@@ -254,18 +254,20 @@ def test_a_suback_with_too_few_or_too_many_codes(codes: list[int], version: int)
     declarer, upstream = opened(["a", "b"], version=version)
     upstream.take(declarer.packets([]))
     [(packet_id, _)] = upstream.unanswered
+    assert declarer.confirmed == 0
     with pytest.raises(ProtocolViolation, match=f"SUBACK with {len(codes)} reason codes for 2 topic filters"):
         declarer.acknowledged(packet_id, codes)
-    assert declarer.held == {}
+    assert (declarer.held, declarer.confirmed) == ({}, 0)
     declarer.close()
     upstream.unanswered.clear()
     declarer.open(version, True, version == V5, LARGEST, [])
     upstream.go_through(declarer)
     assert set(declarer.held) == set(upstream.table) == {"a", "b"}
+    assert declarer.confirmed == 2
 
 
 def test_an_unsuback_with_too_few_codes() -> None:
-    """[MQTT-3.11.3-2] Whether it was acted on is not known: the next connection asks again."""
+    """[MQTT-3.11.3-1] Whether it was acted on is not known: the next connection asks again."""
     declarer, upstream = opened(["a", "b"])
     upstream.go_through(declarer)
     declarer.withdraw("a")

@@ -86,6 +86,27 @@ class TestConnect:
         [told] = scene.took(Disconnect)
         assert told.reason_code >= 0x80
 
+    @pytest.mark.parametrize("codes", [[], [1], [1, 1, 1]])
+    @pytest.mark.parametrize("version", [V311, V5])
+    def test_a_suback_without_one_code_for_each_filter_ends_it(self, version: int, codes: list[int]) -> None:
+        """[MQTT-3.8.4-6] Nothing that it was about counts as held."""
+        scene = Scene()
+        scene.declarer.declare("a")
+        scene.declarer.declare("b")
+        scene.connect(version)
+        [asked] = scene.took(Subscribe)
+        # By hand: the encoder writes no SUBACK without codes.
+        scene.raw(
+            bytes([0x90, (3 if version == V5 else 2) + len(codes)])
+            + asked.packet_id.to_bytes(2, "big")
+            + (b"\x00" if version == V5 else b"")
+            + bytes(codes)
+        )
+        assert scene.link.state == CLOSED
+        assert scene.declarer.confirmed == 0
+        assert "reason codes" in scene.link.close_text
+        assert [told.reason_code for told in scene.took(Disconnect)] == ([0x82] if version == V5 else [])
+
     def test_a_packet_beyond_what_was_announced_ends_it(self) -> None:
         scene = Scene(given=limits(max_packet_size=100))
         scene.offer.max_packet_size = 100

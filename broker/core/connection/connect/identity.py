@@ -109,7 +109,17 @@ def check_owner(session: Session | None, user_name: str | None, limits: Limits, 
     if session.outbox is None and 0.0 < session.expires_at <= now:
         # It is over, and will be gone before this client has its own [MQTT-4.1.0-2].
         return
-    raise Refused("the session of this client identifier is another user's", reasons.CLIENT_IDENTIFIER_NOT_VALID)
+    whose = "belongs to another user name"
+    if session.user_name is None:
+        whose = "was created without a user name, and this client has one"
+    elif user_name is None:
+        whose = "belongs to a user name, and this client has none"
+    raise Refused(
+        "the session of this client identifier is another user's",
+        reasons.CLIENT_IDENTIFIER_NOT_VALID,
+        f'the session of this client identifier {whose}: session.takeover = "any-user" lets any client take it over, '
+        "and canopy ctl end CLIENT removes it",
+    )
 
 
 def is_link(client_id: str, user_name: str | None, limits: Limits) -> bool:

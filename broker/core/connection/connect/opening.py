@@ -97,7 +97,7 @@ def leave_will_out(connect: Connect, principal: Principal, router: Router) -> st
         why = ONLY_BRIDGES
     elif principal.mount:
         why = MOUNT
-    elif router.bridge_states.is_another(state, principal.client_id, principal):
+    elif router.bridge_states.is_another(state, principal.client_id):
         why = ANOTHER
     elif access_control is not None and not access_control.may_publish(principal, will.topic, will.qos, will.retain):
         rule = access_control.said(principal, "publish", will.topic, will.qos, will.retain)[1] or ACCESS_CONTROL

@@ -1,4 +1,4 @@
-"""Holds back a publisher while a subscriber that reads has more than half of its queue waiting.
+"""Holds back a publisher while a subscriber that reads has more than half of its queue waiting, or the recorder has.
 
 Without this, a subscriber that reads as fast as it can would lose what does not fit into its queue. The broker stops
 reading from the publisher, and TCP slows it down. Bounded: a publisher may be held for `most` seconds, and gets
@@ -41,6 +41,9 @@ class Hold:
     three eighths of its bytes within a tenth of one; or that for `BEHIND` seconds had begun the next message whenever
     one was processed. All three are measured over time: neither a pause of the broker nor having been held makes a
     steady publisher look like one in full flight. `RECOVERY` of the time comes back as time in which it may be held.
+
+    For the recorder (`recorder.when_full = "hold"`) every publisher waits, as long as its queue becomes shorter
+    (`tap.Backlog`): this takes nothing of a publisher's budget.
     """
 
     def __init__(self, most: float, sent: i64, now: float) -> None:
@@ -59,6 +62,7 @@ class Hold:
         # The queue that it waits for, if it does: of a connection, or of a session.
         self._live: Crowded | None = None
         self._kept: Crowded | None = None
+        self._record: Crowded | None = None
 
     def meet(self, totals: QueueTotals, session: Session | None, size: i64, more: i64, sent: i64, now: float) -> bool:
         """It has published to a queue that has become more than half full, or was: whether it is held for that.
@@ -66,6 +70,13 @@ class Hold:
         `session` is its own, None for the program itself, which is always in full flight; `size`: bytes of the message
         or the run of them; `more`: bytes that it has sent and that were not acted on; `sent`: its messages until now.
         """
+        record = totals.crowded_record
+        if record is not None:
+            totals.crowded_record = None
+            if record.crowded(now):
+                self._record = record
+                totals.holds += 1
+                return True
         passed = now - self._met_at
         self._met_at = now
         self._pass(now)
@@ -97,6 +108,9 @@ class Hold:
     def until(self, now: float) -> float:
         """Until when it is held, at least; 0.0: it may go on."""
         self._pass(now)
+        record = self._record
+        if record is not None and not record.crowded(now):
+            self._record = None
         live = self._live
         if live is not None and (self._left <= 0.0 or not live.crowded(now)):
             self._live = None
@@ -110,7 +124,7 @@ class Hold:
     @property
     def on(self) -> bool:
         """Whether it is held."""
-        return self._live is not None or self._kept is not None
+        return self._live is not None or self._kept is not None or self._record is not None
 
     def _fills(self, live: Crowded | None, kept: Crowded | None, passed: float, size: i64, sent: i64) -> bool:
         """Whether it is this publisher that fills the queues, by the number of its messages and their bytes since it
@@ -136,7 +150,7 @@ class Hold:
         """Time has passed, in which it was held or not."""
         passed = now - self._at
         self._at = now
-        self._left += -passed if self.on else passed * RECOVERY
+        self._left += -passed if self._live is not None or self._kept is not None else passed * RECOVERY
         if self._left > self._most:
             self._left = self._most
 

@@ -9,7 +9,7 @@ import pytest
 from broker.core.codec import packets as p
 from broker.core.codec.errors import ProtocolError
 from broker.core.codec.packets import PUBACK, PUBREC, V5, V31, V311, Will
-from broker.core.codec.properties import encode_forward
+from broker.core.codec.properties import REASON_STRING, encode_forward
 from broker.core.connection.connect.identity import renew
 from broker.core.connection.protocol import TURN_WORK
 from broker.core.connection.subscribing import ASK_WORK
@@ -98,6 +98,27 @@ class TestOwner:
             network = Network()
             first = network.client("c", clean=False, expiry=HOUR, user_name=user)
             assert first.connect(clean=False, expiry=HOUR, user_name=user).session_present
+
+    @pytest.mark.parametrize(("owner", "other", "why"), [
+        (None, "bob", "was created without a user name, and this client has one"),
+        ("alice", None, "belongs to a user name, and this client has none"),
+        ("alice", "bob", "belongs to another user name"),
+    ])  # fmt: skip
+    @pytest.mark.parametrize("version", [V311, V5])
+    def test_the_log_says_why_and_what_to_do(
+        self, version: int, owner: str | None, other: str | None, why: str
+    ) -> None:
+        """ "Identifier rejected" sends people to the wrong place; the client is not told whose session it is."""
+        network = Network()
+        network.client("c", clean=False, expiry=HOUR, user_name=owner).cut()
+        client = network.idle("c", version)
+        answer = client.connect(user_name=other)
+        told = client.wire.protocol.close_text
+        assert told == (
+            f'the session of this client identifier {why}: session.takeover = "any-user" lets any client take it over, '
+            "and canopy ctl end CLIENT removes it"
+        )
+        assert "takeover" not in answer.properties.strings.get(REASON_STRING, "")
 
     @pytest.mark.parametrize("version", [V31, V311, V5])
     @pytest.mark.parametrize(("owner", "other"), [("", None), (None, ""), ("", "")])

@@ -150,15 +150,16 @@ class TestNames:
         network = Network()
         outside = network.client("o")
         inside = network.mounted("i", V5, TENANT, user_name="a")
-        given = {"content_type": "t", "correlation_data": b"1", "user": [("a", "b"), ("a", "b")]}
-        request = encode_forward(response_topic=topic, **given)
+        user = [("a", "b"), ("a", "b")]
+        request = encode_forward(content_type="t", response_topic=topic, correlation_data=b"1", user=user)
+        shown = encode_forward(content_type="t", correlation_data=b"1", user=user)
         if not retain:
             inside.subscribe("#", qos=2)
         outside.publish("tenant/a/ask", b"?", qos, properties=request, retain=retain)
         if retain:
             inside.subscribe("#", qos=2)
         (seen,) = inside.take()
-        assert (seen.topic, seen.payload, seen.properties) == (b"ask", b"?", encode_forward(**given))
+        assert (seen.topic, seen.payload, seen.properties) == (b"ask", b"?", shown)
 
     @VERSIONS
     @QOS
