@@ -1,13 +1,9 @@
 """Makes room when all queues of the broker together hold too much, from the fullest ones first.
 
-`GlobalLimiter` makes the fullest queues, live and offline alike, drop what has waited longest (cause `global`). A queue
-gives nothing while a fuller one has more to give; a live queue of a single piece gives nothing, and in-flight messages
-are not touched. What waits in the sessions of an account below its fair share gives nothing: the share is what all
-queues hold, divided by the number of accounts with messages in sessions; all live queues count as one more. A client
-that has little waiting is not refused for what others have: all of these together may have a sixteenth beyond the bound
-(`is_little`). A pass over all queues finds the level to which they are reduced, with room for some more than is needed;
-then they drop. Both are done in pieces, `ROUND` units in a round of the event loop, and charged to the publisher. If
-less can be dropped, there is at most one pass in `RETRY` seconds.
+`GlobalLimiter` makes the fullest queues, live and offline alike, drop what has waited longest (cause `global`). A pass
+over all queues finds the level to which they are reduced, with room for some more than is needed; then they drop. Both
+are done in pieces, `ROUND` units in a round of the event loop, and charged to the publisher. If less can be dropped,
+there is at most one pass in `RETRY` seconds. A client that has little waiting is not refused for what others have.
 """
 
 from __future__ import annotations
@@ -59,7 +55,13 @@ STEPS: Final = 60 * FINE
 
 
 class GlobalLimiter(Reliever):
-    """Drops from the sessions of one broker."""
+    """Drops from the sessions of one broker.
+
+    A queue gives nothing while a fuller one has more to give; a live queue of a single piece gives nothing, and
+    in-flight messages are not touched. What waits in the sessions of an account below its fair share gives nothing: the
+    share is what all queues hold, divided by the number of accounts with messages in sessions; all live queues count as
+    one more. All clients with little waiting together may have a sixteenth beyond the bound (`is_little`).
+    """
 
     def __init__(self, sessions: dict[str, Session], load: QueueTotals, worker: Worker) -> None:
         """`worker`: to whom the work is charged."""

@@ -238,9 +238,21 @@ class ConnectionLog:
 
     def finish(self) -> None:
         """Sum up what was not written, and begin to count anew."""
-        log = self._log()
-        _sum_up(self._warnings, log.warning, "warnings about clients left out", FIELDS, "warnings_from_it")
-        _sum_up(self._room, log.info, "lines about clients left out", NAMES, "lines_from_it")
+        warnings, others = _left_out(self._warnings, FIELDS), _left_out(self._room, NAMES)
+        if warnings is not None:
+            fields, address, count = warnings
+            self._log().warning(
+                "warnings about clients left out",
+                **fields,
+                most_from=address,
+                warnings_from_it=count,
+                interval=INTERVAL,
+            )
+        if others is not None:
+            fields, address, count = others
+            self._log().info(
+                "lines about clients left out", **fields, most_from=address, lines_from_it=count, interval=INTERVAL
+            )
 
     def _inform(self, host: str, event: str, known: dict[str, Any]) -> None:
         """Write a line about a client that is no warning, or count it where there is no room for it."""
@@ -265,16 +277,12 @@ class ConnectionLog:
         return self._warnings.take(network(host), event, 1)
 
 
-def _sum_up(room: LogRoom, write: Callable[..., Any], text: str, names: dict[str, str], of_one: str) -> None:
-    """Write how many lines were left out since the last time, if any were."""
+def _left_out(room: LogRoom, names: dict[str, str]) -> tuple[dict[str, int], str, int] | None:
+    """How many lines were left out since the last time, in all and by event; of which address most of them were, and
+    how many. None: none were."""
     left_out = room.left_out
     address, count = room.summed_up()
-    if left_out:
-        write(
-            text,
-            total=sum(left_out.values()),
-            **{names[event]: lines for event, lines in left_out.items()},
-            most_from=address,
-            **{of_one: count},
-            interval=INTERVAL,
-        )
+    if not left_out:
+        return None
+    fields = {names[event]: lines for event, lines in left_out.items()}
+    return {"total": sum(left_out.values()), **fields}, address, count

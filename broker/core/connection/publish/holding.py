@@ -1,9 +1,11 @@
 """Holds back a publisher while a subscriber that reads has more than half of its queue waiting, or the recorder has.
 
-The broker stops reading from the publisher, and TCP slows it down, for `most` seconds at most. Only clients are held
-that have sent more than was processed, or send again at once, and that fill the queue (`Hold`); never because of their
-own queue, nor while they have acknowledgements to send for which others may wait. So a subscriber that is always
-behind, or reads in bursts, delays no publisher of a few hundred messages a second.
+Without this, a subscriber that reads as fast as it can would lose what does not fit into its queue. The broker stops
+reading from the publisher, and TCP slows it down. Bounded: a publisher may be held for `most` seconds, and gets
+`RECOVERY` of the time back. Only clients that have sent more than was processed, or send again at once, are held, and
+of these only the ones that fill the queue (`Hold`). So a subscriber that is always behind, or reads in bursts, delays
+no publisher of a few hundred messages a second, small or large. Publishers are never held because of their own queue,
+nor while they have acknowledgements to send for which others may wait.
 """
 
 from __future__ import annotations
