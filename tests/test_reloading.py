@@ -39,6 +39,7 @@ SPECIAL: Final[Mapping[str, Any]] = {
     "session.takeover": "any-user",
     "store.on_failure": "refuse",
     "store.on_damage": "set-aside",
+    "recorder.when_full": "hold",
     "mqtt.versions": ("5.0",),
     "mqtt.auto_id_prefix": "other-",
     "federation.link_users": ("edge-*",),
