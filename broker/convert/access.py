@@ -97,7 +97,7 @@ class AccessOptions:
     def convert(self, listeners: list[ListenerOptions], local_only: bool) -> None:
         """Write authenticators and access, now that all listeners are there."""
         asked = {listener: self._asked(listener, local_only) for listener in listeners}
-        self._write_access(listeners)
+        checked = self._write_access(listeners)
         draft = self._draft
         said = list(dict.fromkeys(each.line for each in asked.values() if each.line is not None))
         if all(listener.off for listener in listeners):
@@ -105,7 +105,8 @@ class AccessOptions:
             _write_authenticator(draft, NOBODY, NOBODY, None)
             draft.set("mqtt.allow_anonymous", False, "no listener is left")
             return
-        if all(TRUST in each.names and each.anonymous for each in asked.values()):
+        # With rules an authenticator vouches for the names: of a publisher that is gone its name is known then.
+        if not checked and all(TRUST in each.names and each.anonymous for each in asked.values()):
             draft.set("mqtt.allow_anonymous", True, *said)
             return
         kinds: dict[str, tuple[str, Line | None]] = {}
@@ -180,11 +181,13 @@ class AccessOptions:
         at = files.index(file.value)
         return "password-file" if at == 0 else f"password-file-{at + 1}"
 
-    def _write_access(self, listeners: list[ListenerOptions]) -> None:
+    def _write_access(self, listeners: list[ListenerOptions]) -> bool:
+        """Write the rules. Whether the publishers of retained messages are checked."""
         draft = self._draft
         accesses = [self._of(listener) for listener in listeners]
         files = {access.acl_file.value: access.acl_file for access in accesses if access.acl_file is not None}
-        self._check_source(next(iter(files.values()), None))
+        everywhere = len(files) == 1 and all(access.acl_file is not None for access in accesses)
+        checked = self._check_source(next(iter(files.values()), None), everywhere)
         plugin = next((access.plugin for access in accesses if access.plugin is not None), None)
         if len(files) == 1:
             draft.set("access.acl_file", *files, *(access.acl_file for access in accesses if access.acl_file))
@@ -207,18 +210,27 @@ class AccessOptions:
             draft.set("access.default", "deny", "nobody may do anything until rules say so")
         elif plugin is not None:
             draft.set("access.default", "deny", plugin, "the plug-in may have said who may do what: write rules")
+        return checked
 
-    def _check_source(self, rules: Line | None) -> None:
-        """`check_retain_source`, which is on in mosquitto unless it is off. `rules`: the first line with rules."""
+    def _check_source(self, rules: Line | None, everywhere: bool) -> bool:
+        """`check_retain_source`, which is on in mosquitto unless it is off. `rules`: the first line with rules, which
+        hold `everywhere`, or not for all listeners."""
         line = self._source
         try:
             on = line is None or yes_or_no(line.value)
         except ValueError:
             on = True
-        if rules is not None and on:
+        if rules is not None and on and not everywhere:
+            # Canopy does not know the listener of a publisher that is gone.
+            self._draft.note(
+                line or rules, Kind.GUARD, f"{SOURCE}; Canopy does so only where the same rules hold for all listeners"
+            )
+        elif rules is not None and on:
             self._draft.set("retained.check_publisher", True, line or rules, SOURCE)
-        elif line is not None:
+            return True
+        if line is not None:
             self._draft.note(line, Kind.NOTHING, "it asks for nothing")
+        return False
 
 
 class _Asked(NamedTuple):

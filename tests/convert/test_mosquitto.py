@@ -441,8 +441,17 @@ class TestAccess:
     def test_retained_messages_of_publishers_that_lost_their_right(self, conf: Path, line: str, told: bool) -> None:
         """mosquitto withholds them where there are rules, unless it is told not to."""
         for rules in ("", "acl_file /a\n"):
-            converted = made(conf, f"listener 1883\n{rules}{line}\n")
-            assert converted.settings.retained.check_publisher is (told and rules != "")
+            converted = made(conf, f"allow_anonymous true\nlistener 1883\n{rules}{line}\n")
+            checked = told and rules != ""
+            assert converted.settings.retained.check_publisher is checked
+            # So that the user name of a publisher that is gone is known.
+            assert [each.type for each in converted.settings.authenticator] == (["trust"] if checked else [])
+
+    def test_rules_of_some_listeners_are_not_asked_about_publishers_that_are_gone(self, conf: Path) -> None:
+        text = "per_listener_settings true\nlistener 1883\nacl_file /a\nlistener 1884\n"
+        converted = made(conf, text)
+        assert not converted.settings.retained.check_publisher
+        assert "withholds a retained message" in converted.guards
 
 
 class TestBridges:

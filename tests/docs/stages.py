@@ -164,9 +164,10 @@ def recorded(reader: Reader) -> None:
     """A record, under the names that the pages use."""
     defaults(reader)
     configuration(reader)
-    for name in ("recorded", "canopy-record", "edge-1", "edge-2"):
+    for at, name in enumerate(("recorded", "canopy-record", "edge-1", "edge-2")):
         if not (reader.folder / name).exists():
-            traffic = Story()
+            # Each of a broker of its own: the same events under two inputs are refused.
+            traffic = Story(f"0a1b2c{at:02x}")
             traffic.subscribe("reader", "a/#")
             for number in range(20):
                 traffic.deliver("reader", traffic.publish("writer", f"a/{number % 4}"), topic_filter="a/#")
