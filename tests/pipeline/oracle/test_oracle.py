@@ -268,7 +268,7 @@ def test_a_record_whose_beginning_is_gone_is_judged_from_a_snapshot_on(spark: Sp
     toy.events = [event for event in toy.events if event["seq"] != begun]
     toy.events.append({**toy.events[-1], "kind": "gap", "seq": toy.seq, "from_seq": begun, "to_seq": begun, "n": 1,
                        "reason": "queue-full+state"})  # fmt: skip
-    with pytest.raises(PipelineError, match="their beginning is not among the segments"):
+    with pytest.raises(PipelineError, match="the beginning is not among the segments"):
         judge(spark, [toy])
 
 

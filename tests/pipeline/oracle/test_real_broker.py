@@ -14,6 +14,8 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from pyspark.sql import SparkSession
 
 from broker.app import Broker
+from broker.record.files.folder import describe
+from broker.record.files.segment import write_manifest
 from broker.settings import Settings
 from pipeline.oracle.job import run
 from tests.pipeline.oracle.toy import LEVELS, Toy
@@ -78,5 +80,8 @@ def test_a_mixed_run_is_routed_as_the_specification_says(spark: SparkSession, tm
     chosen = next(row for row in rows[len(rows) // 2 :] if row["kind"] == "deliver" and row["topic_filter"] is None)
     chosen["client_id"] = "somebody"
     pq.write_table(table.from_pylist(rows, schema=table.schema), segment)
+    # Its manifest says the checksum of what stands there now: the jobs refuse a segment that has changed.
+    place = segment.relative_to(folder).as_posix()
+    write_manifest(folder, place, describe(folder, place))
     outcome = run(spark, [str(folder)], str(tmp_path / "out"))
     assert (outcome.missing, outcome.unexpected, outcome.wrong) == (1, 1, 0)
