@@ -94,7 +94,7 @@ def test_percentiles_are_those_of_the_histogram(spark: SparkSession) -> None:
 
 
 FAULTS = {
-    3: DROP, 4: DROP, 7: Fate(copies=2), 10: Fate(hold=3), 13: Fate(payload=lambda payload: payload[:-1] + b"?"),
+    3: DROP, 4: DROP, 7: Fate(copies=2), 10: Fate(hold=8), 13: Fate(payload=lambda payload: payload[:-1] + b"?"),
     16: Fate(topic="elsewhere"), 21: Fate(copies=3), 29: DROP,
 }  # fmt: skip
 
