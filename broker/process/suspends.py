@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from broker.store.times import uptime
+
 SHORTEST: Final = 1.0
 """Seconds of suspension that are counted: shorter ones add up until they are as long."""
-
-_BOOT: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def slept() -> float:
     """Seconds for which the machine has been suspended since it was started; 0.0 where the platform does not count."""
-    return time.clock_gettime(_BOOT) - time.clock_gettime(time.CLOCK_MONOTONIC)
+    return uptime() - time.monotonic()
 
 
 class Suspends:
