@@ -20,11 +20,20 @@ from structlog.testing import capture_logs
 from broker.buildinfo import build_info
 from broker.net.sockets import OWN_DESCRIPTORS
 from broker.process import daemon
-from broker.settings import Limits, Log, Mqtt, Runtime, Settings
+from broker.settings import Limits, Log, Mqtt, Settings
 from broker.settings.errors import SettingsError
 from tests.support.waiting import until
 
-CALM = Settings(listen=["mqtt://127.0.0.1:0"], runtime=Runtime(gc_freeze=False), log=Log(format="console"))
+CALM = Settings(listen=["mqtt://127.0.0.1:0"], log=Log(format="console"))
+
+
+@pytest.fixture(autouse=True)
+def collector() -> Iterator[None]:
+    """A daemon tunes the garbage collector of its process; here other tests follow."""
+    before = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
 
 
 class StandIn:
@@ -79,8 +88,12 @@ def kill(number: signal.Signals) -> Callable[[], None]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("uvloop", [True, False])
-def test_a_signal_stops_the_broker_in_order(number: signal.Signals, uvloop: bool) -> None:
-    settings = Settings(runtime=Runtime(gc_freeze=False, uvloop=uvloop), log=Log(format="console"))
+def test_a_signal_stops_the_broker_in_order(
+    number: signal.Signals, uvloop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not uvloop:
+        monkeypatch.setitem(sys.modules, "uvloop", None)
+    settings = Settings(log=Log(format="console"))
     broker, output = run(settings, kill(number))
     assert broker.settings is settings
     assert broker.calls == [f"start on {'uvloop' if uvloop else 'asyncio.unix_events'}", "stop"]
@@ -90,7 +103,7 @@ def test_a_signal_stops_the_broker_in_order(number: signal.Signals, uvloop: bool
 def test_programs_are_told_the_start_as_an_event_and_without_a_banner() -> None:
     """In a collector of logs six lines of text are six broken events. At every level: nobody else tells the port."""
     with capture_logs() as told:
-        _, output = run(Settings(runtime=Runtime(gc_freeze=False), log=Log(level="error")), kill(signal.SIGTERM))
+        _, output = run(Settings(log=Log(level="error")), kill(signal.SIGTERM))
     assert output == ""
     (line,) = told
     assert (line["event"], line["log_level"]) == ("started", "info")
@@ -138,7 +151,7 @@ def test_a_start_that_fails_is_not_followed_by_a_banner() -> None:
 
 def test_without_uvloop_installed_the_standard_loop_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvloop", None)
-    assert daemon.loop_factory(Settings()) is None
+    assert daemon.loop_factory() is None
 
 
 class Unlucky:
@@ -258,8 +271,7 @@ class TestHangup:
         tasks[0].result()
         return made[0]
 
-    @pytest.mark.parametrize("uvloop", [True, False])
-    def test_it_reads_the_settings_again(self, uvloop: bool) -> None:
+    def test_it_reads_the_settings_again(self) -> None:
         values: Iterator[Literal[0, 1]] = iter((0, 1))
         threads: list[int] = []
 
@@ -274,7 +286,7 @@ class TestHangup:
             await until(lambda: len(broker.calls) == 3)
 
         before = signal.getsignal(signal.SIGHUP)
-        broker = self._run(twice, read, Settings(runtime=Runtime(gc_freeze=False, uvloop=uvloop)))
+        broker = self._run(twice, read, Settings())
         assert broker.calls[1:] == ["reload 0", "reload 1", "stop"]
         assert threading.get_ident() not in threads  # a slow disk holds up nobody
         assert signal.getsignal(signal.SIGHUP) == before
