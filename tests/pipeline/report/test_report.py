@@ -130,9 +130,9 @@ def test_the_headline_says_what_was_lost_by_whom_and_what_is_missing(tmp_path: P
     assert "dropped none" not in page
     assert headline in page
     # Drops and clients are in the picture, by their causes and names.
-    plots = {each["key"]: each for each in json.loads(page.split('id="plots">')[1].split("</script>")[0])}
-    assert [(trace["name"], trace["y"]) for trace in plots["drops"]["traces"]] == [("queue-full", [2])]
-    assert sum(plots["clients"]["traces"][1]["y"]) == 1
+    plots = {each["key"]: each for each in json.loads(page.split('id="charts">')[1].split("</script>")[0])}
+    assert [(series["name"], series["values"]) for series in plots["drops"]["series"]] == [("queue-full", [2])]
+    assert sum(plots["clients"]["series"][1]["values"]) == 1
     assert "The recorder names no gap." in page
     assert re.search(r'<td class="left">slow</td><td>0</td><td>4</td><td>2</td>', page)
     oracle = json.loads((out / "oracle" / "summary.json").read_text())
