@@ -307,6 +307,12 @@ class BlockingClient:
         assert isinstance(answer, Unsuback)
         return answer
 
+    def ping(self) -> None:
+        """PINGREQ, and wait for the PINGRESP: what the broker had to say before has arrived. Raises LostError."""
+        if self.machine.connected:
+            self.machine.ping(time.monotonic())
+        self._until("a PINGRESP", lambda: self.connected and not self.machine.unanswered)
+
     def receive(self, timeout: float | None = None) -> Publish | None:
         """The next message; None: none came within `timeout` seconds (None: those of the client).
 
