@@ -136,14 +136,12 @@ class Stream:
     def drain(self, timeout: float) -> None:
         """Write all that waits, within `timeout` seconds. Raises OSError: the connection is over, or too slow."""
         deadline = time.monotonic() + timeout
-        self.flush()
         while self._out:
             left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError("the other side does not read")
             ready = select.poll()
             ready.register(self._socket, select.POLLOUT)
-            ready.poll(left * 1000)
+            if not ready.poll(max(left, 0) * 1000):
+                raise TimeoutError("the other side does not read")
             self.flush()
 
     def close(self) -> None:
