@@ -17,9 +17,7 @@ from typing import Final
 from canopy_pages import AMBER, BLUE, GREEN, GREY, POWERS, RED, SHADE, VIOLET, Data, Plot, label
 from loadtest.load.report.drawing import counts, course, each_second, milliseconds
 from loadtest.load.report.fold import fold
-from loadtest.load.report.heat import heat_map
 from loadtest.load.report.result import Deliveries, Result, Second
-from loadtest.load.report.spectrum import spectrum
 
 POINTS: Final = 1200
 NAMED_STAGES: Final = 40
@@ -30,7 +28,7 @@ def plots(result: Result) -> list[Plot]:
     """All plots of a run, in the order of the page."""
     seconds = sorted(result.seconds, key=lambda second: second.start)
     points = fold(seconds, POINTS)
-    over_time = [_rates(points), heat_map(seconds), _percentiles(points)]
+    over_time = [_rates(points), _percentiles(points)]
     rest = [_faults(points, result.deliveries), _cpu(points), _memory(points), _clients(points)]
     for plot in rest:
         plot.broad = False
@@ -40,9 +38,9 @@ def plots(result: Result) -> list[Plot]:
         if plot.absent:
             continue
         plot.layout["xaxis"] = {"ticksuffix": " s", "matches": "time", "range": _extent(seconds, result)}
-        if folded and plot.key != "heat":
+        if folded:
             plot.about += f" A point stands for up to {math.ceil(max(each.seconds for each in points)):,} seconds."
-    return [*over_time, spectrum(result), *rest]
+    return [*over_time, *rest]
 
 
 def _extent(seconds: Sequence[Second], result: Result) -> list[float]:
@@ -182,7 +180,7 @@ def _mark_stages(drawn: Sequence[Plot], result: Result) -> None:
         shapes.append({"type": "line", "x0": begin, "line": {"color": GREY}})
         names.append({"text": label(str(stage["name"]), 18), "x": begin})
     for plot in drawn:
-        plot.layout["shapes"] = shapes if plot.key != "heat" else []
+        plot.layout["shapes"] = shapes
         if plot.key == "rates" and len(names) <= NAMED_STAGES:
             plot.layout["annotations"] = names
 

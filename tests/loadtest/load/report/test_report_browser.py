@@ -12,7 +12,7 @@ from loadtest.load.report.files import write
 from tests.loadtest.load.report.browser import Opened, opened
 from tests.loadtest.load.results import ATTACK, empty_result, full_result
 
-LINES = {"rates": 3, "percentiles": 5, "spectrum": 2, "cpu": 3, "memory": 1, "clients": 3}
+LINES = {"rates": 3, "percentiles": 5, "cpu": 3, "memory": 1, "clients": 3}
 """Plots of lines, and how many each has in the full result."""
 
 
@@ -26,13 +26,12 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Opened:
 
 
 def test_every_plot_is_drawn(page: Opened) -> None:
-    assert set(page.figures) == {*LINES, "heat", "faults"}
+    assert set(page.figures) == {*LINES, "faults"}
     for key, classes in page.figures.items():
         assert classes["drawn"] == 1, f"{key} was not drawn"
     for key, lines in LINES.items():
         assert page.figures[key]["curve"] == lines, key
     assert page.figures["faults"]["bars"] == 2
-    assert page.figures["heat"]["cells"] == 1
     assert "could not be drawn" not in page.text
 
 

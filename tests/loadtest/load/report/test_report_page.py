@@ -12,7 +12,7 @@ import pytest
 from loadtest.load.report.fold import fold
 from loadtest.load.report.page import WORST, page
 from loadtest.load.report.plots import POINTS, plots
-from loadtest.load.report.result import Deliveries, Latency, Pair, Reconciled, Result, Second
+from loadtest.load.report.result import Deliveries, Pair, Reconciled, Result, Second
 from tests.loadtest.load.results import ATTACK, empty_result, full_result
 
 
@@ -92,49 +92,13 @@ def test_a_remote_broker_has_no_cpu_but_all_else() -> None:
     assert not found["rates"].absent
 
 
-def test_a_histogram_that_cannot_be_read_costs_only_its_plot() -> None:
-    result = full_result()
-    result.latency = replace(result.latency, histogram="this is no histogram")
-    result.late = Latency()
-
-    found = {plot.key: plot for plot in plots(result)}
-
-    assert found["spectrum"].absent
-    assert not found["heat"].absent
-
-
-def test_the_spectrum_ends_where_one_delivery_is_left() -> None:
-    result = full_result()
-
-    deliveries = {plot.key: plot for plot in plots(result)}["spectrum"].traces[0]
-
-    assert deliveries["x"][-1] == result.latency.count
-    assert deliveries["y"][-1] == pytest.approx((result.latency.max or 0) / 1e3, rel=0.002)
-    assert deliveries["x"] == sorted(deliveries["x"])
-
-
-def test_the_heat_map_holds_every_delivery() -> None:
-    result = full_result()
-    heat = {plot.key: plot for plot in plots(result)}["heat"].traces[0]
-
-    cells = [[rate or 0.0 for rate in row] for row in heat["customdata"]]
-    lengths = [end - begin for begin, end in zip(heat["x"], heat["x"][1:], strict=False)]
-    drawn = sum(rate * length for row in cells for rate, length in zip(row, lengths, strict=True))
-
-    assert drawn == pytest.approx(sum(sum(each.latencies.values()) for each in result.seconds))
-    assert len(heat["y"]) == len(cells) + 1
-    assert all(low < high for low, high in zip(heat["y"], heat["y"][1:], strict=False))
-
-
 def test_a_gap_in_time_is_a_gap_in_the_lines() -> None:
     result = full_result()
     del result.seconds[10:14]
 
-    rates, heat = plots(result)[:2]
+    rates = plots(result)[0]
 
     assert None in rates.traces[0]["y"]
-    assert len(heat.traces[0]["x"]) == len(result.seconds) + 2
-    assert all(row[10] is None for row in heat.traces[0]["z"])
 
 
 def test_an_hour_stays_small() -> None:
