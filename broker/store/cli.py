@@ -23,7 +23,7 @@ from broker.words import counted
 
 app = typer.Typer(
     name="store",
-    help="Inspect, verify, salvage, export, import and compact a broker's store.",
+    help="Inspect, verify, salvage, export and import a broker's store.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -163,9 +163,9 @@ def salvage(
     directory: Directory,
     into: Annotated[Path, typer.Argument(metavar="NEW", help="A folder that holds no store yet; it is made.")],
 ) -> None:
-    """Make a fresh store of all that is whole in a damaged one, which stays as it is. No broker may be using it.
+    """Make a fresh store of all that is whole in a damaged or large one, which stays as it is.
 
-    A line for each kind of row that is lost; the exit code is 1 when there is one.
+    No broker may be using it. The new file has no empty pages. A line for each kind of row that is lost; the exit code is 1 when there is one.
     """
     from broker.store.tools import salvaging
 
@@ -303,16 +303,6 @@ def _tell(directory: Path, counts: dict[str, int]) -> None:
     sessions, subscriptions = counted(counts["session"], "session"), counted(counts["subscription"], "subscription")
     messages, retained = counted(counts["delivery"], "message"), counted(counts["retained"], "retained message")
     typer.echo(f"{directory}: {sessions} with {subscriptions} and {messages}, {retained}")
-
-
-@app.command()
-@_told
-def compact(directory: Directory) -> None:
-    """Rewrite the file without empty pages. No broker may be using it. Needs free space of the file's size."""
-    from broker.store.tools import compacting
-
-    before, after = compacting.compact(directory)
-    typer.echo(f"{directory}: {before:,} bytes before, {after:,} after")
 
 
 def _date(when: float) -> str:
