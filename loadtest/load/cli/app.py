@@ -14,8 +14,6 @@ from loadtest.load.cli import one_liners
 from loadtest.load.cli.common import (
     CaOption,
     CertOption,
-    CsvOption,
-    DriverOption,
     InsecureOption,
     JunitOption,
     KeyOption,
@@ -62,14 +60,12 @@ def run(
     sets: SetOption = None,
     scale: ScaleOption = None,
     processes: ProcessesOption = None,
-    driver: DriverOption = "canopy",
     out: OutOption = None,
     calibrate: LimitOption = True,
     strict: StrictOption = False,
     records: RecordsOption = False,
     threshold: ThresholdOption = None,
     junit: JunitOption = None,
-    csv: CsvOption = None,
     prometheus: PrometheusOption = None,
     ca: CaOption = None,
     cert: CertOption = None,
@@ -88,9 +84,8 @@ def run(
         text,
         parse_targets(target, Secured(ca, cert, key, insecure)),
         processes=processes or default_processes(played),
-        driver=driver,
     )
-    play_and_report(job, Output(out, calibrate, strict, records, tuple(threshold or ()), junit, csv, prometheus))
+    play_and_report(job, Output(out, calibrate, strict, records, tuple(threshold or ()), junit, prometheus))
 
 
 @app.command("list")

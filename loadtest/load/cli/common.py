@@ -83,7 +83,6 @@ OutOption = Annotated[
 ProcessesOption = Annotated[
     int | None, typer.Option("--processes", metavar="N", min=1, max=256, help="Number of generator processes.")
 ]
-DriverOption = Annotated[str, typer.Option("--driver", metavar="NAME", help="MQTT client to use: canopy or amqtt.")]
 LimitOption = Annotated[bool, typer.Option("--limit/--no-limit", help="Measure the generator's own limit first.")]
 StrictOption = Annotated[
     bool,
@@ -102,7 +101,6 @@ ThresholdOption = Annotated[
     ),
 ]
 JunitOption = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Also write JUnit XML.")]
-CsvOption = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Also write CSV, a row for each second.")]
 PrometheusOption = Annotated[
     Path | None,
     typer.Option(
@@ -129,7 +127,6 @@ class Output:
     records: bool = False
     thresholds: tuple[str, ...] = ()
     junit: Path | None = None
-    csv: Path | None = None
     prometheus: Path | None = None
 
 
@@ -272,7 +269,7 @@ def play_and_report(job: Job, output: Output) -> None:
     console = Console(stderr=False)
     folder = output.folder or Path("canopy-load") / f"{job.scenario.name}-{stamp()}"
     try:
-        for place in (folder, *(file.parent for file in (output.junit, output.csv, output.prometheus) if file)):
+        for place in (folder, *(file.parent for file in (output.junit, output.prometheus) if file)):
             files.check(place)
         if output.records:
             job = replace(job, records=str(folder / "records"))
@@ -284,7 +281,6 @@ def play_and_report(job: Job, output: Output) -> None:
         written = files.write(result, folder)
         for path, form in (
             (output.junit, exports.junit),
-            (output.csv, exports.csv_seconds),
             (output.prometheus, exports.prometheus),
         ):
             if path is not None:

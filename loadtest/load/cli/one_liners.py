@@ -20,7 +20,6 @@ from loadtest.load.cli.common import (
     MISUSED,
     CaOption,
     CertOption,
-    CsvOption,
     InsecureOption,
     JunitOption,
     KeyOption,
@@ -221,7 +220,6 @@ def pub(
     records: RecordsOption = False,
     threshold: ThresholdOption = None,
     junit: JunitOption = None,
-    csv: CsvOption = None,
     prometheus: PrometheusOption = None,
 ) -> None:
     """Publish messages: canopy load pub -c 1000 -i 10 -I 1000 -t 'bench/%i' -s 256 -q 1 --duration 30s"""
@@ -245,7 +243,7 @@ def pub(
                 "subscribe": [{"filter": heard, "qos": qos}],
             }
         )
-    output = Output(out, calibrate, strict, records, tuple(threshold or ()), junit, csv, prometheus)
+    output = Output(out, calibrate, strict, records, tuple(threshold or ()), junit, prometheus)
     _play(
         "pub", groups, duration, Place(host, port, ssl, ws), Secured(ca, cert, key, insecure),
         (clients, password, users), processes, output,
@@ -281,13 +279,12 @@ def sub(
     strict: StrictOption = False,
     threshold: ThresholdOption = None,
     junit: JunitOption = None,
-    csv: CsvOption = None,
     prometheus: PrometheusOption = None,
 ) -> None:
     """Subscribe, and count received messages: canopy load sub -c 100 -t 'bench/#' -q 1"""
     clients = Clients(count, interval, rate, start, prefix, version, keep_alive, clean, expiry, user)
     filters = [{"filter": clients.pattern(each, "sub"), "qos": qos} for each in topics]
-    output = Output(out, False, strict, False, tuple(threshold or ()), junit, csv, prometheus)
+    output = Output(out, False, strict, False, tuple(threshold or ()), junit, prometheus)
     _play(
         "sub", [clients.group("sub", subscribe=filters)], duration, Place(host, port, ssl, ws),
         Secured(ca, cert, key, insecure), (clients, password, users), processes, output,
@@ -321,12 +318,11 @@ def conn(
     strict: StrictOption = False,
     threshold: ThresholdOption = None,
     junit: JunitOption = None,
-    csv: CsvOption = None,
     prometheus: PrometheusOption = None,
 ) -> None:
     """Connect, and stay connected: canopy load conn -c 10000 --rate 500"""
     clients = Clients(count, interval, rate, start, prefix, version, keep_alive, clean, expiry, user)
-    output = Output(out, False, strict, False, tuple(threshold or ()), junit, csv, prometheus)
+    output = Output(out, False, strict, False, tuple(threshold or ()), junit, prometheus)
     _play(
         "conn", [clients.group("conn")], duration, Place(host, port, ssl, ws), Secured(ca, cert, key, insecure),
         (clients, password, users), processes, output,

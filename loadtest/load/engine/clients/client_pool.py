@@ -14,7 +14,7 @@ import math
 import resource
 import socket
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from broker.core.codec.reasons import name as reason_name
@@ -55,8 +55,6 @@ ARRIVALS: Final = {"constant": CONSTANT, "poisson": POISSON, "bursts": BURSTS}
 Address = tuple[int, tuple[str, int]]
 """Address family; host and port."""
 
-Opener = Callable[["ClientPool", Group, int, Wire], Coroutine[None, None, None]]
-
 
 class ClientPool:
     """The clients of process `index` of `processes`."""
@@ -67,14 +65,12 @@ class ClientPool:
         targets: list[Target],
         index: int,
         processes: int,
-        opener: Opener,
         recording: Recording | None = None,
         speed: float = 1.0,
     ) -> None:
         self.plan = plan
         self.index = index
         self.processes = processes
-        self.opener = opener
         self.tallies = [Tally() for _ in plan.groups]
         self.streams = Streams(plan.mark_run, lambda stream: plan.topic(stream).encode(), plan.around, plan.varied)
         self.pacer = Pacer()
@@ -131,7 +127,7 @@ class ClientPool:
 
     async def open(self, settings: Group, index: int, wire: Wire) -> None:
         """Open the connection of the client `index` of the plan, whose group has these settings."""
-        await self.opener(self, settings, index, wire)
+        await open_socket(self, settings, index, wire)
 
     def addresses(self, index: int) -> list[Address]:
         """All addresses of a client's target, the targets in turn; what has answered may be put first."""

@@ -651,7 +651,6 @@ def test_capture_and_replay_from_the_command_line(served: int, tmp_path: Path, m
         (["replay", "nowhere.parquet"], 2, "nowhere.parquet: no such file or folder"),
         (["replay", "x.parquet", "--speed", "fast"], 2, "--speed fast: not a speed"),
         (["replay", "x.parquet", "--filter", "a/#/b"], 2, "filter 'a/#/b'"),
-        (["replay", "x.parquet", "--driver", "paho", "--no-limit"], 1, "no driver 'paho'"),
         (["replay", "bad.parquet"], 2, "bad.parquet: not a whole Parquet file"),
         (["replay", "empty.parquet"], 2, "empty.parquet: holds no messages"),
         (["capture", "--out", "y.parquet", "--filter", "a/#/b"], 2, "--filter a/#/b: "),
