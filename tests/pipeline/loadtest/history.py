@@ -10,12 +10,12 @@ import random
 from pathlib import Path
 from typing import Any, Final
 
-from loadtest.load.checks.counters import Tally
-from loadtest.load.checks.deliveries import Judge, Streams
 from loadtest.load.checks.expected import Sent, Settled, Subscriptions, account, settle
-from loadtest.load.checks.mark import filler, pack
 from loadtest.load.checks.record_tables import Tables, place, prepare
 from loadtest.load.checks.records import Recorder
+from loadtest.load.ledger.counters import Tally
+from loadtest.load.ledger.deliveries import Judge, Streams
+from loadtest.load.ledger.mark import filler, pack
 from loadtest.load.scenario.plan import Plan
 from loadtest.load.scenario.schema import Scenario
 

@@ -21,11 +21,11 @@ from typer.testing import CliRunner
 from loadtest.brokers.process import BrokerProcess, free_port
 from loadtest.brokers.registry import PEERS
 from loadtest.load.checks import broker_statistics
-from loadtest.load.checks.counters import add
 from loadtest.load.checks.histogram import latency as distribution
 from loadtest.load.cli.app import app as load
 from loadtest.load.engine import conductor
 from loadtest.load.engine.job import Nobody
+from loadtest.load.ledger.counters import add
 from loadtest.load.report import files
 from loadtest.load.report.result import Deliveries, Result
 from pipeline.cli import app
