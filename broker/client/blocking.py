@@ -136,14 +136,12 @@ class Stream:
     def drain(self, timeout: float) -> None:
         """Write all that waits, within `timeout` seconds. Raises OSError: the connection is over, or too slow."""
         deadline = time.monotonic() + timeout
-        self.flush()
         while self._out:
             left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError("the other side does not read")
             ready = select.poll()
             ready.register(self._socket, select.POLLOUT)
-            ready.poll(left * 1000)
+            if not ready.poll(max(left, 0) * 1000):
+                raise TimeoutError("the other side does not read")
             self.flush()
 
     def close(self) -> None:
@@ -306,6 +304,12 @@ class BlockingClient:
         answer = self._answered("an UNSUBACK", self.machine.unsubscribe(topic_filters))
         assert isinstance(answer, Unsuback)
         return answer
+
+    def ping(self) -> None:
+        """PINGREQ, and wait for the PINGRESP: what the broker had to say before has arrived. Raises LostError."""
+        if self.machine.connected:
+            self.machine.ping(time.monotonic())
+        self._until("a PINGRESP", lambda: self.connected and not self.machine.unanswered)
 
     def receive(self, timeout: float | None = None) -> Publish | None:
         """The next message; None: none came within `timeout` seconds (None: those of the client).

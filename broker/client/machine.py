@@ -161,7 +161,8 @@ class ClientMachine:
         self._name_maximum = 0
         self._keep_alive = 0.0
         self._heard = self._asked_at = 0.0
-        self._unanswered = False
+        self.unanswered = 0
+        """PINGREQ packets without a PINGRESP."""
 
     # -- the connection ------------------------------------------------------------------------------------------------
 
@@ -232,7 +233,7 @@ class ClientMachine:
         """When `tick` has something to do, on the owner's clock; infinite: never."""
         if self.state != CONNECTED or not self._keep_alive:
             return math.inf
-        if self._unanswered:
+        if self.unanswered:
             return max(self._asked_at, self._heard) + self._keep_alive
         return self._asked_at + self._keep_alive / 2
 
@@ -243,11 +244,15 @@ class ClientMachine:
             self._heard = now
         if now < self.due:
             return
-        if self._unanswered:
+        if self.unanswered:
             self._end(LostError(f"the broker is silent: no answer to a PINGREQ within {self._keep_alive:g} s"))
             return
+        self.ping(now)
+
+    def ping(self, now: float) -> None:
+        """PINGREQ. The broker answers it after all that came before; then `unanswered` is 0."""
         self._asked_at = now
-        self._unanswered = True
+        self.unanswered += 1
         self._out += encoder.PINGREQ
 
     # -- what the caller sends -----------------------------------------------------------------------------------------
@@ -452,7 +457,7 @@ class ClientMachine:
         self.session_present = packet.session_present
         self._keep_alive = float(granted.get(names.SERVER_KEEP_ALIVE, self.connect.keep_alive))  # [MQTT-3.1.2-21]
         self._asked_at = now
-        self._unanswered = False
+        self.unanswered = 0
         self._max_packet = granted.get(names.MAXIMUM_PACKET_SIZE, LARGEST_PACKET)
         self._aliases.clear()
         self._alias_maximum = min(granted.get(names.TOPIC_ALIAS_MAXIMUM, 0), self._topic_aliases)  # [MQTT-3.3.2-10]
@@ -500,7 +505,7 @@ class ClientMachine:
             del self._asked[packet.packet_id]
             events.append(packet)
         elif isinstance(packet, Pingresp):
-            self._unanswered = False
+            self.unanswered = max(self.unanswered - 1, 0)
         elif isinstance(packet, Disconnect):
             text = packet.properties.strings.get(names.REASON_STRING, "")
             code = packet.reason_code

@@ -24,6 +24,8 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, Final, Protocol, TextIO
 
+import structlog
+
 from broker.buildinfo import BuildInfo, build_info
 from broker.net import sockets
 from broker.net.sockets import OWN_DESCRIPTORS
@@ -31,7 +33,6 @@ from broker.process import logs
 from broker.process.notify import Supervisor
 from broker.process.process import Process
 from broker.process.suspends import Suspends
-from broker.process.without_rich import structlog
 from broker.settings import Settings
 from broker.settings.errors import SettingsError
 from broker.storing import kept, place

@@ -74,7 +74,7 @@ def page(shown: Shown, totals: Totals, coverage: Coverage, seconds: list[Piece] 
     """The page of the tables; of `seconds`, where there are any, what is drawn over time."""
     made = Page("Traffic", "What was published, by topic and time. canopy pipeline rollup")
     coverage.show(made)
-    over, unit = (seconds, "second") if seconds else _over_time(shown.minutes, shown.by_hour, totals)
+    over, unit = (seconds, "second") if seconds else _over_time(shown.minutes, shown.hours, totals)
     span = max((totals.last_us - totals.first_us) / 1e6, 1.0)
     made.figures(
         {
@@ -91,7 +91,7 @@ def page(shown: Shown, totals: Totals, coverage: Coverage, seconds: list[Piece] 
     made.heading("Topics with the most messages")
     made.table(
         ["topic", "messages", "share %", "bytes", "mean size", "retained", "p50 µs", "p99 µs"],
-        _topics(shown.by_topic, totals),
+        _topics(shown.hours, totals),
         "the table hours",
     )
     if totals.latencies:

@@ -533,23 +533,3 @@ def test_importing_the_package_imports_no_event_loop() -> None:
     code = "import broker, sys; print(sorted({'asyncio', 'pydantic', 'structlog', 'uvloop'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-def test_a_daemon_imports_nothing_that_draws() -> None:
-    """structlog would import rich and pygments, for traces that the log has none of. Who asks for rich has it."""
-    code = (
-        "import broker.app, broker.command.cli, sys;"
-        "print(sorted({'rich', 'pygments', 'structlog'} & set(sys.modules)));"
-        "import rich.traceback"
-    )
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "['structlog']\n"
-
-
-def test_what_the_command_imports_is_no_part_of_collections_of_garbage() -> None:
-    code = (
-        "import gc; before = gc.get_threshold(); import canopy.__main__;"
-        "print(gc.get_freeze_count() > 10_000, gc.get_threshold() == before)"
-    )
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "True True\n"
