@@ -143,11 +143,7 @@ class FilterHandler:
         answer = work.answer()
         # [MQTT-3.8.4-1] [MQTT-3.10.4-4]; nothing was done that would have to be kept first, where it was refused.
         kept = session.journal is not None and not work.refused()
-        confirmer = self._router.nodes.confirmer
-        if confirmer is not None and isinstance(answer, Suback) and not session.node:
-            self._answers.send_confirmed(answer, kept, confirmer)
-        else:
-            self._answers.send(answer, kept)
+        self._answers.send(answer, kept)
         if session.streams is not None and isinstance(answer, Suback):
             # The first retained messages go at once, if this turn has room for them; the others at the receiver's pace,
             # as its writer fetches them.

@@ -37,11 +37,11 @@ from broker.core.principal import Principal
 from broker.core.queues.windows.in_flight import LARGEST_ID
 from broker.core.routing.bridge_states import announced
 from broker.core.routing.giving_way import session_room
-from broker.core.routing.remote.loop_detection import LINK, NODES, PROGRAM, UPLINKS
+from broker.core.routing.remote.loop_detection import LINK, PROGRAM, UPLINKS
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 
-RESERVED: Final = (UPLINKS, PROGRAM, NODES, WAITING)
+RESERVED: Final = (UPLINKS, PROGRAM, WAITING)
 """How client identifiers begin that are the broker's own."""
 
 LONGEST_ID: Final = 64
@@ -52,9 +52,9 @@ class Terms:
     """What both sides of a connection agreed on. Sizes in bytes, times in seconds."""
 
     def __init__(self, connect: Connect, limits: Limits, origin: Origin) -> None:
-        # From the client. A node publishes for all of its clients: the protocol's own bound holds for it.
+        # From the client.
         self.max_packet_size = largest_packet(limits, origin)
-        self.receive_maximum = LARGEST_ID if origin.node else limits.receive_maximum
+        self.receive_maximum = limits.receive_maximum
         integers = connect.properties.integers
         v5 = connect.version == V5
         # Towards the client.
@@ -71,8 +71,7 @@ class Terms:
         # Keep alive: the client's own [MQTT-3.2.2-22], unless the server sets one, as it may in 5.0.
         self.keep_alive = connect.keep_alive
         self.server_keep_alive = False
-        # Whether another node is there is known by other means.
-        limit = 0 if origin.node else limits.max_keep_alive
+        limit = limits.max_keep_alive
         if v5 and limit > 0 and (connect.keep_alive == 0 or connect.keep_alive > limit):
             self.keep_alive = limit
             self.server_keep_alive = True
@@ -80,9 +79,6 @@ class Terms:
 
 def largest_packet(limits: Limits, origin: Origin) -> int:
     """Bytes of the largest packet that is taken from a client: what its listener allows, within what all may."""
-    if origin.node:
-        # What its clients may send, and a property or two.
-        return LARGEST_PACKET
     return min(limits.max_packet_size, origin.max_packet_size or limits.max_packet_size)
 
 
