@@ -21,6 +21,10 @@ EMPTY_PART: Final = 5
 """That part of `session.max_sessions` may be empty sessions of clients that are away: nobody loses anything by their
 end but Session Present, and with more of them a flood of clients that never come back would take the room of others."""
 
+KIND_PART: Final = 17
+"""That part of `limits.max_client_bytes` (2 MiB by default) neither subscriptions nor retained messages of one client
+can take from what else it keeps."""
+
 ALIAS_PART: Final = 256
 """That part of `limits.max_alias_bytes` one client may take (256 KiB by default: 64 aliases of 3,900 bytes), so that a
 few clients cannot take it all."""
@@ -89,11 +93,16 @@ def limits(settings: Settings) -> Limits:
     made.max_retained_bytes = settings.retained.max_bytes
     made.max_client_bytes = settings.limits.max_client_bytes
     made.max_user_bytes = settings.limits.max_user_bytes
-    # One bound for a client: it holds for its subscriptions and its retained messages alone, too.
-    made.max_filter_bytes_per_client = made.max_retained_bytes_per_client = made.max_client_bytes
+    made.max_filter_bytes_per_client = made.max_retained_bytes_per_client = kind_share(made.max_client_bytes)
     made.max_alias_bytes_per_client = alias_share(made.max_alias_bytes)
     made.check_retained_publisher = settings.retained.check_publisher
     return made
+
+
+def kind_share(of_client: int) -> int:
+    """Bytes that the subscriptions of a client alone may take, and its retained messages, where it may keep `of_client`
+    in all. 0: no limit."""
+    return of_client - of_client // KIND_PART
 
 
 def alias_share(of_all: int) -> int:

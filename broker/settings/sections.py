@@ -107,8 +107,8 @@ class Limits(Section):
     max_client_bytes: SizeOrUnlimited = 35_651_584
     """Bytes that the broker keeps for one client in all: subscriptions, retained messages, session, and messages that
     wait in it or are in flight. Beyond it these are refused or dropped, but for 1 MiB each of what waits and what is in
-    flight. Where `queue.session_bytes` is higher, that bounds the sum, and this one subscriptions and retained
-    messages, each by themselves. 0: no limit, so that one client can fill the memory."""
+    flight. Where `queue.session_bytes` is higher, that bounds the sum. Subscriptions alone, and retained messages
+    alone, may take 16 seventeenths of it. 0: no limit, so that one client can fill the memory."""
     max_user_bytes: SizeOrUnlimited = 0
     """Bytes that all clients of one user, or of one address where they have no user, may hold together: subscriptions,
     retained messages, sessions, and messages that wait in them. Beyond it the first three are refused. 0: no limit but

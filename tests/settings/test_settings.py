@@ -725,12 +725,12 @@ class TestWhatTheCoreGets:
 
     def test_what_one_client_has_of_the_whole(self) -> None:
         made = limits(Settings())
-        assert made.max_filter_bytes_per_client == made.max_retained_bytes_per_client == 35_651_584
+        assert made.max_filter_bytes_per_client == made.max_retained_bytes_per_client == 33_554_432
         assert (made.max_alias_bytes_per_client, made.max_empty_sessions) == (262_144, 50_000)
         made = limits(
             Settings(limits=Limits(max_client_bytes=1_000, max_alias_bytes=70_000), session=Session(max_sessions=10))
         )
-        assert made.max_filter_bytes_per_client == made.max_retained_bytes_per_client == 1_000
+        assert made.max_filter_bytes_per_client == made.max_retained_bytes_per_client == 942
         # However low the bound of all is, a client may have an alias of the longest name.
         assert (made.max_alias_bytes_per_client, made.max_empty_sessions) == (66_000, 2)
         made = limits(Settings(limits=Limits(max_client_bytes=0, max_alias_bytes=0), session=Session(max_sessions=0)))
