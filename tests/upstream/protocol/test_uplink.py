@@ -24,7 +24,7 @@ from broker.core.codec.properties import RESPONSE_TOPIC, decode_forward, encode_
 from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS, NOT_AUTHORIZED, UNSUPPORTED_PROTOCOL_VERSION
 from broker.core.connection.protocol import TURN_WORK
 from broker.core.queues.message import Message
-from broker.core.routing.remote.loop_detection import visited, with_hop
+from broker.core.routing.loop_detection import visited, with_hop
 from broker.upstream.filters.declarer import FIRST_ID
 from broker.upstream.protocol.client import CLOSED, CONNECTED
 from tests.core.harness import bag, limits
