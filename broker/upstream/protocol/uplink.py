@@ -44,7 +44,7 @@ from broker.core.codec.properties import (
 from broker.core.connection.protocol import PACKET_WORK
 from broker.core.queues.delivery import DONE, Delivery
 from broker.core.queues.live.outbox import Outbox
-from broker.core.routing.remote.loop_detection import LINK
+from broker.core.routing.loop_detection import LINK
 from broker.upstream.protocol.client import CLOSED, CONNECTED, ClientProtocol
 from broker.upstream.protocol.downlink import Downlink
 from broker.upstream.protocol.link_state import LinkState
