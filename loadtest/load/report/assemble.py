@@ -22,7 +22,7 @@ from loadtest.load.checks.judged import judge
 from loadtest.load.checks.verdict import verdict
 from loadtest.load.engine.job import Job
 from loadtest.load.engine.process_messages import Interval, Outcome
-from loadtest.load.report.result import GroupResult, Result, Sample, Second
+from loadtest.load.report.result import GroupResult, Result, Second
 from loadtest.load.scenario import thresholds
 from loadtest.load.scenario.library import without_passwords
 from loadtest.load.scenario.plan import SECOND, Plan
@@ -184,7 +184,6 @@ def assemble(job: Job, plan: Plan, heard: Heard, told: Told | None = None) -> Re
         groups=_groups(plan, heard, settled, rows, sent),
         pairs=settled.pairs,
         seconds=seconds,
-        samples=_samples(plan, heard),
     )
     for group in result.groups:
         if not group.frozen:
@@ -304,23 +303,6 @@ def _errors(outcomes: Sequence[Outcome], settled: Settled) -> dict[str, int]:
     if settled.strays:
         errors["deliveries that no filter of the subscriber matches"] = settled.strays
     return dict(errors.most_common())
-
-
-def _samples(plan: Plan, heard: Heard) -> list[Sample]:
-    topics: dict[int, tuple[str, str]] = {}
-    names: dict[int, str] = {}
-    made = []
-    for outcome in heard.outcomes:
-        for stream, sequence, subscriber, time, now, qos, size in outcome.samples:
-            if stream not in topics:
-                topics[stream] = plan.topic(stream), plan.client_id(*plan.who(plan.publisher(stream)))
-            if subscriber not in names:
-                names[subscriber] = plan.subscriber_name(subscriber)
-            topic, publisher = topics[stream]
-            sent_at = (time - heard.start_at) / SECOND if time else 0.0
-            took = now - time if time else 0
-            made.append(Sample(sent_at, took, publisher, names[subscriber], topic, int(sequence), int(qos), size))
-    return made
 
 
 def _rates(result: Result, measured: Sequence[Second]) -> None:
