@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from loadtest.brokers.stats import counted_percentile, merged
 from loadtest.load.checks import broker_usage
 from loadtest.load.checks.broker_statistics import reconcile
 from loadtest.load.checks.expected import Sent, Settled, Subscriptions, Told, add, settle
-from loadtest.load.checks.histogram import latency, merged, percentile
+from loadtest.load.checks.histogram import latency
 from loadtest.load.checks.judged import judge
 from loadtest.load.checks.verdict import verdict
 from loadtest.load.engine.job import Job
@@ -92,12 +93,12 @@ def second(plan: Plan, parts: Sequence[Interval], start_at: int, trace: Trace) -
         connects=total("connects"),
         connections_lost=total("connections_lost"),
         subscribes=total("subscribes"),
-        p50=percentile(latencies, 50),
-        p90=percentile(latencies, 90),
-        p99=percentile(latencies, 99),
+        p50=counted_percentile(latencies, 50),
+        p90=counted_percentile(latencies, 90),
+        p99=counted_percentile(latencies, 99),
         max=float(max(latencies)) if latencies else None,
         latencies=latencies,
-        late_p99=percentile(late, 99),
+        late_p99=counted_percentile(late, 99),
         generator_cpu=sum(part.cpu for part in parts) / length,
         generator_busiest=max(part.cpu for part in parts) / length,
         generator_waited=max(part.waited for part in parts) / length,
