@@ -19,8 +19,9 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline.mortal import environment
-from tests.pipeline.mqtt.conftest import MOSQUITTO, PATIENCE, client, publish, until
+from tests.pipeline.mqtt.conftest import PATIENCE, client, publish, until
 from tests.pipeline.mqtt.killed import MAX_ROWS, query
+from tests.support.mosquitto import MOSQUITTO
 
 pytestmark = pytest.mark.long
 
