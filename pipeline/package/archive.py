@@ -21,7 +21,7 @@ from typing import Final
 from pipeline.runtime.storage import Local
 
 TOP: Final = "canopy_spark"
-INSIDE: Final = ("pipeline", "canopy_delta", "canopy_pages", "broker.core.codec")
+INSIDE: Final = ("pipeline", "canopy_delta", "canopy_pages", "broker.client", "broker.core.codec")
 LEFT_OUT: Final = ("pipeline/package/", "pipeline/submit.py")
 MODULES: Final = ("broker/words.py",)
 """Single modules that these import."""
