@@ -22,23 +22,22 @@ def body_of(result: Result) -> str:
 
 
 def figures_of(html: str) -> list[dict[str, Any]]:
-    found = re.search(r'<script type="application/json" id="plots">(.*?)</script>', html, re.DOTALL)
+    found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', html, re.DOTALL)
     assert found
     figures: list[dict[str, Any]] = json.loads(found[1])
     return figures
 
 
-def test_every_plot_says_only_what_is_drawn() -> None:
-    """A misspelt attribute would be ignored in silence by the browser: `Plot.data` refuses it."""
-    assert len(figures_of(page(full_result()))) == 8
+def test_every_chart_has_its_data() -> None:
+    assert len(figures_of(page(full_result()))) == 6
 
 
 def test_measured_stages_are_shaded_and_named() -> None:
     rates = plots(full_result(24))[0]
 
-    shaded = [shape for shape in rates.layout["shapes"] if shape["type"] == "rect"]
-    assert [(shape["x0"], shape["x1"]) for shape in shaded] == [(4.0, 24.0)]
-    assert [name["text"] for name in rates.layout["annotations"]] == ["warm-up", "</script><script>…"]
+    assert rates.named
+    assert [(each.begin, each.end) for each in rates.stages if each.shaded] == [(4.0, 24.0)]
+    assert [each.name[:18] for each in rates.stages] == ["warm-up", "</script><script>d"]
 
 
 def test_a_quiet_end_is_drawn_but_not_in_view() -> None:
@@ -47,8 +46,8 @@ def test_a_quiet_end_is_drawn_but_not_in_view() -> None:
 
     rates = plots(result)[0]
 
-    assert rates.layout["xaxis"]["range"] == [-2.0, 25.0]
-    assert rates.traces[0]["x"][-1] == 25.5
+    assert rates.view == (-2.0, 25.0)
+    assert rates.x[-1] == 25.5
 
 
 def test_nothing_from_outside_is_markup() -> None:
@@ -73,7 +72,7 @@ def test_nothing_is_loaded_and_only_known_scripts_run() -> None:
 def test_absent_figures_leave_sentences() -> None:
     body = body_of(empty_result())
 
-    assert body.count('class="absent soft"') == 8
+    assert body.count('class="absent soft"') == 6
     assert "None" not in body.replace('<p class="soft">None.</p>', "")  # the errors, of which there were none
     assert "No latency was measured" in body
     assert figures_of(page(empty_result())) == []
@@ -86,7 +85,7 @@ def test_a_remote_broker_has_no_cpu_but_all_else() -> None:
 
     found = {plot.key: plot for plot in plots(result)}
 
-    assert [trace["name"] for trace in found["cpu"].traces] == ["generator", "its busiest process"]
+    assert [series.name for series in found["cpu"].series] == ["generator", "its busiest process"]
     assert "not known" in found["cpu"].about
     assert found["memory"].absent
     assert not found["rates"].absent
@@ -98,7 +97,7 @@ def test_a_gap_in_time_is_a_gap_in_the_lines() -> None:
 
     rates = plots(result)[0]
 
-    assert None in rates.traces[0]["y"]
+    assert None in rates.series[0].values
 
 
 def test_an_hour_stays_small() -> None:
@@ -112,7 +111,7 @@ def test_an_hour_stays_small() -> None:
     html = page(result)
 
     for figure in figures_of(html):
-        assert all(len(trace["x"]) <= POINTS + 2 for trace in figure["traces"])
+        assert len(figure["x"]) <= POINTS + 2
     assert "A point stands for up to 3 seconds." in html
     assert len(html) < 1_000_000
 
@@ -151,7 +150,7 @@ def test_the_worst_pairs_come_first_and_the_rest_is_counted() -> None:
 
 def test_an_attack_in_the_data_cannot_end_its_script() -> None:
     html = page(full_result())
-    data = html.split('id="plots">', 1)[1].split("</script>", 1)[0]
+    data = html.split('id="charts">', 1)[1].split("</script>", 1)[0]
 
     assert "<" not in data
     json.loads(data)
@@ -170,7 +169,7 @@ def test_the_plot_of_gaps_and_copies_calls_nothing_lost_or_duplicate_that_the_he
     result.deliveries = Deliveries(expected=10, received=8, unconfirmed=2, redelivered=3)
     (plot,) = [each for each in plots(result) if each.key == "faults"]
 
-    assert [trace["name"] for trace in plot.traces] == ["gaps", "further copies"]
+    assert [series.name for series in plot.series] == ["gaps", "further copies"]
     assert "0 lost and 2 unconfirmed" in plot.about
     assert "0 duplicates, 3 redelivered and 0 overlapping" in plot.about
 
