@@ -27,7 +27,7 @@ from benchmarks.attack.field import Field, Refused
 from benchmarks.attack.listeners import Listeners
 from benchmarks.attack.pairs import Measured, World
 from loadtest.brokers import frames
-from loadtest.brokers.process import HOST, BrokerProcess, Cores, free_port
+from loadtest.brokers.process import HOST, BrokerProcess, Cores, free_port, peak_resident
 from loadtest.brokers.registry import python_module
 
 SYS_INTERVAL: Final = 1  # seconds between two accounts that the broker gives of itself
@@ -110,7 +110,7 @@ def _run(
         try:
             under = world.measure()
             cpu = (broker.cpu() - started) / 1e9
-            peak = max(peak, _peak(broker.pid))
+            peak = max(peak, peak_resident(broker.pid))
             broker.check()
             if attack.steady:
                 time.sleep(SYS_INTERVAL + STEP)
@@ -174,14 +174,6 @@ def _forget_peak(pid: int) -> None:
     """Have the kernel forget the highest resident size that the process has had."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/clear_refs").write_text("5")
-
-
-def _peak(pid: int) -> int:
-    """The highest resident size since then, in bytes; 0 where the kernel does not tell."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 def _sys(port: int) -> tuple[Counter[str], int]:
