@@ -5,6 +5,7 @@ They are for filling a broker, not for measuring it: everything is acknowledged 
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -64,3 +65,19 @@ def publish_all(
         sock.sendall(b"".join(pieces))
         for _ in pieces:
             links.expect(sock, frames.PUBACK)
+
+
+def waiting(sock: socket.socket, seconds: float) -> bool:
+    """Whether something comes within this time."""
+    return bool(select.select((sock,), (), (), seconds)[0])
+
+
+def heard(sock: socket.socket, quiet: float) -> Iterator[tuple[str, bytes]]:
+    """Topic and payload of each PUBLISH at QoS 0, until none comes for so many seconds."""
+    while waiting(sock, quiet):
+        packet = links.read_packet(sock)
+        if packet[0] & 0xF6 != frames.PUBLISH:
+            raise LoadError(f"the broker sent {frames.packet_name(packet[0])} where a PUBLISH was expected")
+        at = 1 + frames.read_variable_byte_integer(packet, 1)[1]
+        end = at + 2 + int.from_bytes(packet[at : at + 2], "big")
+        yield packet[at + 2 : end].decode(), packet[end:]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from contextlib import ExitStack
 from socket import socket
 from typing import Final
 
-from benchmarks.clients import publish_all
+from benchmarks.clients import heard, publish_all, waiting
 from benchmarks.network import links
 from benchmarks.network.links import LoadError, Loop
 from benchmarks.network.loads import AckedPairs, ClosedLoop, QuietPairs, Shape, topic
@@ -131,24 +130,10 @@ def _entries(port: int) -> int:
     """The upstream's entries, as it says itself, without that of who asks."""
     observer = links.open_clients(HOST, port, ["observer"])
     links.subscribe_all(observer, lambda _: [("$SYS/broker/subscriptions/count", 0)])
-    found = 0
     # What comes first may be older than the last change.
-    while _waiting(observer[0], QUIET):
-        found = int(_payload(links.read_packet(observer[0])))
+    *_, (_, last) = heard(observer[0], QUIET)
     links.close_all(observer)
-    return found - 1
-
-
-def _waiting(sock: socket, seconds: float) -> bool:
-    """Whether something comes within this time."""
-    return bool(select.select((sock,), (), (), seconds)[0])
-
-
-def _payload(packet: bytes) -> bytes:
-    """That of a PUBLISH at QoS 0 without properties."""
-    _, used = frames.read_variable_byte_integer(packet, 1)
-    at = 1 + used
-    return packet[at + 2 + int.from_bytes(packet[at : at + 2], "big") :]
+    return int(last) - 1
 
 
 class Calls(UpstreamSubscriptions):
@@ -205,9 +190,9 @@ def _wait_linked(sender: socket, receiver: socket) -> None:
     until = time.monotonic() + LINKED
     while time.monotonic() < until:
         sender.sendall(frames.publish("bench/begin", b""))
-        if _waiting(receiver, 0.2):
+        if waiting(receiver, 0.2):
             # Those that were sent before it come, too.
-            while _waiting(receiver, 0.5):
+            while waiting(receiver, 0.5):
                 links.read_packet(receiver)
             return
     raise LoadError("no message came through the link")
@@ -264,10 +249,11 @@ def outage(case: Case) -> Iterator[Line]:
         hearing = links.open_clients(HOST, port, ["receiver"])
         stack.callback(links.close_all, hearing)
         links.subscribe_all(hearing, lambda _: [("up/#", 0)])
-        hearing[0].settimeout(LINKED)
         wanted, arrived = set(range(max(0, sent - ROOM), sent)), set[int]()
-        while len(arrived) < len(wanted):
-            arrived.add(int(_payload(links.read_packet(hearing[0]))[:10]))
+        for _, payload in heard(hearing[0], LINKED):
+            arrived.add(int(payload[:10]))
+            if len(arrived) == len(wanted):
+                break
         memory = {"before MB": before / 1e6, "at most MB": worst / 1e6, "after MB": edge.resident() / 1e6}
         notes = () if arrived == wanted else ("not the newest",)
         yield Line(f"{seconds:g} s", {"published": sent, "arrived after it": len(arrived), **memory}, notes)

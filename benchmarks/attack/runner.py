@@ -11,7 +11,6 @@ import contextlib
 import json
 import multiprocessing
 import os
-import socket
 import tempfile
 import time
 from collections import Counter
@@ -26,7 +25,8 @@ from benchmarks.attack.attacks.registry import Attack
 from benchmarks.attack.field import Field, Refused
 from benchmarks.attack.listeners import Listeners
 from benchmarks.attack.pairs import Measured, World
-from loadtest.brokers import frames
+from benchmarks.clients import heard
+from benchmarks.network import links
 from loadtest.brokers.process import HOST, BrokerProcess, Cores, free_port, peak_resident
 from loadtest.brokers.registry import python_module
 
@@ -180,29 +180,14 @@ def _sys(port: int) -> tuple[Counter[str], int]:
     """What `$SYS` says of dropped messages, by cause, and how often a publisher was held back."""
     found: Counter[str] = Counter()
     held = 0
-    with socket.create_connection((HOST, port), 5.0) as sock:
-        sock.sendall(frames.connect("attack-monitor") + frames.subscribe(1, [(DROPPED + "#", 0), (HELD, 0)]))
-        sock.settimeout(0.3)
-        data = b""
-        try:
-            while True:
-                more = sock.recv(1 << 16)
-                if not more:
-                    break
-                data += more
-        except TimeoutError:
-            pass
-    at = 0
-    while (size := frames.packet_size(data, at)) and at + size <= len(data):
-        if data[at] & 0xF0 == frames.PUBLISH:
-            length = data[at + 2] << 8 | data[at + 3]
-            topic = data[at + 4 : at + 4 + length].decode()
-            count = int(data[at + 4 + length : at + size])
-            if topic == HELD:
-                held = count
-            elif count and topic.startswith(DROPPED):
-                found[f"dropped: {topic[len(DROPPED) :]}"] = count
-        at += size
+    monitor = links.open_clients(HOST, port, ["attack-monitor"])
+    links.subscribe_all(monitor, lambda _: [(DROPPED + "#", 0), (HELD, 0)])
+    for topic, payload in heard(monitor[0], 0.3):
+        if topic == HELD:
+            held = int(payload)
+        elif topic.startswith(DROPPED) and int(payload):
+            found[f"dropped: {topic[len(DROPPED) :]}"] = int(payload)
+    links.close_all(monitor)
     return found, held
 
 
