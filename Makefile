@@ -7,14 +7,9 @@
 #   make test-pythons  tests/core and a running broker on each other Python 3.11, 3.12, 3.13 that is found
 #   make lint    style, types and the walls between packages
 #   make bench   Canopy beside mosquitto, on this machine      ARGS="--quick"
-#   make bench-routing  the routing core without a network, beside what the authors of its ideas reported
-#   make scale  what millions of filters and tens of thousands of clients cost   ARGS="filters --filters 100000"
-#   make bench-recorder  what recording costs the broker;  make bench-pipeline  10,000,000 messages through each Spark job
-#   make bench-upstream  what folding saves an upstream broker, and what a link costs
+#   make bench-NAME  another benchmark: routing, growth, store, upstream, observing, inprocess, pipeline, source   ARGS="--quick"
+#   make scale  what millions of filters and tens of thousands of clients cost   ARGS="filters --sizes 100000"
 #   make crash    kill -9 and power cuts, again and again   ARGS="-k power"
-#   make bench-store  what it costs to keep what is acknowledged, beside mosquitto   ARGS="offline --quick"
-#   make bench-observing  what it costs a broker to be looked at, and what other clients notice
-#   make bench-inprocess  messages that the program publishes and subscribes to itself
 #   make attack  hostile clients of every kind beside 100 pairs of good ones   ARGS="flood --seconds 3" or "--list"
 #   make docs     the documentation as a site, in site/; a dead link is an error
 #   make demo    a recorded broker, an IoT fleet for 20 seconds, and what the pipeline makes of it   ARGS="--scale 2"
@@ -35,7 +30,7 @@ PY := $(VENV)/bin/python -P
 # The packages `tests` and `benchmarks` are importable from here, and only they.
 TESTS := PYTHONPATH="$(VENV)/paths"
 
-.PHONY: help run quick test suite test-long test-pythons lint bench bench-routing bench-recorder bench-pipeline bench-upstream bench-store bench-observing bench-inprocess scale attack crash demo docs fuzz setup setup-run clean
+.PHONY: help run quick test suite test-long test-pythons lint bench bench-routing bench-growth bench-store bench-upstream bench-observing bench-inprocess bench-pipeline bench-source scale attack crash demo docs fuzz setup setup-run clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -95,34 +90,16 @@ lint: setup
 	@if [ -f tools/conformance.py ]; then $(PY) tools/conformance.py --check; fi
 
 bench: setup
-	@$(TESTS) $(PY) -m benchmarks.network $(ARGS)
+	@$(TESTS) $(PY) -m benchmarks network $(ARGS)
 
-bench-routing: setup
-	@$(TESTS) $(PY) -m benchmarks.routing $(ARGS)
-
-bench-recorder: setup
-	@$(TESTS) $(PY) -m benchmarks.recorder $(ARGS)
-
-bench-pipeline: setup
-	@$(TESTS) $(PY) -m benchmarks.pipeline $(ARGS)
-
-bench-upstream: setup
-	@$(TESTS) $(PY) -m benchmarks.upstream $(ARGS)
-
-bench-store: setup
-	@$(TESTS) $(PY) -m benchmarks.store $(ARGS)
-
-bench-inprocess: setup
-	@$(TESTS) $(PY) -m benchmarks.inprocess $(ARGS)
-
-bench-observing: setup
-	@$(TESTS) $(PY) -m benchmarks.observing $(ARGS)
+bench-routing bench-growth bench-store bench-upstream bench-observing bench-inprocess bench-pipeline bench-source: setup
+	@$(TESTS) $(PY) -m benchmarks $(@:bench-%=%) $(ARGS)
 
 scale: setup
-	@$(TESTS) $(PY) -m benchmarks.scale $(ARGS)
+	@$(TESTS) $(PY) -m benchmarks scale $(ARGS)
 
 attack: setup
-	@$(TESTS) $(PY) -m benchmarks.attack $(ARGS)
+	@$(TESTS) $(PY) -m benchmarks attack $(ARGS)
 
 crash: setup
 	@$(TESTS) PYTHONSAFEPATH=1 $(PYTEST) tests/e2e/store/test_live.py tests/e2e/store/test_shared.py tests/e2e/test_links_killed.py tests/e2e/store/test_power_loss.py -q $(ARGS)
