@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Column, DataFrame
-
 from pipeline.errors import PipelineError
 from pipeline.outputs import Folder, folder
 from pipeline.rollup.transforms import CELLS, SUMMARY, publishers, summary
@@ -20,7 +18,7 @@ from pipeline.runtime.engine import f
 from pipeline.runtime.storage import parquet
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 MINUTES: Final = "minutes"
 HOURS: Final = "hours"
@@ -82,13 +80,13 @@ class Tables:
 
     def _rows(self, table: str, hours: Hours) -> DataFrame | None:
         paths = [self.folder.path(f"{table}/{place}") for place in self.places(table) if hours.has(place)]
-        return parquet(self.spark.read.schema(SUMMARY), *paths) if paths else None
+        return parquet(self.spark.read.schema(SUMMARY.ddl), *paths) if paths else None
 
     def replace(self, cells: DataFrame, hours: Hours) -> None:
         """Publish the tables of these cells in place of what is there of these hours."""
         where = self.folder.path(f"{self._staging}/cells")
         cells.write.mode("overwrite").option("compression", "zstd").parquet(where)
-        whole = parquet(self.spark.read.schema(CELLS), where)
+        whole = parquet(self.spark.read.schema(CELLS.ddl), where)
         for table, files in self._publish(whole).items():
             for place in filter(hours.has, self.places(table)):
                 if not any(file.startswith(f"{place}/") for file in files):
