@@ -50,7 +50,7 @@ class MisuseError(PipelineError):
 
 def foreseen() -> tuple[type[Exception], ...]:
     """What else may stop a job and is no fault of its program: a disk, a storage, Spark itself."""
-    if "pyspark" not in sys.modules:
+    if sys.modules.get("pyspark") is None:
         return (OSError,)
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
     from pyspark.errors import PySparkException

@@ -82,7 +82,7 @@ def chosen(engine: str, inputs: Sequence[str], output: str, options: SparkOption
         if remote:
             raise MisuseError(f"--engine duckdb: {remote[0]} is not a folder of this machine; --engine spark reads it")
         if not there:
-            raise PipelineError("--engine duckdb needs DuckDB: in a clone of Canopy, pip install '.[pipeline,duckdb]'")
+            raise PipelineError("--engine duckdb needs DuckDB: in a clone of Canopy, pip install '.[duckdb]'")
         return DUCKDB
     if engine == SPARK or not there or remote or clustered or _bytes(inputs) > AUTO_BYTES:
         return SPARK

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from loadtest.load.checks.mark import Mark
+from loadtest.load.ledger.mark import Mark
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.record.schema import PAIRS
 from pipeline.record.segments import Choice
