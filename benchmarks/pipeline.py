@@ -1,7 +1,7 @@
 """Ten million recorded messages through each job of the pipeline: seconds, rows a second, peak memory; beside DuckDB.
 
 Owns: the made-up record (a broker with 1,000 publishers, 10,000 topics and 2,000 subscriptions, where each message goes
-to one client), the load tester's records to go with it, and the table that docs/benchmarks-pipeline.md shows. Each job
+to one client), and the table that docs/benchmarks-pipeline.md shows. Each job
 runs as anybody would run it, in a process of its own, start of the JVM included; DuckDB does the same sums in this
 interpreter's child.
 

@@ -3,16 +3,14 @@
 Owns: one broker, one publisher that sends at a steady rate (frames made beforehand), and the source's stream reader,
 driven as Spark drives it, in this process. The rate holds when every message is a row and the broker told of no loss.
 
-    python -m benchmarks.source [--qos 1] [--rate 40000] [--seconds 10] [--receivers 2 [--executors]]
+    python -m benchmarks.source [--qos 1] [--rate 40000] [--seconds 10] [--receivers 2]
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
-import os
 import socket
-import sys
 import tempfile
 import time
 from multiprocessing.connection import Connection
@@ -79,10 +77,8 @@ def publish(port: int, qos: int, rate: int, seconds: float, told: Connection) ->
         told.send((sent, time.perf_counter() - begun))
 
 
-def measure(
-    port: int, qos: int, rate: int, seconds: float, folder: Path, receivers: int = 1, executors: bool = False
-) -> tuple[int, int, float]:
-    """Messages sent, rows read, the publisher's seconds. `executors`: the receivers are Spark's tasks."""
+def measure(port: int, qos: int, rate: int, seconds: float, folder: Path, receivers: int = 1) -> tuple[int, int, float]:
+    """Messages sent, rows read, the publisher's seconds."""
     said = {
         "url": f"mqtt://127.0.0.1:{port}",
         "filters": "bench/#",
@@ -92,19 +88,6 @@ def measure(
     }
     if receivers > 1:
         said["receivers"] = str(receivers)
-    tasks = None
-    if executors:
-        from pyspark.sql import SparkSession
-
-        import canopy_spark
-        from pipeline.mqtt.executors import TOLD
-
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        said["receivers_on"] = "executors"
-        session = SparkSession.builder.master(f"local[{receivers + 1}]").config("spark.ui.enabled", "false")
-        tasks = canopy_spark.receive(session.getOrCreate(), said)
-        while sum('"subscribed": true' in each.read_text() for each in (folder / "spool").rglob(TOLD)) < receivers:
-            time.sleep(0.1)
     reader = MqttStreamReader(said, spark_schema())
     start = reader.initialOffset()
     limit = reader.getDefaultReadLimit()
@@ -133,8 +116,6 @@ def measure(
         publisher.join()
         print(f"progress: {reader.reportLatestOffset()}")
         reader.stop()
-        if tasks is not None:
-            tasks.stop()
     return sent or 0, rows, took
 
 
@@ -147,12 +128,9 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=40_000)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--receivers", type=int, default=1)
-    parser.add_argument("--executors", action="store_true", help="the receivers are tasks of a Spark, local[N + 1]")
     asked = parser.parse_args()
     with Daemon("--log-level", "error") as daemon, tempfile.TemporaryDirectory() as folder:
-        sent, rows, took = measure(
-            daemon.port, asked.qos, asked.rate, asked.seconds, Path(folder), asked.receivers, asked.executors
-        )
+        sent, rows, took = measure(daemon.port, asked.qos, asked.rate, asked.seconds, Path(folder), asked.receivers)
     print(f"QoS {asked.qos}: {rows:,} rows of {sent:,} messages, sent at {sent / took:,.0f}/s in {took:.1f} s")
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from broker.process.imports import imports_that_stay
-
-with imports_that_stay():
-    from broker.command.cli import main
+from broker.command.cli import main
 
 if __name__ == "__main__":
     main()

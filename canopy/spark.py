@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from canopy_spark import IncompleteError, MisuseError, PipelineError, read_record, receive, register
+from canopy_spark import IncompleteError, MisuseError, PipelineError, read_record, register
 
-__all__ = ["IncompleteError", "MisuseError", "PipelineError", "read_record", "receive", "register"]
+__all__ = ["IncompleteError", "MisuseError", "PipelineError", "read_record", "register"]

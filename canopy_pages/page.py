@@ -1,8 +1,8 @@
 """One HTML file: how it looks, and how it is kept to itself.
 
 Promises: nothing is fetched: a Content-Security-Policy forbids it, and allows no script but the one whose hash it
-names. All text goes through ``markup``; the plots' data is JSON in which no tag can begin. Long tables are cut, with a
-line that says so.
+names. All text goes through ``markup``; the charts' data is JSON in which no tag can begin. Long tables are cut, with a
+line that says so. Each chart's values can be read in a table beside it, with or without scripts.
 
 Nothing is computed: rows that are few already are handed over.
 """
@@ -12,25 +12,26 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Final
 
-from canopy_pages.drawing import Plot
+from canopy_pages.charts import TIME, Bar, Chart
 from canopy_pages.markup import Markup, element, joined, table
 
 ROWS: Final = 200
 """Rows of a table on a page; the whole table is elsewhere, and the page says where."""
+VALUES: Final = 100
+"""Rows of the table of a chart's values."""
 _LINKS: Final = "<!-- links to other pages -->"
 _DASH: Final = "–"
 
 
-def document(title: str, body: Markup, plots: Sequence[Plot] = ()) -> str:
-    """A whole page; `plots` are those that `plotted` has places for in the body."""
-    here = files("canopy_pages")
-    style = "".join((here / name).read_text(encoding="utf-8") for name in ("look.css", "page.css"))
-    drawn = [plot for plot in plots if not plot.absent]
-    script = (here / "page.js").read_text(encoding="utf-8") if drawn else ""
+def document(title: str, body: Markup, charts: Sequence[Chart] = ()) -> str:
+    """A whole page; `charts` are those that `plotted` has places for in the body."""
+    drawn = [chart for chart in charts if not chart.absent]
+    style = _files(*(["uPlot.min.css"] if drawn else []), "look.css", "page.css")
+    script = _files("uPlot.iife.min.js", "page.js") if drawn else ""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = f"'sha256-{digest}'" if drawn else "'none'"
     policy = (
@@ -47,15 +48,20 @@ def document(title: str, body: Markup, plots: Sequence[Plot] = ()) -> str:
         element("title", title),
         f"<style>{style}</style>",
     ]
-    tail = [f'<script type="application/json" id="plots">{_data(drawn)}</script>']
+    tail = [f'<script type="application/json" id="charts">{_data(drawn)}</script>']
     tail += [f"<script>{script}</script>"] if drawn else []
     return "\n".join(["<!DOCTYPE html>", '<html lang="en">', "<head>", *head, "</head>", "<body>", _LINKS, body, *tail,
                       "</body>", "</html>", ""])  # fmt: skip
 
 
-def _data(drawn: Sequence[Plot]) -> Markup:
-    """The plots as JSON; with `<` written as an escape, nothing in it can end the script element."""
-    data = json.dumps([plot.data() for plot in drawn], separators=(",", ":"))
+def _files(*names: str) -> str:
+    here = files("canopy_pages")
+    return "\n".join((here / name).read_text(encoding="utf-8") for name in names)
+
+
+def _data(drawn: Sequence[Chart]) -> Markup:
+    """The charts as JSON; with `<` written as an escape, nothing in it can end the script element."""
+    data = json.dumps([chart.data() for chart in drawn], separators=(",", ":"))
     return Markup(data.replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
@@ -65,15 +71,61 @@ def linked(page: str, links: Mapping[str, str], here: str = "") -> str:
     return page.replace(_LINKS, element("nav", *items), 1)
 
 
-def plotted(plot: Plot) -> Markup:
-    """The place of a plot, with what is said of it."""
-    inside = (
-        element("p", plot.absent, class_="absent soft")
-        if plot.absent
-        else joined([element("p", plot.about, class_="about"), element("div", class_="plot", id=f"plot-{plot.key}")])
+def plotted(chart: Chart) -> Markup:
+    """The place of a chart, with what is said of it, and its values as a table."""
+    if chart.absent:
+        return _figure(chart.key, chart.title, chart.broad, element("p", chart.absent, class_="absent soft"))
+    inside = [
+        element("p", chart.about, class_="about"),
+        element("div", class_="chart", id=f"chart-{chart.key}"),
+        _values(chart),
+    ]
+    return _figure(chart.key, chart.title, chart.broad, *inside)
+
+
+def _figure(key: str, title: str, broad: bool, *inside: Markup) -> Markup:
+    kinds = f"{key} broad" if broad else key
+    return element("figure", element("h3", title), *inside, class_=kinds, id=key)
+
+
+def _values(chart: Chart) -> Markup:
+    """The values of a chart, folded; of many places, every second, third … one."""
+    step = -(-len(chart.x) // VALUES) or 1
+    rows = [
+        [chart.place(place), *(number(each.values[at]) for each in chart.series)]
+        for at, place in enumerate(chart.x)
+        if at % step == 0
+    ]
+    units = {False: f", {chart.unit}" if chart.unit else "", True: f", {chart.right_unit}" if chart.right_unit else ""}
+    headings = [chart.x_unit, *(f"{each.name}{units[each.right]}" for each in chart.series)]
+    shown = (
+        f"{len(rows)} of {len(chart.x):,} rows" if step > 1 else f"{len(rows)} {'row' if len(rows) == 1 else 'rows'}"
     )
-    kinds = [plot.key, *(["broad"] if plot.broad else []), *(["tall"] if plot.tall else [])]
-    return element("figure", element("h3", plot.title), inside, class_=" ".join(kinds), id=plot.key)
+    left = (TIME,) if chart.x_unit == TIME else ()
+    return element("details", element("summary", f"as a table, {shown}"), table(headings, rows, left), class_="values")
+
+
+def barred(key: str, title: str, about: str, bars: Iterable[Bar], broad: bool = False) -> Markup:
+    """Bars with names, one below the other, as a figure; the longest takes the whole width. Values are not negative."""
+    told = list(bars)
+    most = max((max(each.value, each.high or 0.0) for each in told), default=0.0) or 1.0
+    rows = []
+    for each in told:
+        parts = [element("i", class_="bar", style=f"width:{100 * each.value / most:.4g}%;background:{each.colour}")]
+        if each.low is not None and each.high is not None:
+            at, length = 100 * each.low / most, 100 * (each.high - each.low) / most
+            parts.append(element("i", class_="whisker", style=f"left:{at:.4g}%;width:{length:.4g}%"))
+        indent = f"padding-left:{0.7 + 0.9 * each.depth:.4g}rem" if each.depth else ""
+        rows.append(
+            element(
+                "tr",
+                element("td", each.name, class_="left", style=indent),
+                element("td", each.text),
+                element("td", *parts, class_="length"),
+            )
+        )
+    inside = element("table", element("tbody", joined(rows)), class_="bars")
+    return _figure(key, title, broad, element("p", about, class_="about"), element("div", inside, class_="wide"))
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> Markup:
@@ -98,9 +150,9 @@ class Page:
         self._title = title
         self._command = command
         self._parts: list[Markup] = [element("p", command, class_="kicker"), element("h1", title)]
-        self._plots: list[Plot] = []
-        # Plots that stand beside each other.
-        self._row: list[Plot] = []
+        self._charts: list[Chart] = []
+        # Figures that stand beside each other.
+        self._row: list[Markup] = []
         if about:
             self._parts.append(element("p", about, class_="about"))
 
@@ -110,8 +162,7 @@ class Page:
 
     def _flush(self) -> None:
         if self._row:
-            self._parts.append(element("div", joined(plotted(plot) for plot in self._row), class_="plots"))
-            self._plots += self._row
+            self._parts.append(element("div", joined(self._row), class_="plots"))
             self._row = []
 
     def heading(self, text: str) -> None:
@@ -153,15 +204,20 @@ class Page:
             where = f"; all of them are in {whole}" if whole else ""
             self.paragraph(f"{ROWS} of {len(rows):,} rows are shown{where}.", "note")
 
-    def plot(self, plot: Plot) -> None:
-        """A plot; those that follow each other stand in a grid."""
-        self._row.append(plot)
+    def plot(self, chart: Chart) -> None:
+        """A chart; figures that follow each other stand in a grid."""
+        self._row.append(plotted(chart))
+        self._charts.append(chart)
+
+    def bars(self, key: str, title: str, about: str, bars: Iterable[Bar], broad: bool = False) -> None:
+        """Bars with names (`barred`), in the same grid."""
+        self._row.append(barred(key, title, about, bars, broad))
 
     def html(self) -> str:
         """The whole page."""
         self._flush()
         footer = element("footer", f"{self._command} · this page is one file and fetches nothing.")
-        return document(self._title, joined([*self._parts, footer]), self._plots)
+        return document(self._title, joined([*self._parts, footer]), self._charts)
 
 
 def _cell(value: Any) -> str:

@@ -3,12 +3,12 @@
 Owns: the public names, which `__all__` lists and which stay; whatever else is in the distribution may change.
 
 Promises: importing it registers the format "mqtt" on the active session, if there is one. It can be imported without
-pyspark. `canopy pipeline package` makes one file of it for the executors (docs/pipeline-clusters.md).
+pyspark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.errors import MisuseError, PipelineError
@@ -17,9 +17,7 @@ from pipeline.mqtt import register
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from pipeline.mqtt.executors import Receivers
-
-__all__ = ["IncompleteError", "MisuseError", "PipelineError", "read_record", "receive", "register"]
+__all__ = ["IncompleteError", "MisuseError", "PipelineError", "read_record", "register"]
 
 
 class IncompleteError(PipelineError):
@@ -60,17 +58,3 @@ def read_record(
     if not coverage.complete and not allow_gaps:
         raise IncompleteError("\n".join(coverage.lines()))
     return frame
-
-
-def receive(spark: SparkSession, options: Mapping[str, str]) -> Receivers:
-    """Receive MQTT on executors, for one streaming query with the same options (`receivers_on`: `executors`).
-
-    A job of as many tasks as there are `receivers` holds as many task slots of the cluster, until ``stop`` of what is
-    returned; the query needs others. What ended it before stands in its ``error``.
-
-    Raises:
-        MisuseError: an option is missing, unknown or wrong.
-    """
-    from pipeline.mqtt.executors import Receivers
-
-    return Receivers(spark, options)

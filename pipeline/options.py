@@ -10,16 +10,21 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 from typer import CallbackParam
 
 from pipeline.errors import FAILED, INCOMPLETE, MISUSED, MisuseError, PipelineError, foreseen, in_a_line
 from pipeline.record.coverage import Coverage
+from pipeline.runtime.session import SparkOptions
 from pipeline.runtime.storage import local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 INTERRUPTED: Final = 130
 EXTRA: Final = frozenset({"duckdb", "pandas", "pyarrow", "pyspark", "numpy"})
@@ -127,18 +132,6 @@ UntilOption = Annotated[str | None, typer.Option("--until", metavar="TIME", help
 RunOption = Annotated[
     str | None, typer.Option("--run", metavar="RUN_ID", help="Only events of this run of the broker.")
 ]
-CheckpointOption = Annotated[
-    str | None,
-    typer.Option(
-        "--checkpoint", metavar="DIR", help="Follow the growing record, and keep the progress in this folder."
-    ),
-]
-OnceOption = Annotated[bool, typer.Option("--once", help="With --checkpoint: process what is new, and end.")]
-EveryOption = Annotated[
-    str | None,
-    typer.Option("--every", metavar="TIME", help="With --checkpoint: look for new segments this often, such as 10s."),
-]
-
 _TIME: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
@@ -155,59 +148,87 @@ def seconds(text: str, option: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def spark_settings(conf: Sequence[str], packages: str | None) -> dict[str, str]:
-    """What --conf and --packages say, as settings of Spark.
+def spark_options(
+    master: str | None, memory: str, conf: Sequence[str] | None, packages: str | None, remote: str | None
+) -> SparkOptions:
+    """What --master, --driver-memory, --conf, --packages and --remote say.
 
     Raises:
-        MisuseError: a --conf is no KEY=VALUE.
+        MisuseError: a --conf is no KEY=VALUE, or --remote stands beside what the server decides.
     """
-    found = {}
-    for each in conf:
+    if remote is not None and (packages is not None or master is not None):
+        raise MisuseError("--remote: --master and --packages are the server's; leave them out")
+    settings = {}
+    for each in conf or ():
         key, equals, value = each.partition("=")
         if not key.strip() or not equals:
             # Not the text itself, in which a key for a store may stand.
             raise MisuseError("--conf takes KEY=VALUE, as in --conf spark.sql.shuffle.partitions=64")
-        found[key.strip()] = value
+        settings[key.strip()] = value
     if packages is not None:
-        found["spark.jars.packages"] = packages
-    return found
+        settings["spark.jars.packages"] = packages
+    return SparkOptions(master, memory, settings, remote)
 
 
-def configured(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command with --conf, --packages and --remote as well, for the Spark that it starts or uses."""
+@dataclass(frozen=True)
+class Run:
+    """What every job on an engine is given."""
 
-    @wraps(command)
+    spark: SparkSession
+    inputs: list[str]
+    output: str
+    skip_corrupt: bool
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a job came to: its lines for people, what the record lacks, and whether the verdict is good."""
+
+    lines: list[str]
+    coverage: Coverage
+    fine: bool = True
+    notes: list[str] = field(default_factory=list)
+
+
+def on_an_engine(command: Callable[..., Verdict]) -> Callable[..., None]:
+    """The command of a job: `command` with the flags that all jobs have, in a session of the engine that they ask for.
+
+    `command` takes a `Run`, and then its own flags; `traffic`, if it is one of them, names more inputs.
+    """
+
     def run(
-        *arguments: Any,
-        conf: list[str] | None = None,
-        packages: str | None = None,
-        remote: str | None = None,
-        **flags: Any,
-    ) -> Any:
-        from pipeline.runtime.session import REMOTE, SETTINGS
+        inputs: InputOption,
+        output: OutputOption,
+        *,
+        engine: EngineOption = "auto",
+        master: MasterOption = None,
+        driver_memory: MemoryOption = "2g",
+        conf: ConfOption = None,
+        packages: PackagesOption = None,
+        remote: RemoteOption = None,
+        skip_corrupt: SkipOption = False,
+        allow_gaps: AllowOption = False,
+        **own: Any,
+    ) -> None:
+        from pipeline.runtime.engine import session
 
-        try:
-            if remote is not None and (packages is not None or flags.get("master") is not None):
-                raise MisuseError("--remote: --master and --packages are the server's; leave them out")
-            settings = spark_settings(conf or (), packages)
-        except MisuseError as error:
-            fail(str(error), error.exit_code)
-        token, address = SETTINGS.set(settings), REMOTE.set(remote)
-        try:
-            return command(*arguments, **flags)
-        finally:
-            SETTINGS.reset(token)
-            REMOTE.reset(address)
+        options = spark_options(master, driver_memory, conf, packages, remote)
+        more = own.get("traffic") or ()
+        with session(f"canopy-{command.__name__}", engine, [*inputs, *more], output, options, tell) as spark:
+            verdict = command(Run(spark, inputs, output, skip_corrupt), **own)
+        for note in verdict.notes:
+            tell(note)
+        for line in verdict.lines:
+            typer.echo(line)
+        close(verdict.coverage, allow_gaps, verdict.fine)
 
-    more = {"conf": ConfOption, "packages": PackagesOption, "remote": RemoteOption}
-    signature = inspect.signature(command, eval_str=True)
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in more.items()
-    ]
-    setattr(run, "__signature__", signature.replace(parameters=[*signature.parameters.values(), *added]))  # noqa: B010
-    run.__annotations__ = command.__annotations__ | more
-    return run
+    own = [*inspect.signature(command, eval_str=True).parameters.values()][1:]
+    shared = [*inspect.signature(run, eval_str=True).parameters.values()][:-1]
+    flags = [*shared[:2], *(each.replace(kind=each.KEYWORD_ONLY) for each in own), *shared[2:]]
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__annotations__ = {each.name: each.annotation for each in flags}
+    setattr(run, "__signature__", inspect.Signature(flags))  # noqa: B010
+    return told(run)
 
 
 def close(coverage: Coverage, allow_gaps: bool, fine: bool = True) -> None:
@@ -241,30 +262,3 @@ def told(command: Callable[..., Any]) -> Callable[..., Any]:
             fail(f"`canopy pipeline` needs {name}: in a clone of Canopy run `make setup` or pip install '.[pipeline]'")
 
     return guarded
-
-
-__all__ = [
-    "FAILED",
-    "MISUSED",
-    "AllowOption",
-    "CheckpointOption",
-    "EngineOption",
-    "EveryOption",
-    "InputOption",
-    "MasterOption",
-    "MemoryOption",
-    "OnceOption",
-    "OutputOption",
-    "RunOption",
-    "SinceOption",
-    "SkipOption",
-    "UntilOption",
-    "close",
-    "configured",
-    "existing",
-    "existing_file",
-    "fail",
-    "seconds",
-    "spark_settings",
-    "told",
-]

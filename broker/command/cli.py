@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, cast, get_args
 
+import structlog
 import typer
 
 from broker.buildinfo import build_info
@@ -38,7 +39,6 @@ from broker.net.listening.unix_sockets import check as socket_files
 from broker.process import daemon, logs
 from broker.process.logwriter import BackgroundWriter
 from broker.process.streams import open_missing_streams
-from broker.process.without_rich import structlog
 from broker.security.building import check as authenticators
 from broker.security.errors import SecurityError
 from broker.security.passwords.hashes import Kind

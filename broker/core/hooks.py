@@ -72,8 +72,6 @@ class Origin:
         self.certificate = certificate
         # Bytes of the largest packet that the listener accepts; 0: the limit for all listeners.
         self.max_packet_size = 0
-        # The name of the connecting node of the mesh; "": a client.
-        self.node = ""
         # The mount of the listener, with placeholders (`connect.mounting`); empty: none.
         self.mount = ""
 
@@ -185,44 +183,6 @@ class AccessControl:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class OwnerClaim:
-    """A connection that waits for the session of its client identifier, or is about to open it."""
-
-    def over(self) -> None:
-        """The session is open, or the connection has ended: the claim is no longer told anything."""
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Owner:
-    """Ensures that a client identifier has one session among several brokers (`broker.mesh.ownership`).
-
-    It is asked for each admitted client with its own client identifier, before the session is opened.
-    """
-
-    def claim(
-        self, client_id: str, user_name: str | None, clean_start: bool, told: Callable[[int], None]
-    ) -> OwnerClaim | None:
-        """None: the client may have its session now. Otherwise `told` is called in a later turn of the event loop.
-
-        With 0: the session of other brokers is here now; with a reason code of 0x80 and above the client is refused.
-        The caller calls `OwnerClaim.over` in any case.
-        """
-        del client_id, user_name, clean_start, told
-        return None
-
-    def hand_over(self) -> int:
-        """This broker is about to stop: offer some sessions of absent clients to other brokers.
-
-        It is called repeatedly, for the sessions of clients that were away at the first call, or the first
-        after `stay`. Returns how many are moving or have still to move.
-        """
-        return 0
-
-    def stay(self) -> None:
-        """The remaining sessions stay here, and others may move here again."""
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
 class MessageHook:
     """Is asked about each message of a client before it is routed, and told of retained ones. Must not raise.
 
@@ -239,17 +199,6 @@ class MessageHook:
 
     def retained(self, message: Message) -> None:
         """A retained message was stored, or its topic cleared: then its payload is empty."""
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class RetainedListener:
-    """Is told of each change of the retained messages, except the broker's own (`$SYS`). Must not raise."""
-
-    def written(self, topic: str) -> None:
-        """A topic's retained message was set, replaced or cleared, or a new one was refused and there is none now."""
-
-    def expired(self, topic: str) -> None:
-        """A topic's retained message has expired."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -275,46 +224,6 @@ class SubscriptionListener:
 
     def unwanted(self, topic_filter: str) -> None:
         """A subscription to a topic filter has ended: by UNSUBSCRIBE, or with its session."""
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class NodeListener:
-    """Is told of the topic filters of this node of a mesh, except those of other nodes."""
-
-    def wanted(self, topic_filter: str, share: str) -> None:
-        """A subscription to a topic filter was made; `share`: by a member of that share group."""
-
-    def unwanted(self, topic_filter: str, share: str) -> None:
-        """A subscription has ended: by UNSUBSCRIBE, or with its session."""
-
-    def moved(self, topic_filter: str, share: str) -> None:
-        """A member of a share group has connected, or its connection has ended."""
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class LateListener:
-    """Who is told of what another node sends for sessions that have moved here, and for nobody else."""
-
-    def came(self, move: str, node: str, message: Message) -> int:
-        """A message from the session of a node here. For how many sessions it was."""
-        raise NotImplementedError
-
-
-class Confirmed:
-    """An answer that is sent when the other nodes of a mesh have confirmed the subscriptions here."""
-
-    def confirmed(self) -> None:
-        """They have, or the time is over. Called once, never from within `Confirmer.wait`."""
-        raise NotImplementedError
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Confirmer:
-    """Knows what other nodes have confirmed."""
-
-    def wait(self, waiting: Confirmed) -> bool:
-        """Tell it when all subscriptions made here so far are confirmed. False: there is nothing to wait for."""
-        raise NotImplementedError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -265,23 +265,14 @@ class GuardedJournal(Journal):
                 self._failed(error)
         self._postpone("restored", (client_id, delivery, number), 0)
 
-    def received(self, client_id: str, packet_id: int, number: int = 0) -> None:
+    def received(self, client_id: str, packet_id: int) -> None:
         if not self._commits.incomplete:
             try:
-                self._hook.received(client_id, packet_id, number)
+                self._hook.received(client_id, packet_id)
                 return
             except Exception as error:
                 self._failed(error)
-        self._postpone("received", (client_id, packet_id, number), 0)
-
-    def confirmed(self, client_id: str, packet_id: int) -> None:
-        if not self._commits.incomplete:
-            try:
-                self._hook.confirmed(client_id, packet_id)
-                return
-            except Exception as error:
-                self._failed(error)
-        self._postpone("confirmed", (client_id, packet_id), 0)
+        self._postpone("received", (client_id, packet_id), 0)
 
     def completed(self, client_id: str, packet_id: int) -> None:
         if not self._commits.incomplete:

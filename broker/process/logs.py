@@ -13,8 +13,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias, cast
 
+import structlog
+
 from broker.process.logwriter import BackgroundWriter
-from broker.process.without_rich import structlog
 
 if TYPE_CHECKING:
     from structlog.typing import Processor

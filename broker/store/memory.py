@@ -89,7 +89,7 @@ class _Session:
         self.deliveries: dict[int, _Delivery] = {}
         # The number of each delivery that the present broker knows.
         self.numbers: dict[Delivery, int] = {}
-        self.received: dict[int, int] = {}
+        self.received: set[int] = set()
         self.will: Will | None = None
         self.will_due: float | None = None
 
@@ -201,14 +201,11 @@ class _MemoryJournal(Journal):
                 session.numbers = {}
         self.sessions[client_id].numbers[delivery] = number
 
-    def received(self, client_id: str, packet_id: int, number: int = 0) -> None:
-        self.sessions[client_id].received[packet_id] = number
-
-    def confirmed(self, client_id: str, packet_id: int) -> None:
-        self.sessions[client_id].received[packet_id] = 0
+    def received(self, client_id: str, packet_id: int) -> None:
+        self.sessions[client_id].received.add(packet_id)
 
     def completed(self, client_id: str, packet_id: int) -> None:
-        del self.sessions[client_id].received[packet_id]
+        self.sessions[client_id].received.remove(packet_id)
 
     def broadcast(self, message: Message) -> int:
         number = self._next_number()
@@ -303,7 +300,6 @@ class MemoryStore(Store):
         for number, delivery in session.deliveries.items():
             record.deliveries.append(self._delivery(number, delivery, messages))
         record.received.extend(session.received)
-        record.numbers.update({packet_id: number for packet_id, number in session.received.items() if number})
         if session.will is not None:
             due_in = times.left(session.will_due) if session.will_due is not None else None
             record.will = WillRecord(session.will, due_in)

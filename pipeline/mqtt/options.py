@@ -36,7 +36,6 @@ _COMMON: Final = frozenset(
 _STREAM: Final = _COMMON | {
     *("filters", "qos", "session_expiry", "receive_maximum", "spool", "spool_bytes", "max_rows"),
     *("segment_rows", "segment_ms", "segment_idle_ms", "available_now_wait", "partitions", "receivers"),
-    "receivers_on",
 }
 _BATCH: Final = _COMMON | {"filters", "qos", "max_rows", "duration", "idle", "receive_maximum"}
 _SINK: Final = _COMMON | {"topic", "qos", "retain", "window", "payload_json"}
@@ -88,7 +87,6 @@ class StreamOptions:
     available_now_wait: float
     partitions: int
     receivers: int
-    on_executors: bool
 
 
 @dataclass(frozen=True)
@@ -159,7 +157,6 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions:
         available_now_wait=values.seconds("available_now_wait", 2.0, 0.01, 3600),
         partitions=values.integer("partitions", 8, 1, 10_000),
         receivers=values.integer("receivers", 1, 1, MAX_RECEIVERS),
-        on_executors=values.choice("receivers_on", "driver", "executors"),
     )
     if chosen.receivers > 1:
         if chosen.broker.version != "5":
@@ -303,12 +300,6 @@ class _Values:
         if value.lower() not in ("true", "false"):
             raise MisuseError(f"option {name!r} is {value!r}: give true or false")
         return value.lower() == "true"
-
-    def choice(self, name: str, no: str, yes: str) -> bool:
-        value = self._options.get(name, no)
-        if value not in (no, yes):
-            raise MisuseError(f"option {name!r} is {value!r}: give {no} or {yes}")
-        return value == yes
 
     def filters(self) -> tuple[str, ...]:
         text = self.required("filters", "topic filters with commas between them, as in plant/#,other/+")

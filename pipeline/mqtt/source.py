@@ -20,7 +20,6 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from broker.core.codec.packets import Publish
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.mqtt import spool
-from pipeline.mqtt.executors import watched
 from pipeline.mqtt.link import Link
 from pipeline.mqtt.options import BatchOptions, StreamOptions, batch_options, check_options, stream_options
 from pipeline.mqtt.parts import Part, State, begun
@@ -83,7 +82,6 @@ class MqttDataSource(DataSource):
     - `segment_rows` (50000), `segment_ms` (200), `segment_idle_ms` (10): a segment of the spool is closed with so many
       rows, after so long, or when nothing has come for so long.
     - `receivers` (1): several are processes, each with a session of its own, over a shared subscription.
-    - `receivers_on` (driver): `executors` where `canopy_spark.receive` runs them as tasks of a job of their own.
     - `partitions` (8): tasks that a micro-batch is divided into, at most.
     - `available_now_wait` (2 s): with `Trigger.AvailableNow` the query takes what is in the spool, and what arrives
       until nothing has for so long (retained messages, what the session has kept), but at most 10 times as long. If
@@ -257,8 +255,7 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _open(self) -> list[Part]:
         if not self._parts:
-            afar = self._options.on_executors
-            self._parts = watched(self._options) if afar else begun(self._said, self._options)
+            self._parts = begun(self._said, self._options)
         return self._parts
 
     def _states(self) -> list[State]:

@@ -20,7 +20,7 @@ from pipeline.oracle.page import page
 from pipeline.outputs import Results, check
 from pipeline.record import schema
 from pipeline.record.segments import Choice, Say, covering, events, reading, told_before, unsaid
-from pipeline.runtime.engine import f, is_duckdb, nothing, of_few_rows
+from pipeline.runtime.engine import f, is_duckdb
 from pipeline.runtime.progress import progress
 
 if TYPE_CHECKING:
@@ -129,16 +129,13 @@ def judged(
     """
     tallies, named = keep(judge.counts(table)), keep(judge.gaps(table))
     told_again = keep(judge.snapshots(table))
-    with of_few_rows(table.sparkSession):
-        counted = keep(judge.blocks(tallies))
-        unnamed = keep(judge.short(counted, named))
-        lacking = bool(unnamed.limit(1).collect())
-    if lacking:
+    counted = keep(judge.blocks(tallies))
+    unnamed = keep(judge.short(counted, named))
+    if unnamed.limit(1).collect():
         # Where all numbers are there, they are not looked at one by one.
         unnamed = keep(judge.holes(unnamed, table, named))
-    with of_few_rows(table.sparkSession):
-        all_runs = keep(judge.runs(counted, named, unnamed, told_again, cut))
-        twice = counted.where(f.col("rows") > f.col("high") - f.col("low") + 1).limit(1).collect()
+    all_runs = keep(judge.runs(counted, named, unnamed, told_again, cut))
+    twice = counted.where(f.col("rows") > f.col("high") - f.col("low") + 1).limit(1).collect()
     known = keep(judge.asked(all_runs, table, since)) if since is not None else judge.asked(all_runs, table, since)
     if run_id is not None:
         table, named = (each.where(f.col("run_id") == run_id) for each in (table, named))
@@ -165,7 +162,7 @@ def judged(
             "`deliveries = true` in [recorder], without which nothing can be said of them"
         )
     if not left.rows:
-        return outcome, nothing(table.sparkSession, FOUND)
+        return outcome, table.sparkSession.createDataFrame([], FOUND)
     found = keep(differ.torn(keep(differ.named(odd)), keep(judge.edges(table, named, unnamed, chosen)), published))
     counts = {row["outcome"]: int(row["count"]) for row in found.groupBy("outcome").count().collect()}
     outcome.missing = counts.get(differ.MISSING, 0)
@@ -201,8 +198,7 @@ def tallied(
     of them is a share group's."""
     outcome, told, grouped = Outcome(), 0, False
     known_from, known_until = f.col("known_from"), f.col("known_until")
-    with of_few_rows(counts.sparkSession):
-        tally = tally_of(counts, known)
+    tally = tally_of(counts, known)
     if since is not None or any(row["cut"] for row in tally):
         # What is known begins or ends within a block: these numbers are looked at one by one.
         among = asked(table, since).join(f.broadcast(known.select("run_id", "known_from", "known_until")), "run_id")
@@ -227,8 +223,7 @@ def tallied(
     later = f.sum((known_from > f.col("asked_from")).cast("int"))
     cut = f.sum(((known_until > 0) & (known_until <= f.col("last_seq"))).cast("int"))
     sums = {"headless": headless, "later": later, "cut": cut}
-    with of_few_rows(counts.sparkSession):
-        about = known.agg(f.count("*").alias("runs"), *(each.alias(name) for name, each in sums.items())).collect()[0]
+    about = known.agg(f.count("*").alias("runs"), *(each.alias(name) for name, each in sums.items())).collect()[0]
     outcome.runs = about["runs"]
     if not outcome.runs:
         raise PipelineError("no event of that time" if run_id is None else f"--run {run_id}: no event of such a run")

@@ -20,7 +20,7 @@ from pipeline.plan.outcome import Outcome, Plan
 from pipeline.plan.page import page
 from pipeline.record.coverage import Coverage
 from pipeline.record.segments import Choice, Say, events, reading, unsaid
-from pipeline.runtime.engine import f, few
+from pipeline.runtime.engine import f
 from pipeline.runtime.progress import progress
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def run(
             for p in plans
             for at, s in enumerate(p.steps)
         ]
-        results.table(few(spark, rows, transforms.CURVE), "curve")
+        results.table(spark.createDataFrame(rows, transforms.CURVE), "curve")
     for plan in plans:
         results.text(f"plan-{plan.broker}.toml", plan.toml)
     if len(plans) == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from canopy_pages import COLOURS, POWERS, Page, Plot, line
+from canopy_pages import COLOURS, Chart, Page, Series, over
 
 if TYPE_CHECKING:
     from pipeline.plan.outcome import Plan
@@ -19,19 +19,14 @@ def page(plans: list[Plan], coverage: Coverage) -> Page:
     )
     coverage.show(made)
     about = "Fewer filters to the left. What lies on the curve is what folding passed through; a point is the plan."
-    figure = Plot("curve", "Filters and what comes along", about)
-    for number, plan in enumerate(plans):
-        colour = COLOURS[number % len(COLOURS)]
-        counts, over = [step.filters for step in plan.steps], [step.over_bytes for step in plan.steps]
-        figure.traces.append(line(plan.broker, counts, over, colour, line={"shape": "hv"}))
-        chosen = plan.steps[plan.chosen]
-        marker = {"size": 11, "color": colour}
-        name = f"{plan.broker}: plan"
-        figure.traces.append(line(name, [chosen.filters], [chosen.over_bytes], colour, mode="markers", marker=marker))
-    figure.layout = {
-        "xaxis": {"title": {"text": "topic filters"}, **POWERS},
-        "yaxis": {"title": {"text": "over-forwarded bytes"}, "rangemode": "tozero"},
-    }
+    curves = {plan.broker: {float(step.filters): float(step.over_bytes) for step in plan.steps} for plan in plans}
+    chosen = {f"{plan.broker}: plan": plan.steps[plan.chosen] for plan in plans}
+    x, values = over({**curves, **{name: {float(at.filters): float(at.over_bytes)} for name, at in chosen.items()}})
+    figure = Chart("curve", "Filters and what comes along", about, x, unit="over-forwarded bytes")
+    figure.x_unit, figure.x_powers, figure.joined = "topic filters", True, True
+    for number, name in enumerate(values):
+        colour = COLOURS[number % len(plans) % len(COLOURS)]
+        figure.series.append(Series(name, values[name], colour, steps=name in curves))
     made.plot(figure)
     for plan in plans:
         made.heading(plan.broker)

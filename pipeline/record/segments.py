@@ -24,7 +24,7 @@ from pipeline.record.account import account
 from pipeline.record.chosen import NAME, choose
 from pipeline.record.coverage import Coverage
 from pipeline.record.manifests import is_merged, manifests, numbers
-from pipeline.runtime.engine import f, is_duckdb, nothing
+from pipeline.runtime.engine import f, is_duckdb
 from pipeline.runtime.storage import MANIFESTS, File, Storage, local_path, parquet, storage
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ def events(
     )
     if not files:
         # None of them holds an event of that time.
-        return nothing(spark, wanted)
+        return spark.createDataFrame([], wanted)
     reader = spark.read.schema(wanted).options(ignoreCorruptFiles=leave_out, ignoreMissingFiles=leave_out)
     return narrowed(_read(reader, names), choice)
 

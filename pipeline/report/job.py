@@ -1,4 +1,4 @@
-"""Rollup, tree, oracle, plan and, where there are the records of a load run, loadtest: one after the other.
+"""Rollup, tree, oracle and plan: one after the other.
 
 Owns: which of them can be run on what there is, the page that links theirs, and the verdict over all.
 
@@ -10,7 +10,6 @@ of the record is missing.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +22,6 @@ from pipeline.record.coverage import Coverage
 from pipeline.record.schema import DELIVER
 from pipeline.record.segments import Choice, Say, events, reading, unsaid
 from pipeline.report.picture import COLUMNS, Picture, draw, picture
-from pipeline.runtime.storage import local_path, storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,15 +30,8 @@ ABOUT: Final = {
     "rollup": "Messages, bytes, sizes, publishers and latency, by topic, minute and hour",
     "tree": "The topic tree: what is busy, what is hot, what explodes",
     "oracle": "Whether every message went to everybody who should have it, and to nobody else",
-    "loadtest": "The load run, worked out again from every single message",
     "plan": "Which few topic filters an upstream link should subscribe to, and what that costs",
 }
-
-LOAD_REPORT: Final = "report.html"
-"""What `canopy load` leaves for people, in the folder of its records."""
-
-FAULTS: Final = ("lost", "duplicates", "reordered", "altered")
-"""What no delivery of a load run may be, for the verdict to be good."""
 
 
 @dataclass
@@ -91,7 +82,6 @@ def run(
     spark: SparkSession,
     inputs: Sequence[str],
     output: str,
-    load: str | None = None,
     skip_corrupt: bool = False,
     say: Say = unsaid,
 ) -> Outcome:
@@ -102,14 +92,12 @@ def run(
         PipelineError: there is nothing to read.
     """
     check(inputs, output)
-    if load is not None and not storage(spark, load).exists():
-        raise MisuseError(f"--load {load}: no such folder")
     outcome = Outcome()
     expected: tuple[type[Exception], ...] = (PipelineError, *foreseen())
     results = Results(spark, output)
     for each in ("", *ABOUT):
         begin(folder(spark, f"{output.rstrip('/')}/{each}".rstrip("/")))
-    for name, job in _jobs(spark, inputs, output, load, skip_corrupt, say, outcome).items():
+    for name, job in _jobs(spark, inputs, output, skip_corrupt, say, outcome).items():
         begun = time.monotonic()
         try:
             found = job()
@@ -121,25 +109,15 @@ def run(
         outcome.parts.append(Part(name, found.line, seconds, found.fine, found.headline, found.good))
         say(f"{name}: {found.line}")
     results.text("summary.json", json.dumps(outcome.summary(), indent=2) + "\n")
-    _pages(results, outcome, inputs, _load_report(output, load))
+    _pages(results, outcome, inputs)
     return outcome
 
 
-def _load_report(output: str, load: str | None) -> str:
-    """Where the load tester's own report is, from the output folder; empty where there is none."""
-    there, here = local_path(load) if load is not None else None, local_path(output)
-    if there is None or here is None or not (there / LOAD_REPORT).is_file():
-        return ""
-    return os.path.relpath(there / LOAD_REPORT, here)
-
-
-def _pages(results: Results, outcome: Outcome, inputs: Sequence[str], load_report: str) -> None:
+def _pages(results: Results, outcome: Outcome, inputs: Sequence[str]) -> None:
     """The page over all, and at the top of each page links to the others; of those that are there."""
     drawn = {part.name: results.read(f"{part.name}/index.html") for part in outcome.parts}
     pages = {"overview": "index.html"}
     pages |= {name: f"{name}/index.html" for name, text in drawn.items() if text is not None}
-    if load_report:
-        pages["load report"] = load_report
     for name, text in drawn.items():
         if text is not None:
             links = {each: f"../{where}" for each, where in pages.items()}
@@ -151,13 +129,11 @@ def _jobs(
     spark: SparkSession,
     inputs: Sequence[str],
     output: str,
-    load: str | None,
     skip_corrupt: bool,
     say: Say,
     outcome: Outcome,
 ) -> dict[str, Callable[[], Found]]:
     """What can be run, in the order in which people read it."""
-    from pipeline.loadtest import job as loadtest
     from pipeline.oracle import job as oracle
     from pipeline.plan import job as plan
     from pipeline.rollup import job as rollup
@@ -189,29 +165,8 @@ def _jobs(
         jobs["oracle"] = judged
     else:
         say("oracle: left out, since deliveries were not recorded (recorder.deliveries)")
-    if load is not None:
-        records = load
-
-        def tested() -> Found:
-            found = loadtest.run(spark, records, to("loadtest"), skip_corrupt=skip_corrupt, say=say)
-            faults = {name: found.deliveries[name] for name in FAULTS if found.deliveries[name]}
-            return Found(found.line(), found.fine and not faults, *_of_load(found.deliveries, faults))
-
-        jobs["loadtest"] = tested
     jobs["plan"] = planned
     return jobs
-
-
-def _of_load(deliveries: dict[str, int], faults: dict[str, int]) -> tuple[str, bool]:
-    expected, unjudged = deliveries["expected"], deliveries["unjudged"]
-    if faults:
-        text = f"The load tester expected {expected:,} deliveries: " + ", ".join(
-            f"{n:,} {w}" for w, n in faults.items()
-        )
-    else:
-        text = f"The load tester got every delivery that it can judge, of {expected:,}"
-    open_ = f"; {unjudged:,} ({100 * unjudged / max(expected, 1):.1f} %) not judged" if unjudged else ""
-    return f"{text}{open_}.", not faults and not unjudged
 
 
 def headlines(outcome: Outcome) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from canopy_pages import BLUE, COLOURS, GREEN, GREY, RED, Page, Plot, bars, label, line
+from canopy_pages import BLUE, COLOURS, GREEN, GREY, RED, TIME, Chart, Page, Series
 from pipeline.record.schema import CONNECT, DELIVER, DISCONNECT, DROP, GAP, PUBLISH
 from pipeline.runtime.engine import f
 
@@ -124,10 +124,10 @@ def draw(made: Page, shown: Picture) -> None:
     made.table(["client", "published", "received", "dropped on the way to it", "connects"], shown.clients)
 
 
-def _plot(key: str, title: str, about: str, shown: Picture, unit: str) -> Plot:
-    end = shown.start + shown.pieces * shown.step
-    xaxis = {"type": "date", "matches": "time", "range": [shown.start, end]}
-    return Plot(key, title, about, [], {"xaxis": xaxis, "yaxis": {"title": {"text": unit}, "rangemode": "tozero"}})
+def _plot(key: str, title: str, about: str, shown: Picture, unit: str) -> Chart:
+    times = [shown.start + (at + 0.5) * shown.step for at in range(shown.pieces)]
+    view = (shown.start, shown.start + shown.pieces * shown.step)
+    return Chart(key, title, about, times, unit=unit, x_unit=TIME, view=view)
 
 
 def _every(shown: Picture) -> str:
@@ -138,25 +138,24 @@ def _every(shown: Picture) -> str:
     return "each second" if shown.step == 1 else f"each {shown.step} seconds"
 
 
-def _over(name: str, shown: Picture, values: Mapping[int, float], colour: str, **more: Any) -> dict[str, Any]:
+def _over(name: str, shown: Picture, values: Mapping[int, float], colour: str, bars: bool = False) -> Series:
     """A line over all pieces of time, also those in which nothing was."""
-    times = [shown.start + (at + 0.5) * shown.step for at in range(shown.pieces)]
-    return line(name, times, [values.get(at, 0) for at in range(shown.pieces)], colour, **more)
+    return Series(name, [values.get(at, 0) for at in range(shown.pieces)], colour, bars=bars)
 
 
-def _messages(shown: Picture) -> Plot:
+def _messages(shown: Picture) -> Chart:
     plot = _plot("messages", "Messages", f"Averages over {_every(shown)}.", shown, "messages/s")
     for name, kind, colour in (("published", PUBLISH, BLUE), ("delivered", DELIVER, GREEN)):
         counts = shown.of(kind)
         if counts:
             rates = {at: n / shown.step for at, n in counts.items()}
-            plot.traces.append(_over(name, shown, rates, colour))
-    if not plot.traces:
+            plot.series.append(_over(name, shown, rates, colour))
+    if not plot.series:
         plot.absent = "No message was published."
     return plot
 
 
-def _clients(shown: Picture) -> Plot:
+def _clients(shown: Picture) -> Chart:
     plot = _plot("clients", "Clients", f"Who came and went, in {_every(shown)}.", shown, "clients")
     came, went = shown.of(CONNECT), shown.of(DISCONNECT)
     if not came and not went:
@@ -169,15 +168,15 @@ def _clients(shown: Picture) -> Plot:
     # Who was there before the record began left with no word of having come: the line begins with those.
     before = -min(0, *there.values())
     plot.about += " The line: who is connected, of those who came or left while this was recorded."
-    plot.traces = [
+    plot.series = [
         _over("connected", shown, {at: n + before for at, n in there.items()}, BLUE),
-        _over("came", shown, came, GREEN, line={"width": 1.1}),
-        _over("went", shown, went, GREY, line={"width": 1.1}),
+        _over("came", shown, came, GREEN),
+        _over("went", shown, went, GREY),
     ]
     return plot
 
 
-def _drops(shown: Picture) -> Plot:
+def _drops(shown: Picture) -> Chart:
     about = f"Messages that the broker dropped, by cause, in {_every(shown)}."
     plot = _plot("drops", "Drops", about, shown, "messages")
     causes = {cause or "unknown": counts for (kind, cause), counts in shown.counts.items() if kind == DROP}
@@ -186,29 +185,23 @@ def _drops(shown: Picture) -> Plot:
         return plot
     ordered = sorted(causes, key=lambda cause: (-sum(causes[cause].values()), cause))
     for cause, colour in zip(ordered[:CAUSES], COLOURS[3:] + COLOURS[:3], strict=False):
-        plot.traces.append(_bars(label(cause), shown, causes[cause], colour))
+        plot.series.append(_over(cause, shown, causes[cause], colour, bars=True))
     rest: dict[int, int] = defaultdict(int)
     for cause in ordered[CAUSES:]:
         for at, n in causes[cause].items():
             rest[at] += n
     if rest:
-        plot.traces.append(_bars("other causes", shown, rest, GREY))
-    plot.layout["barmode"] = "stack"
+        plot.series.append(_over("other causes", shown, rest, GREY, bars=True))
+    plot.stacked = True
     return plot
 
 
-def _gaps(shown: Picture) -> Plot:
+def _gaps(shown: Picture) -> Chart:
     about = f"Events that the recorder says it lost, in {_every(shown)}; what else is missing stands above."
     plot = _plot("gaps", "Gaps", about, shown, "events")
     counts = shown.of(GAP)
     if not counts:
         plot.absent = "The recorder names no gap."
         return plot
-    plot.traces = [_bars("lost events", shown, counts, RED)]
+    plot.series = [_over("lost events", shown, counts, RED, bars=True)]
     return plot
-
-
-def _bars(name: str, shown: Picture, counts: dict[int, int], colour: str) -> dict[str, Any]:
-    at = sorted(counts)
-    times = [shown.start + (each + 0.5) * shown.step for each in at]
-    return bars(name, times, [counts[each] for each in at], colour, width=[shown.step] * len(at))

@@ -1,6 +1,7 @@
-"""One rollup of what is there: tables, page and summary. That of what comes is `stream`'s.
+"""One rollup of what is there: tables, page and summary.
 
-Refuses: to write into tables that a stream keeps.
+Promises: with `update` only the hours of the chosen time are replaced, so that a timer can go through a growing record:
+done twice, it comes to the same. Page and summary are of the chosen time alone.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.words import counted
@@ -15,11 +17,11 @@ from pipeline.errors import MisuseError
 from pipeline.outputs import PAGE, SUMMARY, begin, check
 from pipeline.record.coverage import Coverage
 from pipeline.record.schema import PUBLISH
-from pipeline.record.segments import Choice, Say, covering, events, reading, unsaid
+from pipeline.record.segments import Choice, Say, covering, events, moment, reading, unsaid
 from pipeline.rollup.latency import AUTO, NONE, bucket, columns
 from pipeline.rollup.latency import latency as taken
 from pipeline.rollup.page import Totals, by_second, page
-from pipeline.rollup.tables import Shown, Tables
+from pipeline.rollup.tables import Hours, Shown, Tables
 from pipeline.rollup.transforms import PUBLISHES, cells
 from pipeline.runtime.engine import f
 from pipeline.runtime.progress import progress
@@ -66,19 +68,18 @@ def run(
     choice: Choice | None = None,
     skip_corrupt: bool = False,
     say: Say = unsaid,
+    update: bool = False,
 ) -> Outcome:
-    """The tables and the page of all publishes that are there.
+    """The tables and the page of all publishes that are there. `update`: keep the tables of other hours.
 
     Raises:
-        MisuseError: an option is wrong, or a stream keeps these tables.
+        MisuseError: an option is wrong.
         PipelineError: there is nothing to read, or it cannot be read.
     """
     wanted = columns(latency)
     check(inputs, output)
     tables = Tables(spark, output)
-    note = tables.note()
-    if note is not None and note.get("stream"):
-        raise MisuseError(f"--output {output}: a stream keeps these tables (--checkpoint); give another")
+    hours = _hours(choice or Choice()) if update else Hours()
     only = replace(choice or Choice(), kinds=(PUBLISH,))
     coverage = covering(only)
     begin(tables.folder)
@@ -86,13 +87,31 @@ def run(
     with progress(spark, "rollup"), reading():
         tables.tidy()
         try:
-            tables.replace(cells(publishes, latency))
-            tables.describe({"stream": None, "latency": latency})
+            tables.replace(cells(publishes, latency), hours)
         finally:
             tables.tidy()
-        outcome = finish(tables, tables.shown(), coverage, _told(publishes, latency))
-    explain(outcome, latency, say)
+        outcome = _finish(tables, tables.shown(hours), coverage, _told(publishes, latency))
+    _explain(outcome, latency, say)
     return outcome
+
+
+def _hours(choice: Choice) -> Hours:
+    """The hours of the chosen time.
+
+    Raises:
+        MisuseError: it has no beginning, is no full hours, or leaves out events of them.
+    """
+    if choice.since is None or choice.run:
+        raise MisuseError("--update replaces all that is known of some hours: give --since, and no --run")
+    found = []
+    for text, option in ((choice.since, "--since"), (choice.until, "--until")):
+        if text is None:
+            continue
+        at = moment(text, option).astimezone(UTC)
+        if (at.minute, at.second, at.microsecond) != (0, 0, 0):
+            raise MisuseError(f"{option} {text}: with --update it must be a full hour, such as 2026-11-21T16:00")
+        found.append(f"date={at:%Y-%m-%d}/hour={at:%H}")
+    return Hours(*found)
 
 
 def _told(publishes: DataFrame, latency: str) -> DataFrame:
@@ -101,7 +120,7 @@ def _told(publishes: DataFrame, latency: str) -> DataFrame:
     return publishes.select(f.unix_seconds("ts").alias("start"), size, "retain", bucket(taken(latency)).alias("bucket"))
 
 
-def finish(tables: Tables, shown: Shown | None, coverage: Coverage, told: DataFrame | None = None) -> Outcome:
+def _finish(tables: Tables, shown: Shown | None, coverage: Coverage, told: DataFrame) -> Outcome:
     """The page of what is published, and what it comes to; also as `summary.json`.
 
     `told`: the messages themselves, for a page by the second where the record is short.
@@ -111,11 +130,11 @@ def finish(tables: Tables, shown: Shown | None, coverage: Coverage, told: DataFr
     return outcome
 
 
-def _finished(tables: Tables, shown: Shown | None, coverage: Coverage, told: DataFrame | None) -> Outcome:
+def _finished(tables: Tables, shown: Shown | None, coverage: Coverage, told: DataFrame) -> Outcome:
     if shown is None:
         tables.folder.remove(PAGE)
         return Outcome(tables.output, 0, 0, 0, 0, 0, coverage)
-    sums = shown.by_topic.agg(
+    sums = shown.hours.agg(
         f.sum("messages").alias("messages"),
         f.sum("bytes").alias("bytes"),
         f.count_distinct("topic").alias("topics"),
@@ -123,18 +142,14 @@ def _finished(tables: Tables, shown: Shown | None, coverage: Coverage, told: Dat
         f.min(f.unix_micros("first_ts")).alias("first_us"),
         f.max(f.unix_micros("last_ts")).alias("last_us"),
     ).collect()[0]
-    if sums["messages"] is None:
-        # Hours were there once, and are gone.
-        tables.folder.remove(PAGE)
-        return Outcome(tables.output, 0, 0, 0, 0, 0, coverage)
     totals = Totals(**sums.asDict())
-    short = told is not None and totals.last_us - totals.first_us < SHORT * 1_000_000
-    drawn = page(shown, totals, coverage, by_second(told) if short and told is not None else None)
+    short = totals.last_us - totals.first_us < SHORT * 1_000_000
+    drawn = page(shown, totals, coverage, by_second(told) if short else None)
     tables.folder.write(PAGE, drawn.html())
     return Outcome(tables.output, totals.messages, totals.bytes, totals.topics, shown.rows, totals.latencies, coverage)
 
 
-def explain(outcome: Outcome, latency: str, say: Say) -> None:
+def _explain(outcome: Outcome, latency: str, say: Say) -> None:
     """Say where there is nothing, or no latency though one was asked for."""
     if outcome.messages == 0:
         say("no messages: the tables are empty")

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row
 
-from canopy_pages import AMBER, BLUE, GREEN, POWERS, RED, VIOLET, Page, Plot, line
+from canopy_pages import AMBER, BLUE, GREEN, RED, TIME, VIOLET, Chart, Page, Series
 from pipeline.record.coverage import Coverage
 from pipeline.rollup.latency import highest, lowest
 from pipeline.rollup.tables import Shown
@@ -24,8 +24,6 @@ POINTS: Final = 1500
 """Points of a plot over time: minutes where they are so few, or else hours, or else days."""
 TOPICS: Final = 25
 FRACTIONS: Final = {"median": 0.5, "90 %": 0.9, "99 %": 0.99, "99.9 %": 0.999}
-FEW: Final = 100
-"""Points up to which each is marked: a line between two alone looks like a trend."""
 MIN_SECONDS: Final = 1.0
 """Seconds that a rate is taken over at least: one message alone has no rate."""
 SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
@@ -76,7 +74,7 @@ def page(shown: Shown, totals: Totals, coverage: Coverage, seconds: list[Piece] 
     """The page of the tables; of `seconds`, where there are any, what is drawn over time."""
     made = Page("Traffic", "What was published, by topic and time. canopy pipeline rollup")
     coverage.show(made)
-    over, unit = (seconds, "second") if seconds else _over_time(shown.minutes, shown.by_hour, totals)
+    over, unit = (seconds, "second") if seconds else _over_time(shown.minutes, shown.hours, totals)
     span = max((totals.last_us - totals.first_us) / 1e6, 1.0)
     made.figures(
         {
@@ -93,12 +91,11 @@ def page(shown: Shown, totals: Totals, coverage: Coverage, seconds: list[Piece] 
     made.heading("Topics with the most messages")
     made.table(
         ["topic", "messages", "share %", "bytes", "mean size", "retained", "p50 µs", "p99 µs"],
-        _topics(shown.by_topic, totals),
+        _topics(shown.hours, totals),
         "the table hours",
     )
     if totals.latencies:
         made.plot(_percentiles(over))
-        made.plot(_heat(over, SECONDS[unit]))
     else:
         made.paragraph("No message said when it was sent: no latency.", "note")
     made.plot(_sizes(over))
@@ -172,17 +169,15 @@ def _course(
     over: list[Piece],
     lines: list[tuple[str, list[float | None], str]],
     unit: str,
-    **axis: Any,
-) -> Plot:
-    """Lines over time: with their points, where these are few."""
+    powers: bool = False,
+) -> Chart:
+    """Lines over time."""
     times = [float(each.row["start"]) for each in over]
-    mode = "lines" if len(over) > FEW else "lines+markers"
-    traces = [line(name, times, values, colour, mode=mode) for name, values, colour in lines]
-    layout = {"xaxis": {"type": "date", "matches": "time"}, "yaxis": {"title": {"text": unit}, **axis}}
-    return Plot(key, title, about, traces, layout)
+    series = [Series(name, values, colour) for name, values, colour in lines]
+    return Chart(key, title, about, times, series, unit, x_unit=TIME, powers=powers)
 
 
-def _rates(over: list[Piece], seconds: list[float], unit: str) -> list[Plot]:
+def _rates(over: list[Piece], seconds: list[float], unit: str) -> list[Chart]:
     """Messages and bytes: on one pair of axes the one line hides the other, since they go alike."""
     about = (
         f"Averages over each {unit} that had messages; of the first and the last {unit}, over the time from the first "
@@ -191,9 +186,7 @@ def _rates(over: list[Piece], seconds: list[float], unit: str) -> list[Plot]:
     made = []
     for name, title, colour in (("messages", "Messages", BLUE), ("bytes", "Payload bytes", VIOLET)):
         rates: list[float | None] = [each.row[name] / time for each, time in zip(over, seconds, strict=True)]
-        made.append(
-            _course(name, f"{title} a second", about, over, [(name, rates, colour)], f"{name}/s", rangemode="tozero")
-        )
+        made.append(_course(name, f"{title} a second", about, over, [(name, rates, colour)], f"{name}/s"))
         made[-1].broad = False
     return made
 
@@ -213,62 +206,19 @@ def _topics(hours: DataFrame, totals: Totals) -> list[list[Any]]:
     ]  # fmt: skip
 
 
-def _percentiles(over: list[Piece]) -> Plot:
+def _percentiles(over: list[Piece]) -> Chart:
     about = "From sending to the broker; from histograms whose buckets are 6 % wide."
     lines = [
         (name, [each.percentile(fraction) for each in over], colour)
         for (name, fraction), colour in zip(FRACTIONS.items(), (BLUE, GREEN, AMBER, RED), strict=True)
     ]
-    return _course("percentiles", "Latency", about, over, lines, "µs", **POWERS)
+    return _course("percentiles", "Latency", about, over, lines, "µs", powers=True)
 
 
-def _heat(over: list[Piece], seconds: int) -> Plot:
-    """Messages by time and power of two. Where a piece of time had none there is an empty column."""
-    cells: dict[tuple[int, int], int] = {}
-    edges: list[float] = []
-    columns: list[int] = []
-    for at, piece in enumerate(over):
-        start = float(piece.row["start"])
-        if edges and start > edges[-1]:
-            columns.append(-1)
-        if not edges or start > edges[-1]:
-            edges.append(start)
-        columns.append(at)
-        edges.append(start + seconds)
-        for number, n in piece.latency.items():
-            power = lowest(number).bit_length()
-            cells[at, power] = cells.get((at, power), 0) + n
-    powers = range(min(power for _, power in cells), max(power for _, power in cells) + 1)
-    counts = [[cells.get((at, power)) for at in columns] for power in powers]
-    highest_power = math.ceil(math.log10(max(cells.values()))) or 1
-    trace = {
-        "type": "heatmap",
-        "x": edges,
-        "y": [f"< {1 << power:,} µs" for power in powers],
-        "z": [[None if n is None else math.log10(n) for n in row] for row in counts],
-        "zmin": 0,
-        "zmax": highest_power,
-        "customdata": counts,
-        "colorbar": {
-            "title": {"text": " msgs"},
-            "tickvals": list(range(highest_power + 1)),
-            "ticktext": [f"{10**power:,}" for power in range(highest_power + 1)],
-        },
-    }
-    return Plot(
-        "heat",
-        "Messages by time and latency",
-        "Each line is a power of two; the stronger the colour, the more messages (on a logarithmic scale).",
-        [trace],
-        {"xaxis": {"type": "date", "matches": "time"}},
-        tall=True,
-    )
-
-
-def _sizes(over: list[Piece]) -> Plot:
+def _sizes(over: list[Piece]) -> Chart:
     lines: list[tuple[str, list[float | None], str]] = [
         ("greatest", [each.row["size_max"] for each in over], RED),
         ("mean", [each.row["bytes"] / each.row["messages"] for each in over], BLUE),
         ("least", [each.row["size_min"] for each in over], GREEN),
     ]
-    return _course("sizes", "Sizes", "Payload bytes.", over, lines, "bytes", rangemode="tozero")
+    return _course("sizes", "Sizes", "Payload bytes.", over, lines, "bytes")

@@ -6,18 +6,17 @@ into its place, so that a reader of this machine finds the old one or the new on
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Column, DataFrame
 
 from pipeline.errors import PipelineError
 from pipeline.outputs import Folder, folder
 from pipeline.rollup.transforms import CELLS, SUMMARY, publishers, summary
-from pipeline.runtime.engine import f, nothing
+from pipeline.runtime.engine import f
 from pipeline.runtime.storage import parquet
 
 if TYPE_CHECKING:
@@ -26,26 +25,31 @@ if TYPE_CHECKING:
 MINUTES: Final = "minutes"
 HOURS: Final = "hours"
 PUBLISHERS: Final = "publishers"
-STATE: Final = "_state"
-NOTE: Final = "_rollup.json"
 STAGING: Final = "_staging-"
-FORMAT: Final = 2
-"""Of a stream's memory and of the names of its files."""
 
 PARTITION: Final = ("date", "hour", "part")
 PART: Final = 10
-"""Minutes of a part of an hour: a stream writes such parts again, not hours, and several tasks write an hour."""
+"""Minutes of a part of an hour: several tasks write an hour."""
+
+
+@dataclass(frozen=True)
+class Hours:
+    """Full hours, by the names of their folders: from `since` on, and before `until`."""
+
+    since: str = ""
+    until: str = "~"
+
+    def has(self, place: str) -> bool:
+        """Whether an hour (date=…/hour=…) is one of them."""
+        return self.since <= place < self.until
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What a page is made of. `by_hour` and `by_topic` are like the table `hours`; it is enough that the one adds up by
-    time, and the other by topic."""
+    """What a page is made of."""
 
     minutes: DataFrame
-    """Of a short record, which is shown by the minute, all of them."""
-    by_hour: DataFrame
-    by_topic: DataFrame
+    hours: DataFrame
     rows: int
     """Rows of the table of minutes."""
 
@@ -56,8 +60,6 @@ class Tables:
     OUT/minutes/date=2026-11-21/hour=16/minutes-3.parquet     topic and minute, 16:30 to 16:39
     OUT/hours/date=2026-11-21/hour=16/hours.parquet           topic and hour
     OUT/publishers/date=2026-11-21/hour=16/publishers.parquet topic, client and hour
-    OUT/_state/…                                              a stream's memory (`pipeline.rollup.memory`)
-    OUT/_rollup.json                                          which stream writes here, if one does
     OUT/_staging-…/                                           being written; nobody reads it
     """
 
@@ -67,61 +69,34 @@ class Tables:
         self.folder: Folder = folder(spark, output)
         self._staging = f"{STAGING}{uuid.uuid4().hex[:8]}"
 
-    def note(self) -> dict[str, Any] | None:
-        """What is said of the output: which stream writes it; None where nothing is.
-
-        Raises:
-            PipelineError: it cannot be read.
-        """
-        text = self.folder.text(NOTE)
-        if text is None:
-            return None
-        try:
-            found = json.loads(text)
-        except ValueError as error:
-            raise PipelineError(f"{self.output}/{NOTE}: no JSON; give another --output") from error
-        return dict(found)
-
-    def describe(self, note: dict[str, Any]) -> None:
-        """Say whose the output is."""
-        self.folder.write(NOTE, json.dumps({"format": FORMAT, **note}) + "\n")
-
     def tidy(self) -> None:
         """Remove what an earlier run left half done, and this one's."""
         for name in self.folder.names(""):
             if name.startswith(STAGING):
                 self.folder.remove(name)
 
-    def rows(self, table: str, places: Sequence[str] | None = None) -> DataFrame:
-        """A table, as it was published; or these hours of it."""
-        reader = self.spark.read.schema(SUMMARY)
-        if places is None:
-            return parquet(reader, self.folder.path(table))
-        if not places:
-            return nothing(self.spark, SUMMARY)
-        return parquet(reader, *(self.folder.path(f"{table}/{place}") for place in places))
+    def shown(self, hours: Hours) -> Shown | None:
+        """What the page of these hours is made of; None where the tables have none of them."""
+        minutes, whole = (self._rows(table, hours) for table in (MINUTES, HOURS))
+        return None if minutes is None or whole is None else Shown(minutes, whole, minutes.count())
 
-    def shown(self) -> Shown | None:
-        """What the page of these tables is made of; None where there is no hour."""
-        if not self.folder.names(HOURS):
-            return None
-        minutes, hours = self.rows(MINUTES), self.rows(HOURS)
-        return Shown(minutes, hours, hours, minutes.count())
+    def _rows(self, table: str, hours: Hours) -> DataFrame | None:
+        paths = [self.folder.path(f"{table}/{place}") for place in self.places(table) if hours.has(place)]
+        return parquet(self.spark.read.schema(SUMMARY), *paths) if paths else None
 
-    def replace(self, cells: DataFrame) -> None:
-        """Publish the tables of these cells, and nothing else: what was there before goes."""
+    def replace(self, cells: DataFrame, hours: Hours) -> None:
+        """Publish the tables of these cells in place of what is there of these hours."""
         where = self.folder.path(f"{self._staging}/cells")
         cells.write.mode("overwrite").option("compression", "zstd").parquet(where)
         whole = parquet(self.spark.read.schema(CELLS), where)
         for table, files in self._publish(whole).items():
-            for place in self.places(table):
+            for place in filter(hours.has, self.places(table)):
                 if not any(file.startswith(f"{place}/") for file in files):
                     self.folder.remove(f"{table}/{place}")
                     continue
                 for name in self.folder.names(f"{table}/{place}"):
                     if name.endswith(".parquet") and f"{place}/{name}" not in files:
                         self.folder.remove(f"{table}/{place}/{name}")
-        self.folder.remove(STATE)
 
     def _publish(self, cells: DataFrame) -> dict[str, set[str]]:
         """Put these tables in place of what is there; the files of each."""
@@ -154,14 +129,14 @@ class Tables:
             found[place] = f"{where}/{place}/{names[0]}"
         return found
 
-    def places(self, table: str, since: str = "", parts: bool = False) -> list[str]:
-        """The hours (date=…/hour=…) of a table from one on, or their parts (…/part=…)."""
+    def places(self, table: str, parts: bool = False) -> list[str]:
+        """The hours (date=…/hour=…) of a table, or their parts (…/part=…)."""
         found = [
             f"{date}/{hour}"
             for date in self.folder.names(table)
-            if date.startswith("date=") and date >= since[: len(date)]
+            if date.startswith("date=")
             for hour in self.folder.names(f"{table}/{date}")
-            if hour.startswith("hour=") and f"{date}/{hour}" >= since
+            if hour.startswith("hour=")
         ]
         if not parts:
             return found
@@ -181,10 +156,6 @@ class Tables:
             self.folder.move(file, f"{table}/{name}")
             found.add(name)
         return found
-
-    def cleared(self) -> None:
-        """Remove what was written aside."""
-        self.folder.remove(self._staging)
 
 
 def partition(at: str) -> Sequence[Column]:

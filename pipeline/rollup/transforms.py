@@ -1,8 +1,7 @@
 """From publishes to cells, and from cells to the tables of minutes and hours. DataFrames only, no files.
 
-A cell is what all publishes of one minute, topic, publisher and latency bucket come to. Cells are the job's whole
-memory: those of two batches add up to those of both (`added`), and minutes and hours are made of them alone
-(`summary`), the distinct publishers too. That is why an hour is exact, however the stream was cut into batches.
+A cell is what all publishes of one minute, topic, publisher and latency bucket come to. Minutes and hours are made of
+cells alone (`summary`), the distinct publishers too.
 """
 
 from __future__ import annotations
@@ -114,11 +113,6 @@ def _together() -> list[Column]:
         f.max("latency_max_us").alias("latency_max_us"),
         f.sum("latency_sum_us").alias("latency_sum_us"),
     ]
-
-
-def added(some: DataFrame) -> DataFrame:
-    """Cells of several batches, one beside the other, as one cell each."""
-    return some.groupBy("minute", "topic", "client_id", "bucket").agg(*_together()).select(*CELLS.names)
 
 
 def summary(some: DataFrame, unit: str, timed: bool = True) -> DataFrame:

@@ -8,42 +8,30 @@ Promises: pages, summaries and exit codes are made by the same code, which does 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pipeline.errors import MisuseError, PipelineError
-from pipeline.runtime.session import REMOTE, SETTINGS, spark_session, submitted
+from pipeline.runtime.session import UNSAID, SparkOptions, spark_session, submitted
 from pipeline.runtime.storage import Local, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import DataFrame, SparkSession, Window
+    from pyspark.sql import SparkSession, Window
     from pyspark.sql import functions as f
-    from pyspark.sql.types import StructType
-
-TINY: Final[Mapping[str, str]] = {
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.shuffle.partitions": "1",
-}
-"""For a query over few rows of any record: one job in place of one for each of its exchanges, and nothing compiled."""
 
 AUTO: Final = "auto"
 SPARK: Final = "spark"
 DUCKDB: Final = "duckdb"
 ENGINES: Final = (AUTO, SPARK, DUCKDB)
 
-SMALL: Final = 1 << 30
+AUTO_BYTES: Final = 1 << 30
 """Bytes of segments up to which `auto` takes DuckDB: about 20 million events with small payloads, of which it judges
 all deliveries in a minute of two cores, and in 2 GB. Beyond that Spark's start no longer counts, and its cores may."""
-
-FEW: Final = 64 << 20
-"""Bytes of segments up to which a Spark that is started here is one for small records (`session.SMALL`)."""
 
 _SPARK: Final = ("pyspark.sql.functions", "pyspark.sql.window")
 _DUCKDB: Final = ("pipeline.runtime.duck.functions", "pipeline.runtime.duck.columns")
@@ -75,7 +63,7 @@ def is_duckdb(spark: Any) -> bool:
     return type(spark).__module__.startswith("pipeline.runtime.duck.")
 
 
-def chosen(engine: str, inputs: Sequence[str], output: str, master: str | None = None) -> str:
+def chosen(engine: str, inputs: Sequence[str], output: str, options: SparkOptions = UNSAID) -> str:
     """The engine of a job, which may be left to its input.
 
     Raises:
@@ -86,7 +74,7 @@ def chosen(engine: str, inputs: Sequence[str], output: str, master: str | None =
         raise MisuseError(f"--engine {engine}: must be one of {', '.join(ENGINES)}")
     there = find_spec("duckdb") is not None
     remote = [path for path in (*inputs, output) if local_path(path) is None]
-    clustered = master is not None or submitted() or bool(SETTINGS.get()) or REMOTE.get() is not None
+    clustered = options.asked or submitted()
     if engine == DUCKDB:
         if clustered:
             raise MisuseError("--engine duckdb: --master, --remote, --conf, --packages are for Spark; leave them out")
@@ -95,7 +83,7 @@ def chosen(engine: str, inputs: Sequence[str], output: str, master: str | None =
         if not there:
             raise PipelineError("--engine duckdb needs DuckDB: in a clone of Canopy, pip install '.[pipeline,duckdb]'")
         return DUCKDB
-    if engine == SPARK or not there or remote or clustered or _bytes(inputs) > SMALL:
+    if engine == SPARK or not there or remote or clustered or _bytes(inputs) > AUTO_BYTES:
         return SPARK
     return DUCKDB
 
@@ -112,8 +100,7 @@ def session(
     engine: str,
     inputs: Sequence[str],
     output: str,
-    master: str | None = None,
-    memory: str = "2g",
+    options: SparkOptions = UNSAID,
     say: Callable[[str], None] = print,
 ) -> Iterator[SparkSession]:
     """A session of the chosen engine for one job; says first which it is.
@@ -121,33 +108,16 @@ def session(
     Raises:
         MisuseError, PipelineError: as `chosen`, and as `pipeline.runtime.session.spark_session`.
     """
-    taken = chosen(engine, inputs, output, master)
+    taken = chosen(engine, inputs, output, options)
     say(f"engine: {taken}")
     if taken == SPARK:
-        small = all(local_path(path) is not None for path in inputs) and _bytes(inputs) <= FEW
-        with spark_session(name, master, memory, small=small) as spark:
+        with spark_session(name, options) as spark:
             yield spark
         return
     from pipeline.runtime.duck.session import connected
 
-    with connected(memory) as made, at_work(DUCKDB):
+    with connected(options.memory) as made, at_work(DUCKDB):
         yield cast("SparkSession", made)
-
-
-def nothing(spark: SparkSession, schema: StructType) -> DataFrame:
-    """A frame without rows; also in Spark one that needs no Python beside it, which takes a second to start."""
-    if is_duckdb(spark):
-        return spark.createDataFrame([], schema)
-    return spark.range(0).select(*(f.lit(None).cast(each.dataType).alias(each.name) for each in schema.fields))
-
-
-def few(spark: SparkSession, rows: Iterable[Sequence[Any]], schema: StructType) -> DataFrame:
-    """A frame of a few rows of numbers, texts and truth values, likewise."""
-    if is_duckdb(spark):
-        return spark.createDataFrame(rows, schema)
-    told = json.dumps([dict(zip(schema.names, row, strict=True)) for row in rows])
-    each = f.explode(f.from_json(f.lit(told), f"array<{schema.simpleString()}>"))
-    return spark.range(0, 1, 1, 1).select(each.alias("each")).select("each.*")
 
 
 @contextmanager
@@ -160,22 +130,6 @@ def at_work(engine: str) -> Iterator[None]:
         _modules.pop()
 
 
-@contextmanager
-def of_few_rows(spark: SparkSession) -> Iterator[None]:
-    """Have what is computed in the block planned for few rows, by a Spark that may have planned for many."""
-    if is_duckdb(spark):
-        yield
-        return
-    before = {name: str(spark.conf.get(name)) for name in TINY}
-    try:
-        for name, value in TINY.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            spark.conf.set(name, value)
-
-
 __all__ = [
     "AUTO",
     "DUCKDB",
@@ -184,9 +138,6 @@ __all__ = [
     "at_work",
     "chosen",
     "f",
-    "few",
     "is_duckdb",
-    "nothing",
-    "of_few_rows",
     "session",
 ]

@@ -20,10 +20,9 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
+from dataclasses import dataclass, field
 from importlib.resources import as_file, files
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -32,10 +31,6 @@ from pipeline.errors import MisuseError, PipelineError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SETTINGS: ContextVar[Mapping[str, str]] = ContextVar("settings", default=MappingProxyType({}))
-"""What --conf and --packages said, for the session that a command starts."""
-REMOTE: ContextVar[str | None] = ContextVar("remote", default=None)
-"""What --remote said: the address of a Spark Connect server, in which a token may stand."""
 PORT: Final = 15_002
 PATIENCE: Final = 10.0
 """Seconds for a Spark Connect server to be reached: its own client tries for ten minutes."""
@@ -56,16 +51,6 @@ LOCAL: Final[Mapping[str, str]] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 
-SMALL: Final[Mapping[str, str]] = {
-    # To compile a query takes longer than to interpret it does over so few rows.
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.shuffle.partitions": "2",
-}
-"""Besides, for a record of some megabytes, where planning and compiling is most of the work."""
-
-SMALL_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
-"""The same for Java's own compiler: what runs for half a minute never earns back what C2 takes."""
-
 MEANING: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -80,6 +65,26 @@ _OF_INTERRUPTS: Final = (
     "Exception occurred while shutting down connection",
 )
 """What py4j logs, with a traceback, where Ctrl-C came while it waited."""
+
+
+@dataclass(frozen=True)
+class SparkOptions:
+    """How a command asks for its Spark."""
+
+    master: str | None = None
+    memory: str = "2g"
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What --conf and --packages said."""
+    remote: str | None = field(default=None, repr=False)
+    """The address of a Spark Connect server, in which a token may stand."""
+
+    @property
+    def asked(self) -> bool:
+        """Whether something was said that is for Spark alone."""
+        return self.master is not None or self.remote is not None or bool(self.settings)
+
+
+UNSAID: Final = SparkOptions()
 
 
 def java() -> str | None:
@@ -106,16 +111,8 @@ def submitted() -> bool:
 
 
 @contextmanager
-def spark_session(
-    name: str,
-    master: str | None = None,
-    driver_memory: str = "2g",
-    settings: Mapping[str, str] | None = None,
-    small: bool = False,
-) -> Iterator[SparkSession]:
+def spark_session(name: str, options: SparkOptions = UNSAID) -> Iterator[SparkSession]:
     """A session for one job, stopped at its end; one that is there already is used and left.
-
-    `small`: what is read are some megabytes, and the session is to be quick with that.
 
     Raises:
         PipelineError: there is no Java, or Spark does not start.
@@ -123,9 +120,8 @@ def spark_session(
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    remote = REMOTE.get()
-    if remote is not None:
-        with _connected(name, remote, dict(settings or {}) | dict(SETTINGS.get())) as connected:
+    if options.remote is not None:
+        with _connected(name, options.remote, options.settings) as connected:
             yield connected
         return
     active = SparkSession.getActiveSession()
@@ -144,18 +140,14 @@ def spark_session(
     with as_file(files("pipeline") / "runtime" / "log4j2.properties") as quiet:
         builder = SparkSession.builder.appName(name)
         chosen = dict(MEANING)
-        if own and (master is None or master.startswith("local")):
+        if own and (options.master is None or options.master.startswith("local")):
             chosen |= LOCAL
-            chosen["spark.driver.memory"] = driver_memory
-            options = f"-Dlog4j2.configurationFile={quiet.as_uri()}"
-            if small:
-                chosen |= SMALL
-                options += f" {SMALL_JAVA}"
-            chosen["spark.driver.extraJavaOptions"] = options
-        for key, value in (chosen | dict(settings or {}) | dict(SETTINGS.get())).items():
+            chosen["spark.driver.memory"] = options.memory
+            chosen["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={quiet.as_uri()}"
+        for key, value in (chosen | dict(options.settings)).items():
             builder = builder.config(key, value)
-        if master is not None:
-            builder = builder.master(master)
+        if options.master is not None:
+            builder = builder.master(options.master)
         try:
             session = builder.getOrCreate()
         except (PySparkException, OSError, RuntimeError) as error:

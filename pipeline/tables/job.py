@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 PARQUET: Final = "parquet"
 DELTA: Final = "delta"
 ICEBERG: Final = "iceberg"
-KAFKA: Final = "kafka"
 BATCH: Final = 1_000_000
 """Sequence numbers of a batch: what is done again after a kill, and how long a reader waits for the first rows."""
 
@@ -66,10 +65,6 @@ class Options:
     catalog: str = "default"
     namespace: str = "canopy"
     """Of Iceberg's tables: a catalog by its name in pyiceberg's configuration."""
-    servers: str = ""
-    """Of Kafka: host:port, with commas between several."""
-    prefix: str = ""
-    """What stands before the names of Kafka's topics."""
 
 
 @dataclass(frozen=True)
@@ -148,8 +143,6 @@ def run(
         about = {"mapping": found.fingerprint(), "table_format": chosen.format}
         if chosen.format == ICEBERG:
             about |= {"catalog": chosen.catalog, "namespace": chosen.namespace}
-        if chosen.format == KAFKA:
-            about |= {"prefix": chosen.prefix}
         identity = out.belongs(about)
         begin(folder(spark, output))
         job = _Job(
@@ -157,22 +150,16 @@ def run(
             out,
             recorded,
             source,
-            _sink(chosen, out, identity, found, spark),
+            _sink(chosen, out, identity, found),
             _engine(spark, recorded, place),
             chosen,
         )
         return job.go(say)
 
 
-def _sink(options: Options, out: Output, identity: str, mapping: Mapping, spark: SparkSession | None) -> Sink:
+def _sink(options: Options, out: Output, identity: str, mapping: Mapping) -> Sink:
     if options.format == PARQUET:
         return ParquetSink(out.place)
-    if options.format == KAFKA:
-        if spark is None:
-            raise MisuseError("--format kafka needs --engine spark")
-        from pipeline.tables.sinks.kafka import KafkaSink
-
-        return KafkaSink(spark, out.place, options.servers, options.prefix)
     if options.format == ICEBERG:
         return IcebergSink(out.place, identity, mapping.plans, options.catalog, options.namespace)
     if not isinstance(out.place, Local):
@@ -341,8 +328,6 @@ class _Job:
         where = self.out.output.rstrip("/") if place is None else str(place.absolute())
         if isinstance(self.sink, IcebergSink):
             made = iceberg_views(self.plans, {name: self.sink.at(name) for name in written})
-        elif self.options.format == KAFKA:
-            made = {}
         else:
             made = views(self.plans, where, self.options.format == DELTA, written)
         for name, text in made.items():

@@ -10,13 +10,13 @@ from typing import Final
 from pyspark.sql import DataFrame, Row
 
 from broker.words import counted
-from canopy_pages import Page, Plot, number, treemap
+from canopy_pages import BLUE, GREEN, Bar, Page, label, number
 from canopy_pages.page import ROWS
 from pipeline.record.coverage import Coverage
 from pipeline.runtime.engine import f
 
-PREFIXES: Final = 600
-"""Prefixes of a plot: a browser draws so many at once."""
+PREFIXES: Final = 100
+"""Prefixes that are drawn: more, nobody reads."""
 
 
 def page(
@@ -42,9 +42,9 @@ def page(
             "topic explosions": exploded,
         }
     )
-    shown = f"The {len(largest)} largest prefixes of {prefixes:,}; click to go in, and at the top to come back."
-    made.plot(_treemap(largest, "messages", "Messages by branch", shown))
-    made.plot(_treemap(largest, "bytes", "Payload bytes by branch", "The same prefixes."))
+    shown = f"The {len(largest)} largest prefixes of {prefixes:,}, each below its parent; all are in the table tree."
+    made.bars("messages", "Messages by branch", shown, _branches(largest, "messages", BLUE))
+    made.bars("bytes", "Payload bytes by branch", "The same prefixes.", _branches(largest, "bytes", GREEN))
     made.heading("Hot topics")
     told = hot.orderBy(f.desc("messages"), "topic").limit(ROWS + 1).collect()
     made.table(
@@ -71,15 +71,17 @@ def page(
     return made, prefixes, exploded
 
 
-def _treemap(nodes: list[Row], of: str, title: str, about: str) -> Plot:
-    # Ids with their depth: "" is the root, and the first level of "/a" too.
-    shown = [
-        (
-            f"{row['depth']} {row['prefix']}", f"{row['depth'] - 1} {row['parent']}" if row["depth"] else "",
-            (row["level"] or '""') if row["depth"] else "all topics", row[of],
-            row["prefix"] if row["depth"] else "all topics",
-            f"{counted(row['topics'], 'topic')}, {counted(row['children'], 'child', 'children')}",
-        )
-        for row in nodes
-    ]  # fmt: skip
-    return treemap(of, shown, of, title, about)
+def _branches(nodes: list[Row], of: str, colour: str) -> list[Bar]:
+    """Each prefix below its parent, the largest first."""
+    children: dict[tuple[int, str], list[Row]] = {}
+    for row in sorted(nodes, key=lambda row: (-row[of], row["prefix"])):
+        children.setdefault((row["depth"] - 1, row["parent"] if row["depth"] else ""), []).append(row)
+    found: list[Bar] = []
+    waiting = children.get((-1, ""), [])
+    while waiting:
+        row = waiting.pop(0)
+        name = (row["level"] or '""') if row["depth"] else "all topics"
+        told = f"{number(row[of])} ({counted(row['topics'], 'topic')})"
+        found.append(Bar(label(name), row[of], told, colour, depth=row["depth"]))
+        waiting = children.get((row["depth"], row["prefix"]), []) + waiting
+    return found

@@ -8,38 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from canopy_pages import BLUE, POWERS, Page, Plot, bars, line, linked, number, treemap
-from canopy_pages.page import ROWS
+from canopy_pages import BLUE, TIME, Bar, Chart, Page, Series, Stage, linked, number, over
+from canopy_pages.page import ROWS, VALUES
 from tests.loadtest.load.report.browser import opened
 
 EVIL = "</script><script>document.title='owned'</script>"
 DAY = 1_800_000_000
 
 
-def tree() -> Plot:
-    nodes = [
-        ("0 ", "", "all topics", 10.0, "all topics", "2 topics"),
-        ("1 a", "0 ", "a", 7.0, "a", ""),
-        ("1 b", "0 ", EVIL, 3.0, EVIL, ""),
-    ]
-    return treemap("messages", nodes, "tree", "Tree", "Of topics.")
-
-
-def plots() -> list[Plot]:
+def plots() -> list[Chart]:
     """One of each kind."""
     times = [float(DAY + at) for at in range(20)]
-    heat = {
-        "type": "heatmap", "x": [DAY, DAY + 1, DAY + 2], "y": ["< 2 µs", "< 4 µs"], "z": [[1.0, None], [2.0, 1.0]],
-        "colorbar": {"title": {"text": "messages"}, "tickvals": [1, 2], "ticktext": ["10", "100"]},
-    }  # fmt: skip
-    dates = {"xaxis": {"type": "date", "matches": "time"}}
+    ups = [float(at) for at in range(20)]
+    lines = [Series(EVIL, ups, BLUE), Series("b", [1.0, None] * 10, BLUE, dashed=True, right=True)]
+    x, values = over({"curve": {1.0: 9.0, 10.0: 3.0}, "chosen": {5.0: 4.0}})
+    steps = [Series(name, values[name], BLUE, steps=name == "curve") for name in values]
+    bars = [Series("up", ups, BLUE, bars=True), Series("more", ups, BLUE, bars=True)]
+    stages = [Stage(EVIL, 0, 10, shaded=True), Stage("rest", 10, 20)]
     return [
-        Plot("lines", "Lines", "", [line(EVIL, times, times, BLUE), line("b", times, [1.0] * 20, BLUE)], dates),
-        Plot("heat", "Cells", "", [heat], dates, tall=True),
-        Plot("bars", "Bars", "", [bars("", ["one\n1", f"{EVIL}\n2"], [1.0, 2.0], BLUE)]),
-        Plot("dot", "A point", "", [line("", [1.0], [0.0], BLUE)], {"xaxis": {**POWERS}}),
-        Plot("none", "None", "", absent="Nothing was there."),
-        tree(),
+        Chart("lines", "Lines", "", times, lines, "a", "b", x_unit=TIME),
+        Chart("bars", "Bars", "", ups, bars, stacked=True, stages=stages, named=True),
+        Chart("steps", "Steps", "", x, steps, x_unit="filters", x_powers=True, joined=True),
+        Chart("dot", "A point", "", [1.0], [Series("", [0.0], BLUE)], powers=True),
+        Chart("none", "None", "", absent="Nothing was there."),
     ]
 
 
@@ -47,6 +38,7 @@ def made() -> Page:
     page = Page(f"Title {EVIL}", "about")
     for plot in plots():
         page.plot(plot)
+    page.bars("tree", "Tree", "Of topics.", [Bar("all", 10, "10"), Bar(EVIL, 4, "4", low=2, high=5, depth=1)])
     page.table(["name", "count"], [[EVIL, 1]])
     return page
 
@@ -58,38 +50,44 @@ def test_every_kind_of_plot_is_drawn_and_nothing_is_fetched(tmp_path: Path) -> N
 
     assert (found.console, found.fetched) == ([], [])
     drawn = {key: classes["drawn"] for key, classes in found.figures.items()}
-    assert drawn == {"lines": 1, "heat": 1, "bars": 1, "dot": 1, "none": 0, "tree": 1}
-    assert found.figures["lines"]["curve"] == 2
-    assert found.figures["dot"]["point"] == 1
-    assert found.figures["tree"]["branch"] == 3
-    assert found.figures["heat"]["cells"] == 1
+    assert drawn == {"lines": 1, "bars": 1, "steps": 1, "dot": 1, "none": 0, "tree": 0}
+    assert {key: classes["u-series"] for key, classes in found.figures.items() if classes["drawn"]} == {
+        "lines": 3, "bars": 3, "steps": 3, "dot": 2,
+    }  # fmt: skip
+    assert found.figures["bars"]["stage-name"] == 2
+    assert (found.figures["tree"]["bar"], found.figures["tree"]["whisker"]) == (2, 1)
     assert found.elements["script"] == 2
     assert found.title.startswith("Title </script>")
-    assert "could not be drawn" not in found.text
 
 
 def test_a_page_is_small() -> None:
     assert len(made().html()) < 100_000
 
 
-@pytest.mark.parametrize(
-    "plot",
-    [
-        Plot("p", "", "", [{**line("", [1.0], [1.0], BLUE), "hovertemplate": "%{y}"}]),
-        Plot("p", "", "", [line("", [1.0], [1.0], BLUE)], {"legend": {}}),
-        Plot("p", "", "", [line("", [1.0], [1.0], BLUE)], {"xaxis": {"tickformat": "%H"}}),
-    ],
-)
-def test_what_would_not_be_drawn_is_refused(plot: Plot) -> None:
-    with pytest.raises(ValueError, match=r"page\.js knows no "):
-        plot.data()
+def test_values_without_a_place_are_refused() -> None:
+    with pytest.raises(ValueError, match="s has 1 values at 2 places"):
+        Chart("c", "", "", [1, 2], [Series("s", [1], BLUE)]).data()
+    with pytest.raises(ValueError, match="does not ascend"):
+        Chart("c", "", "", [2, 2], [Series("s", [1, 1], BLUE)]).data()
+
+
+def test_a_chart_has_its_values_beside_it_of_many_every_second() -> None:
+    page = Page("Values")
+    page.plot(Chart("few", "", "", [1, 2], [Series("a", [3.0, None], BLUE)], "ms"))
+    many = range(VALUES + 1)
+    page.plot(Chart("many", "", "", many, [Series("b", many, BLUE)], x_unit=TIME))
+    html = page.html()
+    assert '<th scope="col">a, ms</th>' in html
+    assert "<td>1</td><td>3</td></tr><tr><td>2</td><td>–</td>" in html
+    assert f"as a table, 51 of {VALUES + 1} rows" in html
+    assert '1970-01-01 00:00:02</td><td>2</td></tr><tr><td class="left">1970-01-01 00:00:04</td>' in html
 
 
 def test_no_text_is_markup() -> None:
     html = made().html()
-    data = html.split('id="plots">', 1)[1].split("</script>", 1)[0]
+    data = html.split('id="charts">', 1)[1].split("</script>", 1)[0]
     assert EVIL not in html
-    assert len(json.loads(data)) == 5
+    assert len(json.loads(data)) == 4
     assert '<td class="left">&lt;/script&gt;' in html
 
 

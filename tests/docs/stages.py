@@ -35,16 +35,13 @@ NOT_RUN: Final = {
     ("benchmarks-routing", "make"): BUILDS,
     ("load", "canopy load run"): LOADS,
     ("pipeline", "pip wheel"): NO_CLUSTER,
-    ("pipeline-clusters", "spark-submit"): NO_CLUSTER,
     ("pipeline-clusters", "canopy pipeline rollup"): NO_CLUSTER,
-    ("pipeline-loadtest", "canopy load run"): LOADS,
     ("recorder", "pip install"): NO_INDEX,
     ("recorder", "canopy record files s3:"): NO_CLUSTER,
     (
         "security",
         "mosquitto_sub -h broker.example.org",
     ): "the broker of a reader's own; the next block asks one on this machine",
-    ("tables", "canopy pipeline tables --input record --output state"): "needs Kafka",
     ("testing", "pip install"): NO_INDEX,
     ("tutorial", "git clone"): "installs the package, as README does",
 }

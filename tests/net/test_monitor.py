@@ -18,7 +18,7 @@ from broker.core.routing.router import Router
 from broker.net import monitor as module
 from broker.net.connections.admission import Admission
 from broker.net.monitor import LINES, LOOK, TICK, LagMonitor, Monitor
-from broker.settings import Queue, Settings, Sys
+from broker.settings import Queue, Settings
 from tests.net.scheduling.test_timers import Loop
 
 NOW = 1_000.0
@@ -85,7 +85,6 @@ class Broker:
     """As much of a router; the queues are what the test says they are."""
 
     def __init__(self, **queue: Any) -> None:
-        slow_clients = queue.pop("slow_clients", 10)
         self.counters = Counters()
         self.peers = Peers()
         self.sessions: dict[str, Client] = {}
@@ -93,7 +92,7 @@ class Broker:
         self.swept: list[float] = []
         self.log = Log()
         self.admission = Admission(0, 1, 0.0)
-        settings = Settings(queue=Queue(**queue), sys=Sys(slow_clients=slow_clients))
+        settings = Settings(queue=Queue(**queue))
         self.monitor = Monitor(cast(Router, self), settings, self.log, NOW, self.admission)
         self.now = NOW
 
@@ -246,14 +245,14 @@ class TestSlow:
 
     def test_very_many_at_once(self) -> None:
         """All are counted; not all have a line, and that is said."""
-        broker = Broker(slow_after=1.0, slow_clients=0)
+        broker = Broker(slow_after=1.0)
         clients = [broker.client(f"c{number}") for number in range(LINES + 5)]
         for client in clients:
             broker.queue(client, 1.0)
         lines = broker.look()
         assert len(lines) == LINES + 1
         assert lines[-1] == ("warning", "more subscribers are slow", {"count": 5})
-        assert (broker.monitor.slow_count, broker.monitor.slowest) == (LINES + 5, [])
+        assert (broker.monitor.slow_count, len(broker.monitor.slowest)) == (LINES + 5, module.LISTED)
         for client in clients:
             broker.queue(client, 0.1)
         lines = broker.look()
@@ -263,7 +262,8 @@ class TestSlow:
     def test_more_than_one_look_takes(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Peers are looked at in turns; what is told is told of all of them together, and of nobody twice."""
         monkeypatch.setattr(module, "PEERS", 10)
-        broker = Broker(slow_after=1.0, slow_clients=3)
+        monkeypatch.setattr(module, "LISTED", 3)
+        broker = Broker(slow_after=1.0)
         clients = [broker.client(f"c{number}") for number in range(25)]
         for number, client in enumerate(clients):
             broker.queue(client, 2.0 + number)

@@ -19,10 +19,19 @@ from structlog.testing import capture_logs
 from broker.buildinfo import build_info
 from broker.net.sockets import OWN_DESCRIPTORS
 from broker.process import daemon
-from broker.settings import Limits, Log, Runtime, Settings
+from broker.settings import Limits, Log, Settings
 from tests.support.waiting import until
 
-CALM = Settings(listen=["mqtt://127.0.0.1:0"], runtime=Runtime(gc_freeze=False), log=Log(format="console"))
+CALM = Settings(listen=["mqtt://127.0.0.1:0"], log=Log(format="console"))
+
+
+@pytest.fixture(autouse=True)
+def collector() -> Iterator[None]:
+    """A daemon tunes the garbage collector of its process; here other tests follow."""
+    before = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
 
 
 class StandIn:
@@ -78,7 +87,7 @@ def kill(number: signal.Signals) -> Callable[[], None]:
 def test_programs_are_told_the_start_as_an_event_and_without_a_banner() -> None:
     """In a collector of logs six lines of text are six broken events. At every level: nobody else tells the port."""
     with capture_logs() as told:
-        _, output = run(Settings(runtime=Runtime(gc_freeze=False), log=Log(level="error")), kill(signal.SIGTERM))
+        _, output = run(Settings(log=Log(level="error")), kill(signal.SIGTERM))
     assert output == ""
     (line,) = told
     assert (line["event"], line["log_level"]) == ("started", "info")
@@ -121,7 +130,7 @@ def test_a_broker_that_stops_by_itself_ends_the_process_with_the_reason() -> Non
 
 def test_without_uvloop_installed_the_standard_loop_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvloop", None)
-    assert daemon.loop_factory(Settings()) is None
+    assert daemon.loop_factory() is None
 
 
 class Unlucky:

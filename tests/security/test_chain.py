@@ -302,7 +302,7 @@ async def test_an_authentication_method_has_decided(chains: Chains) -> None:
     assert users.asked == []
     other = chain.admit(connect("alice", b"x", "alice-1"), origin(), Asked(Principal("carl")).ticket)
     assert other == reasons.CLIENT_IDENTIFIER_NOT_VALID
-    chain.wrong("10.0.0.1", "c", "carl", b"proof")
+    chain.wrong("10.0.0.1", "carl", b"proof")
     assert chain.admit(connect(client_id="carl-1"), origin(), Asked(Principal("carl")).ticket) == reasons.BANNED
 
 
@@ -343,7 +343,7 @@ async def test_a_thousand_guesses_at_once_are_no_more_than_a_few(chains: Chains)
 async def test_lines_about_bans_are_bounded(chains: Chains) -> None:
     chain = chains(ban_after=1)
     for at in range(1_000):
-        chain.wrong(f"10.0.{at // 250}.{at % 250}", "c", "alice", b"")
+        chain.wrong(f"10.0.{at // 250}.{at % 250}", "alice", b"")
     assert chain.guessing.bans == 1_000
     assert len(chains.log.lines) == MOST_LINES
 

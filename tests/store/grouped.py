@@ -65,7 +65,7 @@ class State:
             kept = copy.copy(session)
             kept.subscriptions = {name: copy.copy(one) for name, one in session.subscriptions.items()}
             kept.deliveries = {number: copy.copy(one) for number, one in session.deliveries.items()}
-            kept.received = dict(session.received)
+            kept.received = set(session.received)
             kept.numbers = {}
             self.sessions[client_id] = kept
 

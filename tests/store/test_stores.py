@@ -315,36 +315,6 @@ async def test_what_is_over_leaves_nothing(place: Place) -> None:
     assert (saved.sessions, saved.retained) == ([], [])
 
 
-@pytest.mark.parametrize("flushes", [False, True])
-async def test_publishes_that_other_nodes_may_lack_have_numbers_until_they_are_known_to_have_them(
-    place: Place, flushes: bool
-) -> None:
-    """An identifier that is used again has its new one, in one group of notes and in several."""
-    journal = place.journal
-
-    async def flush() -> None:
-        if flushes:
-            await place.store.flush()
-
-    journal.session_kept("c", Principal("u"), 300, 0.0)
-    for packet_id in range(1, 6):
-        journal.received("c", packet_id, 2**62 - packet_id)
-    await flush()
-    journal.confirmed("c", 2)
-    for packet_id in (3, 4, 5):
-        journal.completed("c", packet_id)
-        journal.received("c", packet_id, 70 + packet_id)
-    await flush()
-    journal.confirmed("c", 4)
-    journal.completed("c", 5)
-    [session] = (await place.load()).sessions
-    assert (sorted(session.received), session.numbers) == ([1, 2, 3, 4], {1: 2**62 - 1, 3: 73})
-    for packet_id in (1, 2, 3, 4):
-        journal.completed("c", packet_id)
-    [session] = (await place.again()).sessions
-    assert (session.received, session.numbers) == ([], {})
-
-
 async def test_a_session_that_comes_again_has_nothing_of_the_one_before(place: Place) -> None:
     journal = place.journal
     for round_ in range(2):

@@ -23,12 +23,11 @@ STATIC: Final = Path(__file__).parent / "static"
 FILES: Final = (
     "api.js", "app.js", "charts.js", "client.js", "dom.js", "explain.js", "findings.js", "format.js", "icon.svg",
     "lists.js", "live.js", "overview.js", "page.css", "parts.js", "status.js", "topics.js", "traces.js",
-    "uPlot.LICENSE", "uPlot.esm.js", "uPlot.min.css",
 )  # fmt: skip
 """What the page loads, below `/page/`."""
 
-LOOK: Final = "look.css"
-"""Colours and what all pages of Canopy have in common: it is among `canopy_pages`."""
+SHARED: Final = ("look.css", "uPlot.LICENSE", "uPlot.iife.min.js", "uPlot.min.css")
+"""What all pages of Canopy have in common: these are among `canopy_pages`."""
 
 KINDS: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
@@ -45,7 +44,7 @@ HEADERS: Final = {
 @cache
 def _content(name: str) -> tuple[bytes, str]:
     """A file and its tag. It reads the disk the first time: for a thread."""
-    folder = files("canopy_pages") if name == LOOK else STATIC
+    folder = files("canopy_pages") if name in SHARED else STATIC
     content = (folder / name).read_bytes()
     return content, hashlib.sha256(content).hexdigest()[:32]
 
@@ -67,5 +66,5 @@ def _handler(name: str) -> Handler:
 
 ROUTES: Final = (
     Route("GET", "/", _handler("index.html"), "The page", role="anyone"),
-    *(Route("GET", f"/page/{name}", _handler(name), "A file of the page", role="anyone") for name in (*FILES, LOOK)),
+    *(Route("GET", f"/page/{name}", _handler(name), "A file of the page", role="anyone") for name in (*FILES, *SHARED)),
 )

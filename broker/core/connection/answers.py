@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from mypy_extensions import i64
 
 from broker.core.codec import reasons
@@ -19,12 +17,8 @@ from broker.core.codec.properties import (
 )
 from broker.core.connection.connect import handshake
 from broker.core.connection.phases import ADMITTING, AUTHENTICATING, CONNECTED
-from broker.core.hooks import Confirmed, Confirmer
 from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.windows.held_answers import send_promise
-
-MOST_WAITING: Final = 64
-"""Answers to one client that wait for other nodes, at most; with more of them one goes at once."""
 
 
 class Answers:
@@ -35,7 +29,6 @@ class Answers:
         self._version = 0
         # Whether a SUBACK may have properties [MQTT-3.1.2-29]; of our answers only CONNACK and DISCONNECT do besides.
         self._wants_problems = True
-        self.waiting: i64 = 0  # for other nodes
 
     def connecting(self, connect: Connect) -> None:
         """The CONNECT came: how much the client takes, and what it wants to be told."""
@@ -55,17 +48,6 @@ class Answers:
         Raises:
             ProtocolError: 0x95.
         """
-        self.queue(self._encoded(packet), kept)
-
-    def send_confirmed(self, packet: Packet, kept: bool, confirmer: Confirmer) -> None:
-        """The same, once other nodes know what it says: as long as few answers wait for that. Raises ProtocolError."""
-        raw = self._encoded(packet)
-        if self.waiting >= MOST_WAITING or not confirmer.wait(HeldAnswer(self, raw, kept)):
-            self.queue(raw, kept)
-        else:
-            self.waiting += 1
-
-    def _encoded(self, packet: Packet) -> bytes:
         raw = encode(packet, self._version)
         largest = self._outbox.max_packet
         if isinstance(packet, Suback) and packet.properties and (not self._wants_problems or len(raw) > largest):
@@ -73,10 +55,6 @@ class Answers:
             raw = encode(packet, self._version)
         if len(raw) > largest:
             raise ProtocolError("the answer exceeds the client's Maximum Packet Size", reasons.PACKET_TOO_LARGE)
-        return raw
-
-    def queue(self, raw: bytes, kept: bool) -> None:
-        """Queue what is encoded."""
         if kept:
             send_promise(self._outbox, raw, True)
         else:
@@ -106,17 +84,3 @@ class Answers:
             if len(encode(packet, self._version)) > self._outbox.max_packet:
                 del packet.properties.strings[SERVER_REFERENCE]
         return handshake.with_reason(packet, packet.properties, text, self._outbox.max_packet)
-
-
-class HeldAnswer(Confirmed):
-    """A SUBACK that waits until the other nodes know of the subscriptions."""
-
-    def __init__(self, answers: Answers, raw: bytes, kept: bool) -> None:
-        self._answers = answers
-        self._raw = raw
-        self._kept = kept
-
-    def confirmed(self) -> None:
-        """They do. Nothing is queued where the connection is over."""
-        self._answers.waiting -= 1
-        self._answers.queue(self._raw, self._kept)

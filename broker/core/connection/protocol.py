@@ -80,7 +80,7 @@ class ServerProtocol(Peer):
         answers = Answers(outbox)
         self._filters = FilterHandler(router, outbox, self.decoder, answers)
         # Up to here, and to `accepted`, it is what each read touches: side by side, in few lines of the cache.
-        self._publish_limit = None if origin.node else publish_limit(router.limits)
+        self._publish_limit = publish_limit(router.limits)
         self.session: Session | None = None  # while the client is connected
         self.state: i64 = CONNECTING
         self.last_received = 0.0
@@ -289,11 +289,11 @@ class ServerProtocol(Peer):
 
     @property
     def waiting(self) -> bool:
-        """True while access control decides, or other brokers are asked: the shell reads nothing until `admitted`."""
+        """True while access control decides: the shell reads nothing until `admitted`."""
         return self.state == ADMITTING
 
     def admitted(self, reason_code: int, now: float, work: i64 = TURN_WORK) -> None:
-        """The late answer of access control, or to a claim: a turn. Does nothing if the connection has ended."""
+        """The late answer of access control: a turn. Does nothing if the connection has ended."""
         if self.state == ADMITTING:
             self._answered = True
             self._turn(reason_code, now, work)
@@ -426,10 +426,6 @@ class ServerProtocol(Peer):
         self._answers.connecting(connect)
         router = self.router
         self._pending = PendingConnect(connect, self.origin, router)
-        if self.origin.node:
-            # The bus knows who it is.
-            self._admit(reasons.SUCCESS, now)
-            return
         opening.check(connect, self.refused, self.origin.host, router, now)
         self.decoder.undecided()
         authentication = self._authentication = authenticating.begin(connect, self.origin, router)
@@ -483,10 +479,7 @@ class ServerProtocol(Peer):
         if connack is None:
             self._end(REFUSED, "the CONNACK does not fit the client's Maximum Packet Size")
             return
-        if not pending.identify(now, self.answer_later):
-            if self.state != ADMITTING:
-                self.state = phases.follow(self.state, ADMITTING)
-            return
+        pending.identify(now)
         self.user_name = pending.user_name
         session = pending.open_session(terms, connack, outbox, now)
         self.keep_alive = terms.keep_alive
@@ -502,7 +495,6 @@ class ServerProtocol(Peer):
         outbox.control(encode(connack, self.version))
         if pending.present:
             self._filters.resume(session, now)
-        # Last: another broker may wait for the session, and this connection then ends.
         self._pending_over()
 
     def _pending_over(self) -> None:

@@ -20,7 +20,7 @@ from broker.core.codec.filter_list import FilterList
 from broker.core.codec.mounted_names import outer_filter
 from broker.core.codec.packets import Packet, Suback, SubscriptionRequest, Unsuback
 from broker.core.codec.properties import NO_PROPERTIES, REASON_STRING, SUBSCRIPTION_IDENTIFIER
-from broker.core.codec.topic_names import SHARE_PREFIX, has_wildcard, level_count, parse_shared
+from broker.core.codec.topic_names import SHARE_PREFIX, level_count, parse_shared
 from broker.core.connection.answers import Answers
 from broker.core.hooks import AccessControl
 from broker.core.persistence.keeping import keep_subscription
@@ -143,11 +143,7 @@ class FilterHandler:
         answer = work.answer()
         # [MQTT-3.8.4-1] [MQTT-3.10.4-4]; nothing was done that would have to be kept first, where it was refused.
         kept = session.journal is not None and not work.refused()
-        confirmer = self._router.nodes.confirmer
-        if confirmer is not None and isinstance(answer, Suback) and not session.node:
-            self._answers.send_confirmed(answer, kept, confirmer)
-        else:
-            self._answers.send(answer, kept)
+        self._answers.send(answer, kept)
         if session.streams is not None and isinstance(answer, Suback):
             # The first retained messages go at once, if this turn has room for them; the others at the receiver's pace,
             # as its writer fetches them.
@@ -214,10 +210,6 @@ class FilterWork:
                 raise Refused("the store cannot be written", reasons.IMPLEMENTATION_SPECIFIC_ERROR)
         if filters.subscribes:
             self._identifier = filters.properties.integers.get(SUBSCRIPTION_IDENTIFIER, 0)
-            if self._identifier > 0 and not router.limits.subscription_identifiers:
-                raise Refused(
-                    "subscription identifiers are not supported", reasons.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED
-                )
             if session.v5 and filters.properties.user:
                 try:
                     self._options = queue_options.read(filters.properties.user)
@@ -355,12 +347,6 @@ class FilterWork:
         router = self._router
         name = request.topic_filter
         limits = router.limits
-        if group and not limits.shared_subscriptions:
-            self._why = "mqtt.shared_subscriptions"
-            return reasons.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-        if not limits.wildcard_subscriptions and has_wildcard(topic_filter):  # [MQTT3-3.8.3-2]
-            self._why = "mqtt.wildcard_subscriptions"
-            return reasons.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
         if 0 < limits.max_topic_levels <= len(topic_filter) and limits.max_topic_levels < level_count(topic_filter):
             self._why = "limits.max_topic_levels"
             return reasons.TOPIC_FILTER_INVALID

@@ -129,14 +129,8 @@ class Journal:
 
     # -- publishes of the client ---------------------------------------------------------------------------------------
 
-    def received(self, client_id: str, packet_id: int, number: int = 0) -> None:
-        """A QoS 2 publish was routed; its packet identifier is in use until `completed` [MQTT-4.3.3-10].
-
-        `number`: on other nodes (`remote.publish_numbers`), which may lack the publish until `confirmed`; 0: none may.
-        """
-
-    def confirmed(self, client_id: str, packet_id: int) -> None:
-        """No other node lacks a publish that was `received` with a number."""
+    def received(self, client_id: str, packet_id: int) -> None:
+        """A QoS 2 publish was routed; its packet identifier is in use until `completed` [MQTT-4.3.3-10]."""
 
     def completed(self, client_id: str, packet_id: int) -> None:
         """Its PUBREL was received: the identifier is free."""
@@ -218,8 +212,6 @@ class MessageRecord:
         self.properties = properties
         self.expires_in = expires_in
         self.publisher = publisher
-        # What it is called on all nodes (`message.MovedMessage`), if anything; no store keeps it.
-        self.identity = ""
         # Of a retained message: the name of the account that holds it (`core.accounts`).
         self.account = ""
 
@@ -326,8 +318,6 @@ class SessionRecord:
         self.deliveries: list[DeliveryRecord] = []
         self.pages: list[Page] = []
         self.received: list[int] = []
-        # By packet identifier: the numbers of those that other nodes may lack (`Journal.received`).
-        self.numbers: dict[int, int] = {}
         self.will: WillRecord | None = None
 
 

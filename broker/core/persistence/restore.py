@@ -11,7 +11,7 @@ continue there. The sessions of links are made by the links.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from mypy_extensions import i64
@@ -30,13 +30,12 @@ from broker.core.persistence.journal import (
     SubscriptionRecord,
     WillRecord,
 )
-from broker.core.persistence.keeping import keep_subscription
 from broker.core.persistence.pages import UNBOUNDED, Page
-from broker.core.queues.delivery import QUEUED, RELEASED, Delivery
-from broker.core.queues.message import Message, MovedMessage
+from broker.core.queues.delivery import Delivery
+from broker.core.queues.message import Message
 from broker.core.routing.bridge_states import announced
 from broker.core.routing.in_turns.broadcasts import Interrupted
-from broker.core.routing.remote.loop_detection import NODES, TO_NODE, UPLINKS
+from broker.core.routing.remote.loop_detection import UPLINKS
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.core.topics.subscription import Subscription
@@ -65,8 +64,7 @@ def restore(router: Router, saved: Saved, now: float, links: list[SessionRecord]
     above 0; the records' seconds count from it.
 
     `router.journal` is set before, where there is one: it is told of the new objects and of what changes by this.
-    `links` gets the records of links to other brokers, and of the sessions in which waits what goes to other nodes, for
-    `refill`: of what stands under such a name nothing is a client's.
+    `links` gets the records of links to other brokers, for `refill`.
 
     Raises:
         RuntimeError: the router has sessions or retained messages.
@@ -88,7 +86,7 @@ def restore(router: Router, saved: Saved, now: float, links: list[SessionRecord]
     saved.sessions.sort(key=_gone_for)
     while saved.sessions:
         record = saved.sessions.pop()
-        if record.client_id.startswith(UPLINKS) or record.client_id.startswith(TO_NODE):
+        if record.client_id.startswith(UPLINKS):
             links.append(record)
             continue
         yield from _session(router, record, messages, now, steps)
@@ -108,87 +106,6 @@ def refill(router: Router, session: Session, record: SessionRecord, now: float) 
     """Give a link's session, which the router has adopted and in which nothing is yet, what a store kept of it, in
     steps of bounded work."""
     yield from _fill(router, session, record, {}, now, _Steps())
-    router.session_table.count(session)
-
-
-def admit(router: Router, record: SessionRecord, now: float) -> Session:
-    """Put the session of a record into a router that runs; its client is away. The journal is told all of it as new.
-
-    Raises:
-        RuntimeError: there is a session of this client identifier.
-    """
-    if record.client_id in router.sessions:
-        raise RuntimeError("there is a session of this client identifier")
-    gone_for = 0.0 if record.disconnected_for is None else record.disconnected_for
-    session = _made(router, record)
-    journal = router.journal
-    if journal is not None:
-        journal.session_kept(session.client_id, session.principal, session.expiry_interval, now - gone_for)
-        session.keep_in(journal)
-    if record.received:
-        session.incoming_qos2 = set(record.received)
-        if journal is not None:
-            for packet_id in record.received:
-                journal.received(session.client_id, packet_id, record.numbers.get(packet_id, 0))
-    if record.numbers:
-        session.numbers = dict(record.numbers)
-    for wanted in record.subscriptions:
-        _subscribe_one(router, session, wanted)
-    if journal is not None:
-        for subscription in session.subscriptions.values():
-            journal.subscribed(session.client_id, subscription, session.is_streaming(subscription))
-    append(router, session, record.deliveries, now)
-    _times(router, session, record, gone_for, now)
-    will = session.will
-    if will is not None and journal is not None:
-        journal.will_set(session.client_id, will, session.will_due)
-    return session
-
-
-def append(router: Router, session: Session, deliveries: Sequence[DeliveryRecord], now: float) -> int:
-    """Have deliveries of records be the last of a session of a router that runs. How many had no room, which counts.
-
-    Those in flight have packet identifiers that the session has not in use.
-    """
-    messages: dict[MessageRecord, Message] = {}
-    dropped = 0
-    for kept in deliveries:
-        delivery = _delivery(session, kept, messages, now)
-        if not session.restore(delivery):
-            dropped += 1
-            continue
-        journal = session.journal
-        if journal is not None and kept.state != QUEUED:
-            journal.in_flight(session.client_id, delivery)
-            if kept.state == RELEASED:
-                journal.released(session.client_id, delivery)
-            elif kept.attempts == 0:
-                journal.unsent(session.client_id, delivery)
-    if session.outbox is not None:
-        session.go_on(now)
-        session.outbox.schedule_flush()
-    router.session_table.count(session)
-    return dropped
-
-
-def append_page(session: Session, page: Page) -> bool:
-    """Have what waits on disk alone be the last of a session of a router that runs. False: nothing of it is kept."""
-    journal = session.journal
-    if journal is None or journal.pages is None:
-        return False
-    session.offered += page.messages
-    session.queue.restore_page(page, journal.pages, session.queue_qos0)
-    return True
-
-
-def subscribe(router: Router, session: Session, records: Sequence[SubscriptionRecord]) -> None:
-    """Give a session of a router that runs subscriptions that it has not; those that it has stay as they are."""
-    new = [kept for kept in records if kept.request.topic_filter not in session.subscriptions]
-    for kept in new:
-        _subscribe_one(router, session, kept)
-        keep_subscription(session, session.subscriptions[kept.request.topic_filter])
-    if session.outbox is not None:
-        session.outbox.schedule_flush()
     router.session_table.count(session)
 
 
@@ -218,10 +135,9 @@ def _gone_for(record: SessionRecord) -> float:
 
 def _new_message(record: MessageRecord, now: float) -> Message:
     expires_at = 0.0 if record.expires_in is None else _time(record.expires_in, now)
-    message = Message(
+    return Message(
         record.topic, record.payload, record.qos, record.retain, record.properties, expires_at, record.publisher
     )
-    return MovedMessage(message, record.identity) if record.identity else message
 
 
 def _time(remaining: float, now: float) -> float:
@@ -247,7 +163,6 @@ def _made(router: Router, record: SessionRecord) -> Session:
     limits = router.limits
     session = Session(record.client_id, limits.session_messages, limits.session_bytes, router.counters)
     session.queue_qos0 = limits.queue_qos0
-    session.node = session.own = record.client_id.startswith(NODES)
     session.principal = record.principal
     session.expiry_interval = record.expiry_interval
     session.account.retained = router.retained_store.shares.of(record.client_id)
@@ -258,9 +173,7 @@ def _made(router: Router, record: SessionRecord) -> Session:
 
 def _times(router: Router, session: Session, record: SessionRecord, gone_for: float, now: float) -> None:
     """Its expiry and its will, and the accounts of it."""
-    if not router.limits.persistent:
-        session.expires_at = now
-    elif session.expiry_interval != NEVER:
+    if session.expiry_interval != NEVER:
         session.expires_at = _time(session.expiry_interval - gone_for, now)
     if record.will is not None:
         _will(router, session, record.will, now)
@@ -283,9 +196,6 @@ def _fill(
             yield
     if record.received:
         session.incoming_qos2 = set(record.received)
-    if record.numbers:
-        session.numbers = dict(record.numbers)
-        router.nodes.numbers.keep(record.numbers.values())
     journal = router.journal
     if journal is not None:
         session.queue.journal = _Dropped(journal)
@@ -333,7 +243,6 @@ def _will(router: Router, session: Session, record: WillRecord, now: float) -> N
         session.grace_from = max(session.will_due - (grace - delay), now)
     if record.due_in is None and session.journal is not None:
         session.journal.will_set(session.client_id, will, session.will_due)
-    router.wills.tell(session)
 
 
 def _lone_will(router: Router, record: LoneWillRecord, now: float) -> None:

@@ -101,13 +101,7 @@ class Delivery:
         request = self.asked
         if request is not None:
             self.asked = None
-            request.settle(reached, self)
-
-    def disconnected(self) -> None:
-        """The connection that it was to go over is over: nobody will say any more, unless it is waited for longer."""
-        request = self.asked
-        if request is not None and not request.lasting:
-            self.settle(True)
+            request.settle(reached)
 
     def drop(self) -> None:
         """It was shed from the middle of a queue, and stays there as a gap that holds nothing."""

@@ -259,15 +259,6 @@ class MessageCopy(Message):
         )
 
 
-class MovedMessage(MessageCopy):
-    """A message of a session that moves between nodes. `identity`: its name in each place where a copy waits."""
-
-    def __init__(self, message: Message, identity: str) -> None:
-        super().__init__(message)
-        self.record = message.record
-        self.identity = identity
-
-
 class _Encoded:
     """Very many identifiers, as they stand in a packet: each copy of each message to one client has the same ones."""
 

@@ -6,12 +6,7 @@ A request is sent to the links of other brokers. Each of them says in its acknow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from broker.core.queues.message import Message, MessageCopy
-
-Silenced = Callable[[], None]
-"""Called when a request has waited for a link in vain."""
 
 
 class Asker:
@@ -27,18 +22,11 @@ class AskedLink:
 
     `silent`: a request has waited for it in vain, and it has not answered since. Then it is not asked while it has
     anything to acknowledge: a link that acknowledges nothing delays the requests of one `answer_timeout`, and not every
-    request for as long as it is connected. `silenced` is called when it becomes so, before anybody is answered.
+    request for as long as it is connected.
     """
 
-    def __init__(self, silenced: Silenced | None = None) -> None:
+    def __init__(self) -> None:
         self.silent = False
-        self._silenced = silenced
-
-    def fall_silent(self) -> None:
-        """A request has waited for it in vain."""
-        self.silent = True
-        if self._silenced is not None:
-            self._silenced()
 
     def takes(self, request: Request, owes: bool) -> bool:
         """A request has been sent to it; whether it is asked. `owes`: it has anything to acknowledge besides that.
@@ -65,9 +53,6 @@ class Request:
       connection, which may have no more of them than its Receive Maximum. It refers to that connection until it has
       answered.
     """
-
-    # Whether it goes on to be asked when a connection ends.
-    lasting = False
 
     def __init__(self, packet_id: int, qos: int) -> None:
         self.packet_id = packet_id
@@ -108,7 +93,7 @@ class Request:
             self._awaited.remove(link)
         link.silent = False
 
-    def settle(self, reached: bool, delivery: object) -> None:  # noqa: ARG002 (which one matters to a run)
+    def settle(self, reached: bool) -> None:
         """A link has said of a delivery whether it reached anybody, or never will (then it counts as reached)."""
         self.left -= 1
         if reached:
@@ -120,7 +105,7 @@ class Request:
     def give_up(self) -> None:
         """Too long has been waited for a link that says nothing: nobody can know."""
         for link in self._awaited:
-            link.fall_silent()
+            link.silent = True
         self._tell(True)
 
     def _tell(self, reached: bool) -> None:
@@ -131,78 +116,13 @@ class Request:
             peer.answer(self)
 
 
-class NodeRequest(Request):
-    """A publish whose acknowledgement waits until all nodes of a mesh that want the message have it, and says whether
-    anybody was reached. It waits on while the connection to a node is made again. `number`: its own on all nodes, if it
-    has one (`remote.publish_numbers`)."""
-
-    lasting = True
-
-    def __init__(self, packet_id: int, qos: int, number: int = 0) -> None:
-        super().__init__(packet_id, qos)
-        self.number = number
-
-    def waits(self, peer: Asker, count: int) -> bool:
-        """See `Request.waits`; here for each node and link that was asked."""
-        if self.left == 0:
-            return False
-        if count > self.asked:
-            self.reached = True
-        self.peer = peer
-        return True
-
-    def settle(self, reached: bool, delivery: object) -> None:  # noqa: ARG002
-        """See `Request.settle`; the publisher is told when the last has said so."""
-        self.left -= 1
-        if reached:
-            self.reached = True
-        if self.left == 0:
-            self._tell(self.reached)
-
-
-class NodeRun(NodeRequest):
-    """Publishes that came side by side and go to one node alone, as one request: their publisher is told of all of them
-    when the node has the last. `packet_ids`: its own, two bytes each."""
-
-    def __init__(self, packet_ids: list[bytes], qos: int) -> None:
-        super().__init__(0, qos)
-        self.packet_ids = packet_ids
-        # Those that reached nobody; None: there is none.
-        self.missed: set[bytes] | None = None
-        # The deliveries, in the order of their publishes, once the node is asked.
-        self._deliveries: Sequence[object] = ()
-
-    def follow(self, deliveries: Sequence[object]) -> None:
-        """The node has been asked, and these are what it says it of."""
-        self._deliveries = deliveries
-        self.asked = self.left = len(deliveries)
-
-    def heard(self, link: AskedLink) -> None:
-        """See `Request.heard`; here for each of them."""
-        link.silent = False
-        if self.left == 1:
-            self._awaited.clear()
-
-    def settle(self, reached: bool, delivery: object) -> None:
-        """See `NodeRequest.settle`."""
-        self.left -= 1
-        if not reached:
-            missed = self.missed
-            if missed is None:
-                missed = set()
-                self.missed = missed
-            missed.add(self.packet_ids[self._deliveries.index(delivery)])
-        if self.left == 0:
-            self._tell(True)
-
-
 class WaitingRequests:
     """The requests of one connection that wait for answers. They have one time limit together, as most are answered
     long before."""
 
     def __init__(self) -> None:
         self.by_id: dict[int, Request] = {}
-        """By the packet identifiers of their publisher; a run stands here with each of its own."""
+        """By the packet identifiers of their publisher."""
         self.due = 0.0
         """When to call `give_up`; 0.0: nothing is known to wait."""
         self._last = 0.0
@@ -222,7 +142,7 @@ class WaitingRequests:
         return True
 
     def give_up(self, now: float) -> int:
-        """Wait no longer for those whose time has come: how many publishes they are. `due` is the next one's time."""
+        """Wait no longer for those whose time has come: how many they are. `due` is the next one's time."""
         over: list[Request] = []
         self.due = 0.0
         for request in self.by_id.values():
@@ -241,11 +161,3 @@ class RequestMessage(MessageCopy):
     def __init__(self, message: Message, request: Request) -> None:
         super().__init__(message)
         self.request = request
-
-
-def has_number(message: Message) -> bool:
-    """Whether it is a publish with a number of its own on all nodes."""
-    if not isinstance(message, RequestMessage):
-        return False
-    request = message.request
-    return isinstance(request, NodeRequest) and request.number > 0

@@ -398,14 +398,11 @@ class SessionQueue(PagedQueue):
         """Have QoS 0 wait though none waits before it, from now on or no more. Callers keep track of which it is."""
         self.qos0 += 1 if hold else -1
 
-    def settle(self, over: bool) -> None:
+    def settle(self) -> None:
         """Nobody will say any more whom the requests that wait here reach: the session is over, or its connection."""
         if self.pending is not None:
             for delivery in self.pending:
-                if over:
-                    delivery.settle(True)
-                else:
-                    delivery.disconnected()
+                delivery.settle(True)
 
     def end(self) -> None:
         """The session is over: nothing waits any more. What did was counted."""

@@ -9,11 +9,10 @@ costs nothing, and after its `PeerDisconnected` nothing here refers to it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from broker.core.hooks import NodeListener
 from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.session.session import Session
@@ -74,8 +73,6 @@ class ConnectedPeers:
         # often it comes and goes.
         self.placing: OrderedDict[Session, list[Subscription]] = OrderedDict()
         self.places: i64 = PLACES
-        # Who hears of shared subscriptions that move, if anybody.
-        self.node_listener: NodeListener | None = None
         self._events: list[PeerEvent] = []
         self._draining = False
 
@@ -137,7 +134,7 @@ class ConnectedPeers:
                 self._place(rest.pop())
                 left -= 1
             self.placing.pop(session, None)
-            if rest and (connected or self.node_listener is not None):
+            if rest and connected:
                 self.placing[session] = rest
 
     def place_some(self) -> i64:
@@ -158,5 +155,3 @@ class ConnectedPeers:
         group = subscription.group
         if group is not None:
             group.place(subscription)
-            if self.node_listener is not None and not cast(Session, subscription.session).node:
-                self.node_listener.moved(group.topic_filter, group.name)

@@ -18,7 +18,7 @@ from broker.core.bans import Bans
 from broker.core.causes import publishes_will
 from broker.core.codec.packets import NEVER, SubscriptionRequest
 from broker.core.counters import Counters
-from broker.core.hooks import AccessControl, AuthMethod, EventListener, MessageHook, Owner
+from broker.core.hooks import AccessControl, AuthMethod, EventListener, MessageHook
 from broker.core.limits import Limits
 from broker.core.permissions import Permissions
 from broker.core.persistence.commits import Commits
@@ -39,7 +39,6 @@ from broker.core.routing.publisher import Publisher
 from broker.core.routing.queue_limits import QueueLimits
 from broker.core.routing.receivers.bursts import RunFinder
 from broker.core.routing.receivers.fanout import Fanout
-from broker.core.routing.remote.nodes import NodeState
 from broker.core.routing.retained.sources import PublisherCheck
 from broker.core.routing.retained.store import RetainedStore
 from broker.core.routing.session_table import SessionTable
@@ -91,8 +90,7 @@ class Router(PeerListener):
             limits, self.counters, self.deadlines, self.sessions, self.fanout, self.accounts
         )
         self.retained = self.retained_store.tree
-        self.nodes = NodeState()  # the others of a mesh
-        self.publisher = Publisher(limits, self.fanout, self.retained_store, self.nodes)
+        self.publisher = Publisher(limits, self.fanout, self.retained_store)
         self.bridge_states = BridgeStates(self.retained, self.sessions)
         self.wills = WillQueue(
             self.publisher, self.counters, self.deadlines, self.fanout, self.session_table, self.bridge_states
@@ -104,7 +102,6 @@ class Router(PeerListener):
         self.permissions: Permissions | None = None  # what access control says, if there is one
         self.event_listener: EventListener | None = None
         self.auth_methods: dict[str, AuthMethod] = {}
-        self.owner: Owner | None = None  # who has sessions of other brokers come here, if anybody does
         self.bans = Bans()  # by operators
         self.tap: Tap | None = None  # who records what happens, if anybody does
         self.sampler = Sampler()  # of what comes in; off until somebody starts it
@@ -387,26 +384,6 @@ class Router(PeerListener):
         """
         if session.ended:
             return
-        self._forget(session, now)
-        if self.event_listener is not None:
-            self.event_listener.session_ended(session.client_id)
-
-    def release(self, session: Session, now: float) -> None:
-        """Forget the session of an absent client, because it has moved to another broker (`persistence.moving`).
-
-        Nothing that it holds counts as lost, its will is not published, and nobody hears that it is over.
-        """
-        if session.ended:
-            return
-        if session.will is not None:
-            self.wills.forget(session)
-        else:
-            # It may have gone before the session, and nobody was told.
-            self.wills.tell(session)
-        session.let_go()
-        self._forget(session, now)
-
-    def _forget(self, session: Session, now: float) -> None:
         session.ended = True
         session.ledger.principal = session.principal
         if session.journal is not None:
@@ -421,6 +398,8 @@ class Router(PeerListener):
         self.work += DROP_WORK * self.table.end(session)
         if self.table.leaving:
             self.deadlines.set(self, now)
+        if self.event_listener is not None:
+            self.event_listener.session_ended(session.client_id)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

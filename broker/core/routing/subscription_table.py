@@ -14,7 +14,7 @@ from typing import Final, cast
 from mypy_extensions import i64
 
 from broker.core.accounts import Accounts, Room
-from broker.core.hooks import NodeListener, SubscriptionListener
+from broker.core.hooks import SubscriptionListener
 from broker.core.limits import Limits
 from broker.core.queues.delivery import queue_of
 from broker.core.queues.queue_totals import QueueTotals
@@ -67,8 +67,6 @@ class SubscriptionTable:
         self.own_bytes: i64 = 0
         # Who wants to know what is asked for here, if anybody does.
         self.listener: SubscriptionListener | None = None
-        # The same of a mesh.
-        self.node_listener: NodeListener | None = None
         self.tap: Tap | None = None
         # How many go in one call.
         self.drops: i64 = DROPS
@@ -144,8 +142,6 @@ class SubscriptionTable:
         self._account(subscription, group_name, entry, 1)
         if self.listener is not None and not session.uplink:
             self.listener.wanted(topic_filter)
-        if self.node_listener is not None and not session.node:
-            self.node_listener.wanted(topic_filter, group_name)
         return work
 
     def give_queue(self, subscription: Subscription, sub_queue: OwnQueue | None) -> None:
@@ -179,8 +175,6 @@ class SubscriptionTable:
             self.cache.remove(topic_filter)
         if self.listener is not None and not cast(Session, subscription.session).uplink:
             self.listener.unwanted(topic_filter)
-        if self.node_listener is not None and not cast(Session, subscription.session).node:
-            self.node_listener.unwanted(topic_filter, "" if group is None else group.name)
         return held - self.trie.bytes
 
     def tell(self, subscription: Subscription, snapshot: bool) -> None:

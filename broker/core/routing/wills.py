@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from mypy_extensions import mypyc_attr
-
 from broker.core.codec import reasons
 from broker.core.codec.packets import Will
 from broker.core.counters import Counters
@@ -30,14 +28,6 @@ from broker.core.session.session import Session
 
 BROADCAST_PAUSE: Final = 0.005
 """Seconds that a will waits again while another message is on its way to very many."""
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class WillListener:
-    """Is told of the wills of clients here: a mesh, for its other nodes. Must not raise."""
-
-    def will_changed(self, session: Session) -> None:
-        """A session has got a will, has it no more, or is to publish it at a time that is known now."""
 
 
 class DueWill:
@@ -90,8 +80,6 @@ class WillQueue:
         # The wills of clients without a session, by client identifier; the last number of one that waits for its turn.
         self.held: dict[str, HeldWill] = {}
         self._number = 0
-        # Who is told of wills, if anybody is.
-        self.listener: WillListener | None = None
         # Whether the last will has half filled a queue, or is on its way to very many: the next ones wait.
         self._pressed = False
         # Those that wait, in their order.
@@ -118,12 +106,6 @@ class WillQueue:
             session.will_due = now + delay
             if session.journal is not None:
                 session.journal.will_set(session.client_id, will, session.will_due)
-            self.tell(session)
-
-    def tell(self, session: Session) -> None:
-        """A session has got a will, or it is over: have that be known to whoever is told."""
-        if self.listener is not None:
-            self.listener.will_changed(session)
 
     def forget(self, session: Session) -> None:
         """A session's will is not to be published any more."""
@@ -136,7 +118,6 @@ class WillQueue:
                 session.journal.will_cleared(session.client_id)
             session.will = None
             self._table.count(session)
-            self.tell(session)
 
     def publish(self, session: Session, now: float) -> None:
         """Publish a session's will, if it has one; in a turn to come where those before it have half filled a queue."""
@@ -150,10 +131,6 @@ class WillQueue:
             self.hold(session.client_id, session.principal, will, due)
             return
         self._publish(will, session.client_id, session, session.principal, now)
-
-    def publish_for(self, will: Will, client_id: str, principal: Principal, now: float) -> None:
-        """Publish the will of a client whose broker is gone."""
-        self._publish(will, client_id, None, principal, now)
 
     def _publish(self, will: Will, client_id: str, session: Session | None, principal: Principal, now: float) -> None:
         message = will_message(will, client_id, now)

@@ -62,7 +62,6 @@ class Session(Subscriber):
         self.v5 = self.queue_qos0 = self.will_alone = False  # the last: a store keeps the will without the session
         self.uplink = False  # a link's to an upstream broker: what it subscribes to here is nobody's demand
         self.own = False  # the broker's: a link's, or of the program that it runs in. No rule is about it
-        self.node = False  # another node's of the mesh: nothing that came from a node goes to one
         # Whether its client's acknowledgements tell if anybody was reached: a link's do. As of the present connection.
         self.answers = False
         self.client_id, self.totals, self.ledger = client_id, counters.load, ledger
@@ -80,14 +79,11 @@ class Session(Subscriber):
         self.expiry_interval, self.ended = 0, False
         self.expires_at = self.will_due = self.grace_from = self.attached_at = 0.0
         self.will: Will | None = None
-        # Nodes, as publishers, whose messages of QoS 1 and 2 come another way for now, but for those for share groups.
-        self.shut: set[str] | None = None
         # Of the present connection: the id of the broker that its client is; whether it says it is a 3.1.1 bridge, and
         # may be a link (`connect.identity`), hold up acknowledgements, and publish who is connected elsewhere.
         self.link_peer, self.bridge, self.link = "", False, False
         self.bridge_state = b""  # the topic of the state that the will of its CONNECT announces (`bridge_states`)
         self.incoming_qos2: set[int] | None = None  # from the client: publishes that wait for PUBREL
-        self.numbers: dict[int, int] | None = None  # of those that had to go to other nodes: see `publish_numbers`
 
     @property
     def user_name(self) -> str | None:
@@ -157,7 +153,7 @@ class Session(Subscriber):
         self.delivered += outbox.taken
         self.window.close()
         if self.answers:
-            self.queue.settle(False)
+            self.queue.settle()
 
     def restore(self, delivery: Delivery) -> bool:
         """Add a delivery from a store, in the order in which they were queued. False: no room, dropped."""
@@ -185,12 +181,10 @@ class Session(Subscriber):
 
         With QoS 1 or 2 it is part of the session from here on [MQTT-4.5.0-1], whether the client is connected or not
         [MQTT3-3.1.2-5]: in flight or queued. `sub_queue`: that of the subscription, if it has its own. A session that
-        is over takes nothing: KEPT_BACK, while its subscriptions are taken away; nor does one from who is `shut` out.
+        is over takes nothing: KEPT_BACK, while its subscriptions are taken away.
         """
         outbox = self.outbox
         if outbox is None and self.ended:
-            return KEPT_BACK
-        if self.shut is not None and qos > 0 and group is None and message.publisher in self.shut:
             return KEPT_BACK
         self.offered += 1
         if sub_queue is None:
@@ -271,9 +265,8 @@ class Session(Subscriber):
             or self.queue.pending is not None
             or self.sub_queue is not None
             or self.window.journal is not None
-            or (self.answers and not self.node)
+            or self.answers
             or self.uplink
-            or self.shut is not None
         ):
             return 0
         return self.window.room(count, size, outbox)
@@ -285,12 +278,12 @@ class Session(Subscriber):
         self.offered += 1
         self.window.send_now(message, qos, outbox)
 
-    def send_run(self, messages: list[Message], qos: i64, frames: bytearray, id_at: i64) -> list[Delivery]:
+    def send_run(self, messages: list[Message], qos: i64, frames: bytearray, id_at: i64) -> None:
         """The same for several: see `SendWindow.send_run`."""
         outbox = self.outbox
         assert outbox is not None
         self.offered += i64(len(messages))
-        return self.window.send_run(messages, qos, frames, id_at, outbox)
+        self.window.send_run(messages, qos, frames, id_at, outbox)
 
     def _wait(self, delivery: Delivery) -> int:
         """Queue a delivery: ACCEPTED, or the cause of its drop."""
@@ -466,30 +459,22 @@ class Session(Subscriber):
                 self.journal.finished(self.client_id, delivery)
         return taken
 
-    def let_go(self) -> None:
-        """The queued and in-flight messages move elsewhere: here they are neither delivered nor dropped."""
-        self.offered -= self.queued()
-        self._end_queues()
-
     def end(self) -> None:
         """The session ended: queued messages are dropped and counted."""
         self.ended = True
         queued = self.queued()
         if queued > 0:
             self.ledger.lost(SESSION_ENDED, queued)
-        self._end_queues()
+        self.inflight.settle()
+        if self.answers:
+            self.queue.settle()
+        self.window.end()
+        self.queue.end()
         if self.sub_queue is not None:
             self.totals.aging.pop(self.sub_queue, None)
         self.streams = None
-        self.incoming_qos2 = self.numbers = None
+        self.incoming_qos2 = None
         self.will = None
-
-    def _end_queues(self) -> None:
-        self.inflight.settle()
-        if self.answers:
-            self.queue.settle(True)
-        self.window.end()
-        self.queue.end()
 
     # -- the ledger ----------------------------------------------------------------------------------------------------
 

@@ -18,9 +18,6 @@ SESSION_BYTES: Final = 1_536
 IDENTIFIER_BYTES: Final = 64
 """A packet identifier of a QoS 2 publish that is not released yet."""
 
-NUMBER_BYTES: Final = 128
-"""The number by which other nodes know it."""
-
 CHARACTER_BYTES: Final = 4
 """A character of what an authenticator says of a client, at most."""
 
@@ -44,8 +41,6 @@ def session_bytes(client_id: str, principal: Principal, will: Will | None) -> in
 def bytes_of(session: Session) -> int:
     """What is counted for a session as it is now."""
     size = session_bytes(session.client_id, session.principal, session.will)
-    if session.numbers is not None:
-        size += len(session.numbers) * NUMBER_BYTES
     received = session.incoming_qos2
     return size if received is None else size + len(received) * IDENTIFIER_BYTES
 

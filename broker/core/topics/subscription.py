@@ -72,8 +72,6 @@ class Subscription:
         self.slot: i32 = 0  # its index in the list it stands in; `NOWHERE`: its session is over, it is in none
         self.identifier: i32 = identifier  # Subscription Identifier, at most 268,435,455; 0 when there is none
         self.present = False  # whether `slot` is one among a group's connected members
-        # Messages in a row that it gets of a group: a node as many as members are connected there; 0 while none is.
-        self.weight: u8 = 1
         self.qos: u8 = qos
         self.retain_handling: u8 = retain_handling
         self.no_local = no_local
@@ -111,9 +109,8 @@ class Turns:
         self.slots: list[Subscription | None] = []
         self.count: int = 0
         self.generation: int = 0
-        # The slot whose turn it is, and how many messages in a row its member has had.
+        # The slot whose turn it is.
         self.cursor: int = 0
-        self.given: int = 0
         # Of those that access control was asked about, the last ones that may have had the message.
         self.takers: list[Subscription] = []
 
@@ -133,7 +130,6 @@ class Turns:
             if member is not None:
                 return member
             self.cursor += 1
-            self.given = 0
 
     def add(self, member: Subscription) -> None:
         """Take in a member: its turn comes after those of the others."""
@@ -143,8 +139,6 @@ class Turns:
 
     def discard(self, member: Subscription) -> None:
         """Let one of the members go."""
-        if member.slot == self.cursor:
-            self.given = 0
         self.slots[member.slot] = None
         member.slot = NOWHERE
         self.count -= 1
@@ -213,17 +207,8 @@ class SharedGroup:
             if member is None:
                 return None
             if self.in_place(member):
-                turns.given += 1
-                if turns.given >= member.weight:
-                    turns.given = 0
-                    turns.cursor += 1
+                turns.cursor += 1
                 return member
-
-    def pass_on(self) -> None:
-        """Whose turn it is has had it, also where it is one of several in a row."""
-        if self.connected.given > 0:
-            self.connected.given = 0
-            self.connected.cursor += 1
 
     def has_connected(self) -> bool:
         """Whether a member is there whose client is connected."""
@@ -252,14 +237,14 @@ class SharedGroup:
         if session.ended:
             self.discard(member)
             return False
-        if member.present != _is_there(member):
+        if member.present != session.connected:
             self.place(member)
             return False
         return True
 
     def add(self, member: Subscription) -> None:
         """Take in a member; `FilterEntry.add` is who calls this."""
-        member.present = _is_there(member)
+        member.present = member.session.connected
         turns = self.connected if member.present else self.away
         turns.add(member)
 
@@ -270,11 +255,11 @@ class SharedGroup:
             turns.discard(member)
 
     def place(self, member: Subscription) -> None:
-        """Its session came or went (`Subscriber.connected`), or has another `weight`: move it to where it belongs now.
+        """Its session came or went (`Subscriber.connected`): move it to where it belongs now.
 
         Cost: independent of how many there are. No version grows: whoever keeps a group asks it for a member each time.
         """
-        if member.present != _is_there(member):
+        if member.present != member.session.connected:
             self.renew(member)
 
     def renew(self, member: Subscription) -> None:
@@ -282,11 +267,6 @@ class SharedGroup:
         if member.slot != NOWHERE:
             self.discard(member)
             self.add(member)
-
-
-def _is_there(member: Subscription) -> bool:
-    """Whether a member belongs to the connected ones."""
-    return member.session.connected and member.weight > 0
 
 
 class Changed:

@@ -328,7 +328,7 @@ class Explainer:
             sentence="",
         )
         turns = (group.connected, group.away)
-        before = [(each.cursor, each.given, list(each.takers)) for each in turns]
+        before = [(each.cursor, list(each.takers)) for each in turns]
         work = fanout.work
         try:
             member = fanout.choose(group, message, case.reach)
@@ -336,9 +336,9 @@ class Explainer:
             # Two deliveries take about as long as a step.
             self._steps += (fanout.work - work) // 2
             fanout.work = work
-            for each, (cursor, given, takers) in zip(turns, before, strict=True):
+            for each, (cursor, takers) in zip(turns, before, strict=True):
                 # A member whose session is over was let go, and its slot with it.
-                each.cursor, each.given = min(cursor, len(each.slots)), given
+                each.cursor = min(cursor, len(each.slots))
                 each.takers = [member for member in takers if member in each.slots]
         if member is not None:
             session = cast(Session, member.session)

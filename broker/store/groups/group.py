@@ -37,9 +37,6 @@ ROW_BYTES: Final = 100
 UNSET: Final = -1e300
 """A time that is none. A number, so that it stands in its object without one of its own."""
 
-OVER: Final = -1
-"""An identifier of a QoS 2 publish goes out of the file."""
-
 
 class Kept:
     """A session as the file has it, or will have it with the open group."""
@@ -61,12 +58,9 @@ class Kept:
         self.gone = False
         # Its deliveries that the open group writes anew.
         self.rows: i64 = 0
-        # What the open group changes: the subscription, None: gone; of an identifier its number, 0: none, where it is
-        # new, `OVER` where it goes, and -2 less its number where the file has it already.
+        # What the open group changes: the subscription, None: gone; of a packet identifier whether it comes or goes.
         self.subscriptions: dict[str, SubscriptionRow | None] | None = None
-        self.received: dict[int, int] | None = None
-        # Whether any identifier has ever had a number.
-        self.numbered = False
+        self.received: dict[int, bool] | None = None
 
     def row_bytes(self) -> i64:
         """What its own row counts for."""
@@ -86,30 +80,13 @@ class Kept:
         self.received = None
         return size
 
-    def begin(self, packet_id: int, number: int) -> None:
+    def begin(self, packet_id: int) -> None:
         """A QoS 2 publish begins; one whose identifier was to go stands in the file."""
-        received = self._changed()
-        if number > 0:
-            self.numbered = True
-        if packet_id not in received:
-            received[packet_id] = number
-        elif self.numbered:
-            received[packet_id] = -2 - number
-        else:
-            del received[packet_id]
-
-    def confirm(self, packet_id: int) -> None:
-        """It needs its number no more."""
-        received = self._changed()
-        received[packet_id] = 0 if received.get(packet_id, OVER) >= 0 else -2
+        self._change(packet_id, True)
 
     def complete(self, packet_id: int) -> None:
         """It is over."""
-        received = self._changed()
-        if received.get(packet_id, OVER) >= 0:
-            del received[packet_id]
-        else:
-            received[packet_id] = OVER
+        self._change(packet_id, False)
 
     def written(self) -> None:
         """The open group ended, with all that it changes of the session."""
@@ -119,10 +96,14 @@ class Kept:
         self.subscriptions = None
         self.received = None
 
-    def _changed(self) -> dict[int, int]:
+    def _change(self, packet_id: int, comes: bool) -> None:
+        """The opposite of what the open group does already leaves the file as it is."""
         if self.received is None:
             self.received = {}
-        return self.received
+        if packet_id in self.received:
+            del self.received[packet_id]
+        else:
+            self.received[packet_id] = comes
 
 
 class SubscriptionRow:
@@ -228,7 +209,7 @@ class Batch:
         self.changed: list[tuple[int, int, int, int]] = []
         # Number and session.
         self.released: list[tuple[int, int]] = []
-        self.received: list[tuple[int, int, int | None]] = []
+        self.received: list[tuple[int, int]] = []
         self.completed: list[tuple[int, int]] = []
         self.retained: list[object] = []
         self.retained_cleared: list[str] = []
@@ -310,11 +291,8 @@ def of_session(batch: Batch, kept: Kept) -> None:
                 batch.subscriptions += (options.policy, options.max_age, options.depth, None)
     received = kept.received
     if received is not None:
-        for packet_id, change in received.items():
-            if change == OVER:
-                batch.completed.append((kept.id, packet_id))
-            else:
-                batch.received.append((kept.id, packet_id, (change if change >= 0 else -2 - change) or None))
+        for packet_id, comes in received.items():
+            (batch.received if comes else batch.completed).append((kept.id, packet_id))
 
 
 def of_deliveries(batch: Batch, rows: dict[int, Row], last: i64, offset: float) -> i64:

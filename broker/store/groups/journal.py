@@ -372,12 +372,8 @@ class GroupJournal(Journal):
 
     # -- publishes of the client ---------------------------------------------------------------------------------------
 
-    def received(self, client_id: str, packet_id: int, number: int = 0) -> None:
-        self._publisher(client_id).begin(packet_id, number)
-        self._note(0)
-
-    def confirmed(self, client_id: str, packet_id: int) -> None:
-        self._publisher(client_id).confirm(packet_id)
+    def received(self, client_id: str, packet_id: int) -> None:
+        self._publisher(client_id).begin(packet_id)
         self._note(0)
 
     def completed(self, client_id: str, packet_id: int) -> None:

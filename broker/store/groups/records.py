@@ -79,8 +79,6 @@ class Loaded:
     def tell(self, journal: GroupJournal) -> None:
         """Have the journal know what it would know if it had written all of it."""
         for kept in self.kept:
-            record = self.sessions.get(int(kept.id))
-            kept.numbered = record is not None and len(record.numbers) > 0
             journal.kept.setdefault(kept.client_id, kept)
         for number in self._broadcasts:
             journal.broadcasts.under_way[number] = None
@@ -206,8 +204,6 @@ class Loaded:
         session = self._session_of("received", key, row[0])
         if session is not None:
             session.received.append(row[1])
-            if row[2] is not None:
-                session.numbers[row[1]] = row[2]
 
     def broadcast(self, row: Any) -> None:
         """A message for very many: all columns; in the order of their numbers."""

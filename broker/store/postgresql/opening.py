@@ -76,10 +76,7 @@ async def _make(database: Database) -> None:
             await connection.execute(f'CREATE SCHEMA "{database.name}"')
         if not await connection.fetchval("SELECT to_regclass('canopy')::text"):
             if await connection.fetchval("SELECT to_regclass('canopy_store')::text"):
-                raise StoreError(
-                    f"{database.place} was written by a Canopy from before the first release: name another schema "
-                    "(store.name), or drop this one"
-                )
+                raise _too_old(database)
             if await connection.fetchval(OTHERS, database.name):
                 raise StoreError(f"{database.place} has another program's tables: name another schema (store.name)")
             await connection.execute(schema.SCHEMA)
@@ -88,9 +85,18 @@ async def _make(database: Database) -> None:
         await _check_version(database)
 
 
+def _too_old(database: Database) -> StoreError:
+    return StoreError(
+        f"{database.place} was written by a Canopy from before the first release: name another schema (store.name), "
+        "or drop this one"
+    )
+
+
 async def _check_version(database: Database) -> None:
     """Raises StoreError: this broker does not know the version of the tables."""
     [[version]] = await database.fetch("SELECT version FROM canopy")
+    if version < schema.VERSION:
+        raise _too_old(database)
     if version > schema.VERSION:
         raise StoreError(
             f"{database.place} is of version {version}, newer than this broker's {schema.VERSION}: run the newer broker"

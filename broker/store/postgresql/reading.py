@@ -36,7 +36,7 @@ DELIVERIES: Final = (
 """All, and whether a delivery is in memory (`here`); those that wait there alone without what is long."""
 SHARED: Final = "SELECT * FROM message WHERE id = ANY($1::bigint[])"
 RECEIVED: Final = (
-    "SELECT session, packet_id, number, checksum FROM received WHERE (session, packet_id) > ($1, $2)"
+    "SELECT session, packet_id, checksum FROM received WHERE (session, packet_id) > ($1, $2)"
     " ORDER BY session, packet_id LIMIT $3"
 )
 BROADCASTS: Final = "SELECT * FROM broadcast WHERE id > $1 ORDER BY id LIMIT $2"

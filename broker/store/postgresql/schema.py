@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-VERSION: Final = 1
+VERSION: Final = 2
 """The version of the schema, in the table `canopy`."""
 
 SCHEMA: Final = """
@@ -106,7 +106,6 @@ CREATE TABLE read_back (
 CREATE TABLE received (
     session bigint NOT NULL,
     packet_id integer NOT NULL,
-    number bigint,                     -- what nodes call the publish while some may lack it; NULL: none does
     checksum bigint NOT NULL,
     PRIMARY KEY (session, packet_id)
 );

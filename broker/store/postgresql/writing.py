@@ -98,8 +98,8 @@ RELEASED: Final = (
     " AND (refs > n OR checksum >> 32 > n)"
 )
 RECEIVED: Final = (
-    "INSERT INTO received SELECT * FROM unnest($1::bigint[], $2::integer[], $3::bigint[], $4::bigint[])"
-    " ON CONFLICT (session, packet_id) DO UPDATE SET number = excluded.number, checksum = excluded.checksum"
+    "INSERT INTO received SELECT * FROM unnest($1::bigint[], $2::integer[], $3::bigint[])"
+    " ON CONFLICT (session, packet_id) DO UPDATE SET checksum = excluded.checksum"
 )
 COMPLETED: Final = (
     "DELETE FROM received USING unnest($1::bigint[], $2::integer[]) AS told (s, p) WHERE session = s AND packet_id = p"

@@ -225,19 +225,21 @@ def fault(directory: Path) -> str:
     version, application = int.from_bytes(head[60:64], "big"), int.from_bytes(head[68:72], "big")
     if application not in (0, APPLICATION):
         return str(_of_another_program(path, application))
-    return str(_newer(path, version)) if application == APPLICATION and version > VERSION else ""
+    return str(_of_another_version(path, version)) if application == APPLICATION and version != VERSION else ""
 
 
 def _of_another_program(path: Path, application: int) -> StoreError:
     if application == DEVELOPMENT:
+        return _of_another_version(path, 0)
+    return StoreError(f"{path} is another program's SQLite file: name another directory as store.path")
+
+
+def _of_another_version(path: Path, version: int) -> StoreError:
+    if version < VERSION:
         return StoreError(
             f"{path} was written by a Canopy from before the first release: export it with that one (canopy store "
             "export), move it away, and import the lines (canopy store import)"
         )
-    return StoreError(f"{path} is another program's SQLite file: name another directory as store.path")
-
-
-def _newer(path: Path, version: int) -> StoreError:
     return StoreError(f"{path} is of version {version}, newer than this broker's {VERSION}: run the newer broker")
 
 
@@ -292,12 +294,11 @@ def check(db: sqlite3.Connection, path: Path, *, thorough: bool) -> None:
     with any_text(db):
         there = list(db.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY 1, 2"))
     version = int(db.execute("PRAGMA user_version").fetchone()[0])
-    if there and ("table", "canopy") in {row[:2] for row in there}:
-        noted = db.execute("SELECT version FROM canopy").fetchall()
-        if noted != [(version,)]:
-            raise _damaged(path, "it does not know its version")
-    if version > VERSION:
-        raise _newer(path, version)
+    noting = ("table", "canopy") in {row[:2] for row in there}
+    if noting and db.execute("SELECT version FROM canopy").fetchall() != [(version,)]:
+        raise _damaged(path, "it does not know its version")
+    if version > VERSION or (noting and version < VERSION):
+        raise _of_another_version(path, version)
     if there != list(tables()):
         raise _damaged(path, "its tables are not those of its version")
     [found] = db.execute("PRAGMA integrity_check(1)" if thorough else "PRAGMA quick_check(1)").fetchone()

@@ -25,7 +25,7 @@ PART: Final = 2_000
 
 SIDE_FILES: Final = ("", "-wal", "-shm")
 
-WIDTHS: Final = {table: columns for kinds in COLUMNS.values() for columns, table in kinds.items()}
+WIDTHS: Final = {table: columns for kinds in COLUMNS.values() for columns, tables in kinds.items() for table in tables}
 
 _OF_NOBODY: Final = "session NOT IN (SELECT id FROM session)"
 _ENDED: Final = "session IN (SELECT id FROM gone_session)"

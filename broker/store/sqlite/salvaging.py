@@ -46,20 +46,20 @@ IN_TREE: Final = (1, 5)
 MAPPED: Final = PAGE // 5
 """Pages of which a page of the map tells, which stands before them."""
 
-COLUMNS: Final = {
+COLUMNS: Final[dict[int, dict[int, tuple[str, ...]]]] = {
     TABLE_LEAF: {
-        SESSION_COLUMNS: "session",
-        MESSAGE_COLUMNS: "message",
-        DELIVERY_COLUMNS: "delivery",
-        RETAINED_COLUMNS: "retained",
-        BROADCAST_COLUMNS: "broadcast",
-        2: "gone_session",
-        3: "read_back",
-        5: "clock",
+        SESSION_COLUMNS: ("session",),
+        MESSAGE_COLUMNS: ("message",),
+        DELIVERY_COLUMNS: ("delivery",),
+        RETAINED_COLUMNS: ("retained",),
+        BROADCAST_COLUMNS: ("broadcast",),
+        2: ("gone_session",),
+        3: ("read_back",),
+        5: ("clock",),
     },
-    INDEX_LEAF: {SUBSCRIPTION_COLUMNS: "subscription", 4: "received", 3: "passed"},
+    INDEX_LEAF: {SUBSCRIPTION_COLUMNS: ("subscription",), 3: ("received", "passed")},
 }
-"""By kind of page and number of columns: the table of a row."""
+"""By kind of page and number of columns: the tables that a row may be of. Its checksum says which it is."""
 
 KEYLESS: Final = frozenset({"retained", "clock"})
 """Tables whose first column is not the number of the row."""
@@ -341,21 +341,24 @@ def _schema(kind: int, key: int | None, values: tuple[Any, ...]) -> Row | None:
 
 def _row(kind: int, key: int | None, values: tuple[Any, ...]) -> Row | None:
     """A row of one of our tables; None: no broker wrote it."""
-    table = COLUMNS[kind].get(len(values), "")
-    if kind == TABLE_LEAF and table not in KEYLESS:
-        values = (key, *values[1:])
+    for table in COLUMNS[kind].get(len(values), ()):
+        found = (key, *values[1:]) if kind == TABLE_LEAF and table not in KEYLESS else values
+        if _is_right(table, found):
+            return Row(table, found)
+    return None
+
+
+def _is_right(table: str, values: tuple[Any, ...]) -> bool:
     try:
         if table == "gone_session":
-            right = checksums.of_gone(values[0]) == values[1]
-        elif table == "read_back":
-            right = checksums.of_read_back(values[0], values[1]) == values[2]
-        elif table == "clock":
-            right = Note.of(values) is not None
-        else:
-            right = table in checksums.OF and not checksums.fault(table, values)
+            return bool(checksums.of_gone(values[0]) == values[1])
+        if table == "read_back":
+            return bool(checksums.of_read_back(values[0], values[1]) == values[2])
+        if table == "clock":
+            return Note.of(values) is not None
+        return not checksums.fault(table, values)
     except (TypeError, struct.error):
-        return None
-    return Row(table, values) if right else None
+        return False
 
 
 def _log(path: Path) -> dict[int, bytes]:

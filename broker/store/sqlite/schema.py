@@ -30,8 +30,8 @@ DEVELOPMENT: Final = 0x43414E50
 OLDEST_SQLITE: Final = (3, 33, 0)
 """The first with `UPDATE … FROM`; it needs JSON too, which all but the leanest builds have."""
 
-VERSION: Final = 1
-"""`PRAGMA user_version`: the version of the schema."""
+VERSION: Final = 2
+"""`PRAGMA user_version`: the version of the schema. What is older was never released, and is refused."""
 
 SCHEMA: Final = """
 CREATE TABLE canopy (
@@ -122,7 +122,6 @@ WHERE size IS NOT NULL AND state = 0;  -- what waits on disk alone, to be read b
 CREATE TABLE received (
     session INTEGER NOT NULL,
     packet_id INTEGER NOT NULL,
-    number INTEGER,                    -- what nodes call the publish while some may lack it; NULL: none does
     checksum INTEGER NOT NULL,
     PRIMARY KEY (session, packet_id)
 ) WITHOUT ROWID;
@@ -289,7 +288,7 @@ UNPAGED: Final = (
 FINISHED: Final = "DELETE FROM delivery WHERE number IN (SELECT value FROM json_each(?))"
 RECEIVED: Final = (
     "INSERT OR REPLACE INTO received SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),"
-    " json_extract(value, '$[2]'), json_extract(value, '$[3]') FROM json_each(?)"
+    " json_extract(value, '$[2]') FROM json_each(?)"
 )
 COMPLETED: Final = (
     "DELETE FROM received WHERE (session, packet_id) IN"

@@ -73,8 +73,9 @@ def look(directory: Path) -> Iterator[Look]:
         if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
             raise StoreError(f"{path} is not a store of Canopy: name the folder of store.path")
         version = int(db.execute("PRAGMA user_version").fetchone()[0])
-        if version > VERSION:
-            raise StoreError(f"{path} is of version {version}, newer than {VERSION}: use the newer canopy")
+        if version != VERSION:
+            which, use = ("newer", "newer") if version > VERSION else ("older", "earlier")
+            raise StoreError(f"{path} is of version {version}, {which} than {VERSION}: use the {use} canopy")
         yield Look(db, path, version, ahead_of_wall(clock(db)))
     except sqlite3.Error as error:
         raise StoreError(told(path, error)) from error

@@ -11,25 +11,23 @@ Files are whole or not there.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from canopy_pages import (
     COLOURS,
+    Bar,
     Markup,
-    Plot,
-    bars,
+    barred,
     document,
     element,
     folded_text,
     joined,
     label,
-    plotted,
     table,
     text,
 )
-from loadtest.load.compare.comparison import FIGURES, Comparison, Entrant, Figure, Spread
+from loadtest.load.compare.comparison import FIGURES, Comparison, Entrant, Figure
 from loadtest.load.report import exports
 from loadtest.load.report.files import unused
 
@@ -54,18 +52,17 @@ def write(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
 def page(comparison: Comparison) -> str:
     """The whole page."""
     title = f"{comparison.name}: {', '.join(entrant.label for entrant in comparison.entrants)}"
-    drawn = [plot for figure in FIGURES if (plot := _plot(comparison, figure))]
     body = [
         _head(comparison, title),
         _table(comparison),
-        _plots(drawn),
+        _plots(comparison),
         _brokers(comparison),
         _environment(comparison),
         element("h2", "Scenario"),
         folded_text("as it was played", comparison.scenario_text),
         element("footer", "canopy load compare · this page is one file and fetches nothing."),
     ]
-    return document(title, joined(body), drawn)
+    return document(title, joined(body))
 
 
 def _head(comparison: Comparison, title: str) -> Markup:
@@ -113,49 +110,29 @@ def _cell(comparison: Comparison, entrant: Entrant, figure: Figure) -> str:
     return joined(parts)
 
 
-def _plots(drawn: Sequence[Plot]) -> Markup:
+def _plots(comparison: Comparison) -> Markup:
+    drawn = [found for figure in FIGURES if (found := _bars(comparison, figure))]
     if not drawn:
         return Markup()
-    note = _quiet("Bars: medians. Whiskers: the least and the greatest of the runs.")
-    return joined([element("h2", "Bars"), note, element("div", joined(map(plotted, drawn)), class_="plots")])
+    note = _quiet("Bars: medians. Lines across them: from the least to the greatest of the runs.")
+    return joined([element("h2", "Bars"), note, element("div", joined(drawn), class_="plots")])
 
 
-def _plot(comparison: Comparison, figure: Figure) -> Plot | None:
-    shown = [
-        (number, entrant, spread)
+def _bars(comparison: Comparison, figure: Figure) -> Markup:
+    bars = [
+        Bar(
+            label(entrant.label, 18),
+            spread.median,
+            figure.show(spread.median) + (MARK if entrant.is_not_its(figure) else ""),
+            COLOURS[number % len(COLOURS)],
+            spread.low,
+            spread.high,
+        )
         for number, entrant in enumerate(comparison.entrants)
         if (spread := entrant.spread(figure)) is not None
     ]
-    if not shown:
-        return None
-    unit, scale = figure.unit, 1.0
-    if unit == "µs":
-        unit, scale = axis_unit(max(spread.high for _, _, spread in shown))
-    drawn = bars(
-        "",
-        [_bar_label(entrant, figure, spread) for _, entrant, spread in shown],
-        [spread.median / scale for _, _, spread in shown],
-        "",
-        error_y={
-            "array": [(spread.high - spread.median) / scale for _, _, spread in shown],
-            "arrayminus": [(spread.median - spread.low) / scale for _, _, spread in shown],
-        },
-    )
-    drawn["marker"] = {"color": [COLOURS[number % len(COLOURS)] for number, _, _ in shown]}
     key = f"figure-{FIGURES.index(figure)}"
-    layout = {"yaxis": {"title": {"text": unit}, "rangemode": "tozero"}}
-    return Plot(key, figure.title, f"{figure.better} is good", [drawn], layout, broad=False)
-
-
-def axis_unit(most: float) -> tuple[str, float]:
-    """The unit of an axis that ends at so many microseconds, and how many of them it has."""
-    return ("µs", 1.0) if most < 1e4 else ("ms", 1e3) if most < 1e7 else ("s", 1e6)
-
-
-def _bar_label(entrant: Entrant, figure: Figure, spread: Spread) -> str:
-    """The broker with the figure below it."""
-    mark = MARK if entrant.is_not_its(figure) else ""
-    return f"{label(entrant.label, 18)}\n{figure.show(spread.median)}{mark}"
+    return barred(key, figure.title, f"{figure.better} is good", bars) if bars else Markup()
 
 
 def _brokers(comparison: Comparison) -> Markup:

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,6 @@ from loadtest.load.capture.loading import recorded
 from loadtest.load.checks import broker_usage
 from loadtest.load.checks.broker_statistics import LONGEST, SOON, Listener
 from loadtest.load.checks.expected import Sent, Subscriptions
-from loadtest.load.engine.clients import drivers
 from loadtest.load.engine.clients.connection import clock
 from loadtest.load.engine.job import Audience, Job, Place
 from loadtest.load.engine.process_channel import ProcessChannel
@@ -103,16 +102,14 @@ class Conductor:
     """One run."""
 
     def __init__(self, job: Job, audience: Audience, stop: asyncio.Event) -> None:
+        self._job = job
         self._audience = audience
         self._stop = stop
         self._loop = asyncio.get_running_loop()
         self._run = secrets.token_hex(4)
         try:
-            played = drivers.fitted(job.driver, job.scenario, job.targets)
-            notes = {} if played == job.scenario else {"MQTT": f"3.1.1 for all clients: {job.driver} speaks no other"}
-            self._job = job = replace(job, scenario=played, notes=job.notes | notes)
             self._plan = Plan(job.scenario, self._run, recorded(job.replay, job.prefix, job.scenario))
-        except (PlanError, drivers.DriverError) as error:
+        except PlanError as error:
             raise RunError(str(error)) from error
         self._place = self._records_place(job.records)
         self._processes: list[_Process] = []
@@ -149,7 +146,7 @@ class Conductor:
             after = listener.dropped() if heard and await self._figures(listener, complete) else None
         finally:
             opening.cancel()
-            listener.close()
+            await listener.close()
         self._say(Finish())
         await self._until(lambda: all(each.outcome is not None for each in self._processes))
         result = self._assembled(
@@ -211,7 +208,7 @@ class Conductor:
             core = job.cores[index % len(job.cores)] if job.cores else None
             channel.send(
                 Assignment(
-                    job.scenario, self._run, job.targets, index, job.processes, job.driver, job.samples, core,
+                    job.scenario, self._run, job.targets, index, job.processes, job.samples, core,
                     job.replay, job.speed, job.prefix, self._place, wall,
                 )
             )  # fmt: skip

@@ -106,8 +106,6 @@ class Job:
     scenario_text: str
     targets: list[Target]
     processes: int = 1
-    driver: str = "canopy"
-    """Whose client speaks: our own, or `amqtt`."""
     broker_pid: int | None = None
     """The process of a broker that was started for this run; else it is looked for behind a local target."""
     cores: tuple[int, ...] = ()

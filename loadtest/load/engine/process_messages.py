@@ -24,7 +24,6 @@ class Assignment:
     targets: list[Target]
     index: int
     processes: int
-    driver: str
     samples: int
     core: int | None
     replay: str | None

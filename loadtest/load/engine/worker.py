@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from loadtest.brokers.process import waited
 from loadtest.load.capture.loading import recorded
-from loadtest.load.engine.clients import drivers
 from loadtest.load.engine.clients.client_pool import ClientPool
 from loadtest.load.engine.clients.connection import clock
 from loadtest.load.engine.event_loop import loop_factory
@@ -80,9 +79,8 @@ class Worker:
         recording = recorded(assignment.replay, assignment.prefix, assignment.scenario)
         self._plan = Plan(assignment.scenario, assignment.run, recording)
         self._plan.wall = assignment.wall
-        opener = drivers.opener(assignment.driver)
         self._pool = ClientPool(
-            self._plan, assignment.targets, assignment.index, assignment.processes, opener, recording, assignment.speed
+            self._plan, assignment.targets, assignment.index, assignment.processes, recording, assignment.speed
         )
         if assignment.records is not None:
             self._pool.record(self._recorder(assignment.records))
@@ -391,7 +389,7 @@ async def work(sock: socket.socket) -> int:
     try:
         worker = end.worker = Worker(channel, assignment)
         await worker.run()
-    except (PlanError, drivers.DriverError) as error:
+    except PlanError as error:
         channel.send(Failed(str(error)))
         return 1
     finally:

@@ -164,7 +164,6 @@ def assemble(job: Job, plan: Plan, heard: Heard, told: Told | None = None) -> Re
         scenario_text=without_passwords(job.scenario_text),
         target=", ".join(str(target) for target in job.targets),
         broker=heard.version or "unknown",
-        driver=job.driver,
         begun=heard.begun.isoformat(timespec="milliseconds"),
         interrupted=heard.interrupted,
         environment={**broker_usage.environment(), **job.notes},

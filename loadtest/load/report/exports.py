@@ -1,6 +1,6 @@
-"""A result for other programs: JUnit XML, CSV, and Prometheus' text format.
+"""A result for other programs: JUnit XML, and Prometheus' text format.
 
-Owns: these three texts, and how one file comes to its place.
+Owns: these two texts, and how one file comes to its place.
 
 Promises: made from a ``Result`` and nothing else. A file is written under another name and then moved: a reader (the
 node exporter's textfile collector, say) never sees half of it. A figure that could not be had is absent, not 0.
@@ -9,8 +9,6 @@ node exporter's textfile collector, say) never sees half of it. A figure that co
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import platform
 import re
 import tempfile
@@ -24,13 +22,6 @@ from loadtest.load.report.files import ReportError
 from loadtest.load.report.result import Latency, Met, Result, Second
 from loadtest.load.report.wording import findings, threshold_value
 from loadtest.load.scenario.schema import Scenario
-
-SECONDS: Final = (
-    "start", "seconds", "stage", "measured", "clients_up", "offered", "sent", "received", "bytes_sent",
-    "bytes_received", "gaps", "slow_gaps", "copies", "connects", "connections_lost", "subscribes", "p50", "p90", "p99",
-    "max", "late_p99", "generator_cpu", "generator_busiest", "generator_waited", "broker_cpu", "broker_memory",
-)  # fmt: skip
-"""Columns of the CSV file: a row a second, times in microseconds."""
 
 QUANTILES: Final = {"0.5": "p50", "0.9": "p90", "0.99": "p99", "0.999": "p999"}
 FAULTS: Final = (
@@ -78,23 +69,6 @@ def _missed(of: Met) -> str:
 def _xml(text: str) -> str:
     """XML has no way to write some characters, escaped or not."""
     return _NOT_XML.sub(lambda found: found[0].encode("unicode_escape", "backslashreplace").decode("ascii"), text)
-
-
-def csv_seconds(result: Result) -> str:
-    """A row a second, with a header."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(SECONDS)
-    for each in result.seconds:
-        writer.writerow([_cell(getattr(each, name)) for name in SECONDS])
-    return out.getvalue()
-
-
-def _cell(value: object) -> object:
-    if isinstance(value, str):
-        # A spreadsheet takes what begins so for a formula.
-        return f"'{value}" if value[:1] in ("=", "+", "-", "@") else value
-    return str(value).lower() if isinstance(value, bool) else value
 
 
 def prometheus(result: Result) -> str:

@@ -34,7 +34,7 @@ class Files:
 
     @property
     def summary(self) -> Path:
-        """Everything but samples, heat map and faultless pairs, as JSON."""
+        """Everything but samples, the seconds' distributions and faultless pairs, as JSON."""
         return self.folder / "summary.json"
 
     @property

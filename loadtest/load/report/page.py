@@ -72,7 +72,7 @@ def _header(result: Result) -> Markup:
         ("broker", result.broker or "unknown"),
         ("begun", f"{begun} UTC"),
         ("measured", f"{number(result.measured_seconds)} s"),
-        ("driver", f"{result.driver}, {things(result.processes, 'process', 'processes')}"),
+        ("generator", things(result.processes, "process", "processes")),
     ]
     notes = joined(element("li", finding.text, class_=finding.tone) for finding in findings(result))
     return element(

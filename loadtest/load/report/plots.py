@@ -1,9 +1,9 @@
-"""The plots over time.
+"""The charts over time.
 
-Owns: which plots there are and what each shows.
+Owns: which charts there are and what each shows.
 
-Promises: what was not measured leaves a plot out and a sentence in its place. Long runs are drawn in about `POINTS`
-points, and say so.
+Promises: what was not measured leaves a chart out and a sentence in its place, and a gap in time is a gap in the lines.
+Long runs are drawn in about `POINTS` points, and say so.
 
 Nothing is smoothed: a line goes through what was measured.
 """
@@ -14,86 +14,135 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from canopy_pages import AMBER, BLUE, GREEN, GREY, POWERS, RED, SHADE, VIOLET, Data, Plot, label
-from loadtest.load.report.drawing import counts, course, each_second, milliseconds
+from canopy_pages import AMBER, BLUE, GREEN, GREY, RED, VIOLET, Chart, Series, Stage
 from loadtest.load.report.fold import fold
-from loadtest.load.report.heat import heat_map
 from loadtest.load.report.result import Deliveries, Result, Second
-from loadtest.load.report.spectrum import spectrum
 
 POINTS: Final = 1200
 NAMED_STAGES: Final = 40
-"""So many stages get their names into the plots; more would only cover each other."""
+"""So many stages get their names into the first chart; more would only cover each other."""
+
+Figure = Callable[[Second], float | None]
+Points = Sequence[Second | None]
+"""None is a gap: a place between two seconds that do not follow each other."""
 
 
-def plots(result: Result) -> list[Plot]:
-    """All plots of a run, in the order of the page."""
+def plots(result: Result) -> list[Chart]:
+    """All charts of a run, in the order of the page."""
     seconds = sorted(result.seconds, key=lambda second: second.start)
-    points = fold(seconds, POINTS)
-    over_time = [_rates(points), heat_map(seconds), _percentiles(points)]
+    folded = fold(seconds, POINTS)
+    points = _with_gaps(folded)
+    rates = _rates(points)
+    rates.named = len(result.stages) <= NAMED_STAGES
     rest = [_faults(points, result.deliveries), _cpu(points), _memory(points), _clients(points)]
-    for plot in rest:
-        plot.broad = False
-    _mark_stages(over_time + rest, result)
-    folded = len(points) < len(seconds)
-    for plot in over_time + rest:
-        if plot.absent:
-            continue
-        plot.layout["xaxis"] = {"ticksuffix": " s", "matches": "time", "range": _extent(seconds, result)}
-        if folded and plot.key != "heat":
-            plot.about += f" A point stands for up to {math.ceil(max(each.seconds for each in points)):,} seconds."
-    return [*over_time, spectrum(result), *rest]
+    for chart in rest:
+        chart.broad = False
+    made = [rates, _percentiles(points), *rest]
+    if not seconds:
+        return made
+    x = _places(points)
+    for chart in made:
+        chart.x, chart.stages, chart.view = x, _stages(result), _extent(seconds, result)
+        if len(folded) < len(seconds):
+            chart.about += f" A point stands for up to {math.ceil(max(each.seconds for each in folded)):,} seconds."
+    return made
 
 
-def _extent(seconds: Sequence[Second], result: Result) -> list[float]:
+def _with_gaps(seconds: Sequence[Second]) -> list[Second | None]:
+    points: list[Second | None] = []
+    for position, each in enumerate(seconds):
+        if position and each.start > seconds[position - 1].start + seconds[position - 1].seconds + 1e-3:
+            points.append(None)
+        points.append(each)
+    return points
+
+
+def _places(points: Points) -> list[float]:
+    """The middles of the points; a gap is right behind the second before it."""
+    x: list[float] = []
+    for position, each in enumerate(points):
+        before = points[position - 1]
+        if each is not None:
+            x.append(round(each.start + each.seconds / 2, 3))
+        elif before is not None:
+            x.append(round(before.start + before.seconds, 3))
+    return x
+
+
+def _line(name: str, points: Points, value: Figure, colour: str, dashed: bool = False, right: bool = False) -> Series:
+    return Series(name, _values(points, value), colour, dashed=dashed, right=right)
+
+
+def _values(points: Points, value: Figure) -> list[float | None]:
+    return [None if each is None else value(each) for each in points]
+
+
+def _has(points: Points, value: Figure) -> bool:
+    return any(each is not None and value(each) for each in points)
+
+
+def _extent(seconds: Sequence[Second], result: Result) -> tuple[float, float]:
     """What is in view at first: everything but the quiet seconds after the stages, in which the broker's own figures
     are waited for. They are drawn, and come into view when one zooms out."""
     staged = max((float(stage["start"]) + float(stage["seconds"]) for stage in result.stages), default=0.0)
     busy = [each for each in seconds if each.start < staged or each.sent or each.received or each.gaps] or seconds
-    return [seconds[0].start, max(each.start + each.seconds for each in busy)]
+    return seconds[0].start, max(each.start + each.seconds for each in busy)
 
 
-def _rates(points: Sequence[Second]) -> Plot:
-    plot = Plot("rates", "Rates", "Messages a second: due by the scenario, sent, and received by all subscribers.")
-    if not points:
-        plot.absent = "No second of the run was over, so there are no rates over time."
-        return plot
-    plot.traces = [
-        course("due", points, lambda each: each_second(each.offered, each), GREY, dash="dot"),
-        course("sent", points, lambda each: each_second(each.sent, each), BLUE),
-        course("received", points, lambda each: each_second(each.received, each), GREEN),
+def _stages(result: Result) -> list[Stage]:
+    """Measured stages are shaded."""
+    return [
+        Stage(
+            str(each["name"]),
+            float(each["start"]),
+            float(each["start"]) + float(each["seconds"]),
+            bool(each.get("measured")),
+        )
+        for each in result.stages
     ]
-    plot.layout = {"yaxis": {"title": {"text": "messages/s"}, "rangemode": "tozero"}}
-    return plot
 
 
-def _percentiles(points: Sequence[Second]) -> Plot:
-    plot = Plot(
+def _rates(points: Points) -> Chart:
+    chart = Chart("rates", "Rates", "Messages a second: due by the scenario, sent, and received by all subscribers.")
+    if not points:
+        chart.absent = "No second of the run was over, so there are no rates over time."
+        return chart
+    chart.unit = "messages/s"
+    chart.series = [
+        _line("due", points, lambda each: _rate(each.offered, each), GREY, dashed=True),
+        _line("sent", points, lambda each: _rate(each.sent, each), BLUE),
+        _line("received", points, lambda each: _rate(each.received, each), GREEN),
+    ]
+    return chart
+
+
+def _percentiles(points: Points) -> Chart:
+    chart = Chart(
         "percentiles",
         "Latency percentiles",
         "Deliveries, from the intended time of sending. The dotted line is how late the generator itself was: what "
         "lies near it is not the broker's.",
     )
-    if not any(each.max is not None for each in points):
-        plot.absent = "No latency was measured, so there are no percentiles over time."
-        return plot
-    lines: list[tuple[str, Callable[[Second], float | None], str, str]] = [
-        ("max", lambda each: each.max, RED, "solid"),
-        ("p99", lambda each: each.p99, AMBER, "solid"),
-        ("p90", lambda each: each.p90, GREEN, "solid"),
-        ("p50", lambda each: each.p50, BLUE, "solid"),
-        ("generator late, p99", lambda each: each.late_p99, GREY, "dot"),
+    if not any(each is not None and each.max is not None for each in points):
+        chart.absent = "No latency was measured, so there are no percentiles over time."
+        return chart
+    lines: list[tuple[str, Figure, str]] = [
+        ("max", lambda each: each.max, RED),
+        ("p99", lambda each: each.p99, AMBER),
+        ("p90", lambda each: each.p90, GREEN),
+        ("p50", lambda each: each.p50, BLUE),
+        ("generator late, p99", lambda each: each.late_p99, GREY),
     ]
-    for name, value, colour, dash in lines:
-        if any(value(each) is not None for each in points):
-            plot.traces.append(course(name, points, milliseconds(value), colour, dash))
-    plot.layout = {"yaxis": {"title": {"text": "ms"}, **POWERS}}
-    return plot
+    for name, value, colour in lines:
+        if any(each is not None and value(each) is not None for each in points):
+            chart.series.append(_line(name, points, _milliseconds(value), colour, dashed=colour == GREY))
+    chart.unit, chart.powers = "ms", True
+    return chart
 
 
-def _faults(points: Sequence[Second], found: Deliveries) -> Plot:
+def _faults(points: Points, found: Deliveries) -> Chart:
     """What they are is known only when the run is over: which were lost or duplicates, the text says."""
-    plot = Plot(
+    chart = Chart(
         "faults",
         "Gaps and copies",
         "By the second in which they were seen. A bar below zero: messages that had been missing came late. What they "
@@ -101,91 +150,86 @@ def _faults(points: Sequence[Second], found: Deliveries) -> Plot:
         f"{found.duplicates:,} duplicates, {found.redelivered:,} redelivered and {found.overlapping:,} overlapping.",
     )
     if not points:
-        plot.absent = "No second of the run was over, so there are no gaps over time."
-    elif not any(each.gaps or each.slow_gaps or each.copies for each in points):
-        plot.absent = "No gap and no further copy was seen in any second."
-    else:
-        plot.traces = [
-            counts("gaps", points, lambda each: each.gaps, RED),
-            counts("further copies", points, lambda each: each.copies, VIOLET),
-        ]
-        if any(each.slow_gaps for each in points):
-            plot.traces.append(counts("gaps of slow readers", points, lambda each: each.slow_gaps, GREY))
-        plot.layout = {"yaxis": {"title": {"text": "messages"}}}
-    return plot
+        chart.absent = "No second of the run was over, so there are no gaps over time."
+        return chart
+    kinds: list[tuple[str, Figure, str]] = [
+        ("gaps", lambda each: each.gaps, RED),
+        ("further copies", lambda each: each.copies, VIOLET),
+        ("gaps of slow readers", lambda each: each.slow_gaps, GREY),
+    ]
+    chart.series = [
+        Series(name, _values(points, value), colour, bars=True) for name, value, colour in kinds if _has(points, value)
+    ]
+    chart.unit = "messages"
+    if not chart.series:
+        chart.absent = "No gap and no further copy was seen in any second."
+    return chart
 
 
-def _cpu(points: Sequence[Second]) -> Plot:
-    plot = Plot(
+def _cpu(points: Points) -> Chart:
+    chart = Chart(
         "cpu",
         "CPU",
         "Cores in use. Where the generator's busiest process comes near 1, the generator is the limit.",
     )
     if not points:
-        plot.absent = "No second of the run was over, so there is no CPU over time."
-        return plot
-    if any(each.broker_cpu is not None for each in points):
-        plot.traces.append(course("broker", points, lambda each: each.broker_cpu, GREEN))
+        chart.absent = "No second of the run was over, so there is no CPU over time."
+        return chart
+    if any(each is not None and each.broker_cpu is not None for each in points):
+        chart.series.append(_line("broker", points, lambda each: each.broker_cpu, GREEN))
     else:
-        plot.about += " The broker's is not known: it runs elsewhere, or its process was not found."
-    plot.traces += [
-        course("generator", points, lambda each: each.generator_cpu, BLUE),
-        course("its busiest process", points, lambda each: each.generator_busiest, GREY, dash="dot"),
+        chart.about += " The broker's is not known: it runs elsewhere, or its process was not found."
+    chart.series += [
+        _line("generator", points, lambda each: each.generator_cpu, BLUE),
+        _line("its busiest process", points, lambda each: each.generator_busiest, GREY, dashed=True),
     ]
-    plot.layout = {"yaxis": {"title": {"text": "cores"}, "rangemode": "tozero"}}
-    return plot
+    chart.unit = "cores"
+    return chart
 
 
-def _memory(points: Sequence[Second]) -> Plot:
-    plot = Plot("memory", "Broker memory", "Resident.")
-    if not any(each.broker_memory is not None for each in points):
-        plot.absent = "The broker's memory is not known: it runs elsewhere, or its process was not found."
-        return plot
-    plot.traces = [
-        course("broker", points, lambda each: None if each.broker_memory is None else each.broker_memory / 1e6, GREEN)
+def _memory(points: Points) -> Chart:
+    chart = Chart("memory", "Broker memory", "Resident.", unit="MB")
+
+    def megabytes(each: Second) -> float | None:
+        return None if each.broker_memory is None else each.broker_memory / 1e6
+
+    if _has(points, megabytes):
+        chart.series = [_line("broker", points, megabytes, GREEN)]
+    else:
+        chart.absent = "The broker's memory is not known: it runs elsewhere, or its process was not found."
+    return chart
+
+
+def _clients(points: Points) -> Chart:
+    chart = Chart("clients", "Clients", "Connected clients, and what they did by the second.")
+    if not _has(points, lambda each: each.clients_up):
+        chart.absent = "No client was connected at the end of any second."
+        return chart
+    chart.series = [_line("connected", points, lambda each: each.clients_up, BLUE)]
+    more: list[tuple[str, Figure, str]] = [
+        ("connects", lambda each: _rate(each.connects, each), GREEN),
+        ("SUBSCRIBE", lambda each: _rate(each.subscribes, each), AMBER),
+        ("connections lost", lambda each: _rate(each.connections_lost, each), RED),
     ]
-    plot.layout = {"yaxis": {"title": {"text": "MB"}, "rangemode": "tozero"}, "showlegend": False}
-    return plot
-
-
-def _clients(points: Sequence[Second]) -> Plot:
-    plot = Plot("clients", "Clients", "Connected clients, and what they did by the second.")
-    if not any(each.clients_up for each in points):
-        plot.absent = "No client was connected at the end of any second."
-        return plot
-    plot.traces = [course("connected", points, lambda each: each.clients_up, BLUE)]
-    more: list[tuple[str, Callable[[Second], int], str]] = [
-        ("connects", lambda each: each.connects, GREEN),
-        ("SUBSCRIBE", lambda each: each.subscribes, AMBER),
-        ("connections lost", lambda each: each.connections_lost, RED),
+    chart.series += [
+        _line(f"{name} a second", points, value, colour, right=True)
+        for name, value, colour in more
+        if _has(points, value)
     ]
-    for name, value, colour in more:
-        if any(value(each) for each in points):
-            trace = course(f"{name} a second", points, _rate_of(value), colour)
-            plot.traces.append({**trace, "yaxis": "y2"})
-    plot.layout = {"yaxis": {"title": {"text": "clients"}, "rangemode": "tozero"}}
-    if len(plot.traces) > 1:
-        plot.layout["yaxis2"] = {
-            "title": {"text": "a second"}, "overlaying": "y", "rangemode": "tozero",
-        }  # fmt: skip
-    return plot
+    chart.unit, chart.right_unit = "clients", "a second" if len(chart.series) > 1 else ""
+    return chart
 
 
-def _mark_stages(drawn: Sequence[Plot], result: Result) -> None:
-    """Measured stages are shaded in every plot over time; the first also bears the names."""
-    shapes: list[Data] = []
-    names: list[Data] = []
-    for stage in result.stages:
-        begin, end = float(stage["start"]), float(stage["start"]) + float(stage["seconds"])
-        if stage.get("measured"):
-            shapes.append({"type": "rect", "x0": begin, "x1": end, "fillcolor": SHADE})
-        shapes.append({"type": "line", "x0": begin, "line": {"color": GREY}})
-        names.append({"text": label(str(stage["name"]), 18), "x": begin})
-    for plot in drawn:
-        plot.layout["shapes"] = shapes if plot.key != "heat" else []
-        if plot.key == "rates" and len(names) <= NAMED_STAGES:
-            plot.layout["annotations"] = names
+def _rate(amount: int, second: Second) -> float | None:
+    """An amount of a second that may have been shorter or longer, as a rate."""
+    return amount / second.seconds if second.seconds > 0 else None
 
 
-def _rate_of(value: Callable[[Second], int]) -> Callable[[Second], float | None]:
-    return lambda second: each_second(value(second), second)
+def _milliseconds(value: Figure) -> Figure:
+    """The same in milliseconds; at least 1 µs, as a logarithmic axis needs."""
+
+    def converted(second: Second) -> float | None:
+        found = value(second)
+        return None if found is None else max(found, 1.0) / 1e3
+
+    return converted

@@ -6,7 +6,7 @@ Promises: latencies are microseconds from the intended time of sending; times ar
 (negative while clients connect); counts are messages unless their name says otherwise. A figure that could not be had
 is None, never 0.
 
-``checks.deliveries`` and ``checks.expected`` find out what is lost or doubled.
+``ledger.deliveries`` and ``checks.expected`` find out what is lost or doubled.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Second:
     p99: float | None = None
     max: float | None = None
     latencies: dict[int, int] = field(default_factory=dict)
-    """Microseconds (three significant digits) to deliveries: the column of the heat map."""
+    """Microseconds (three significant digits) to deliveries."""
     late_p99: float | None = None
     """How late the generator itself was, in microseconds."""
     generator_cpu: float = 0.0
@@ -232,7 +232,6 @@ class Result:
     target: str
     broker: str
     """What the broker calls itself (`$SYS/broker/version`), or what is known of it."""
-    driver: str
     begun: str
     """ISO 8601, UTC."""
     interrupted: bool
@@ -345,7 +344,7 @@ class Result:
         return self.broken > 0 and self.unjudged_share > UNJUDGED
 
     def as_json(self) -> dict[str, Any]:
-        """The summary: everything but the samples, the heat map and the pairs in which all was well."""
+        """The summary: everything but the samples, the seconds' distributions and the pairs in which all was well."""
         data = asdict(self)
         data["format"] = FORMAT
         data["disturbed"] = self.disturbed

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from yarl import URL
 
-from broker.admin.page import FILES, LOOK, STATIC
+from broker.admin.page import FILES, SHARED, STATIC
 from tests.admin.conftest import Serve
 
 
@@ -28,7 +28,7 @@ def test_nothing_is_from_elsewhere_and_no_text_becomes_html() -> None:
             assert set(found) <= {"http://www.w3.org/2000/svg"}
 
 
-@pytest.mark.parametrize("path", ["/", *(f"/page/{name}" for name in (*FILES, LOOK))])
+@pytest.mark.parametrize("path", ["/", *(f"/page/{name}" for name in (*FILES, *SHARED))])
 async def test_a_file_is_for_everybody_and_for_this_page_alone(
     serve: Serve, ask: aiohttp.ClientSession, path: str
 ) -> None:

@@ -68,7 +68,7 @@ class Notes(Journal):
     def finished(self, client_id: str, delivery: Delivery) -> None:
         self._note("finished", client_id, delivery)
 
-    def received(self, client_id: str, packet_id: int, number: int = 0) -> None:  # noqa: ARG002 (nodes alone give any)
+    def received(self, client_id: str, packet_id: int) -> None:
         self.lines.append(("received", client_id, packet_id))
 
     def will_alone(self, name: str, principal: Principal, will: Will, due: float) -> None:

@@ -686,7 +686,7 @@ class TestRequest:
         """One link's delivery was dropped again in the same fanout, for the sake of another's."""
         request = Request(7, 1)
         request.asked = request.left = 2
-        request.settle(True, None)
+        request.settle(True)
         assert not request.waits(somebody(), 2)
         assert request.peer is None
 
@@ -697,7 +697,7 @@ class TestRequest:
         assert request.waits(peer, 3)
         told_after = []
         for reached in (False, True, False):
-            request.settle(reached, None)
+            request.settle(reached)
             told_after.append(request.peer is None)
         assert told_after == [False, True, True]
         assert request.reached

@@ -301,28 +301,6 @@ def test_turns_are_for_those_who_are_connected() -> None:
     assert entry.version == version
 
 
-def test_a_member_may_have_several_turns_in_a_row() -> None:
-    entry = FilterEntry("a")
-    one, several = members = [subscription() for _ in range(2)]
-    for member in members:
-        member.session.connected = True
-        entry.add(member, "g")
-    group = entry.groups["g"]
-    several.weight = 3
-    assert [group.next_member() for _ in range(8)] == [one, several, several, several] * 2
-    assert [group.next_member() for _ in range(2)] == [one, several]
-    group.pass_on()
-    assert group.next_member() is one
-    several.weight = 0
-    group.place(several)
-    assert (group.connected.members, group.away.members) == ([one], [several])
-    one.session.connected = False
-    assert {id(group.next_member()) for _ in range(2)} == {id(one), id(several)}
-    several.weight = 1
-    group.place(several)
-    assert group.connected.members == [several]
-
-
 def test_a_connected_subscriber_joins_among_the_connected() -> None:
     entry = FilterEntry("a")
     session = Subscriber()

@@ -30,9 +30,9 @@ def explain(router: Router, now: float, topic: str, **asked: Any) -> Answer:
     return run(Explainer(router).answer(Question(topic, **asked), now))[0]
 
 
-def turns(group: SharedGroup) -> list[tuple[int, int, int]]:
+def turns(group: SharedGroup) -> list[tuple[int, int]]:
     """Whose turn it is in a share group."""
-    return [(each.cursor, each.given, len(each.takers)) for each in (group.connected, group.away)]
+    return [(each.cursor, len(each.takers)) for each in (group.connected, group.away)]
 
 
 def traces(router: Router) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipeline import mqtt
-from pipeline.runtime.session import spark_session
+from pipeline.runtime.session import SparkOptions, spark_session
 
 MAX_ROWS = 1000
 FILTER = "killed/#"
@@ -34,7 +34,7 @@ def query(spark: SparkSession, url: str, folder: Path) -> DataStreamWriter:
 def main() -> None:
     """Run until somebody kills it."""
     folder, urls = Path(sys.argv[1]), sys.argv[2:]
-    with spark_session("killed", "local[2]", "1g") as spark:
+    with spark_session("killed", SparkOptions("local[2]", "1g")) as spark:
         spark.sparkContext.pythonExec = sys.executable
         mqtt.register(spark)
         for number, url in enumerate(urls):

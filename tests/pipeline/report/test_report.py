@@ -84,9 +84,6 @@ def test_the_verdict_is_that_of_all_jobs(duck: SparkSession, tmp_path: Path, mon
 
 def test_what_is_misuse_is_said_before_any_job(duck: SparkSession, tmp_path: Path) -> None:
     record = story(tmp_path / "record", False)
-    with pytest.raises(MisuseError, match="--load none: no such folder"):
-        job.run(duck, [record], str(tmp_path / "out"), load="none")
-    assert not (tmp_path / "out").exists()
     with pytest.raises(MisuseError, match="lies in --input"):
         job.run(duck, [record], f"{record}/out")
 
@@ -94,12 +91,12 @@ def test_what_is_misuse_is_said_before_any_job(duck: SparkSession, tmp_path: Pat
 def test_what_was_not_recorded_is_left_out(duck: SparkSession, tmp_path: Path) -> None:
     said: list[str] = []
 
-    def jobs(source: str, load: str | None) -> list[str]:
-        return [*job._jobs(duck, [source], str(tmp_path), load, False, said.append, job.Outcome())]
+    def jobs(source: str) -> list[str]:
+        return [*job._jobs(duck, [source], str(tmp_path), False, said.append, job.Outcome())]
 
-    assert jobs(story(tmp_path / "with", True), "load") == ["rollup", "tree", "oracle", "loadtest", "plan"]
+    assert jobs(story(tmp_path / "with", True)) == ["rollup", "tree", "oracle", "plan"]
     assert not said
-    assert jobs(story(tmp_path / "without", False), None) == ["rollup", "tree", "plan"]
+    assert jobs(story(tmp_path / "without", False)) == ["rollup", "tree", "plan"]
     assert "deliveries were not recorded" in said[0]
 
 
@@ -130,9 +127,9 @@ def test_the_headline_says_what_was_lost_by_whom_and_what_is_missing(tmp_path: P
     assert "dropped none" not in page
     assert headline in page
     # Drops and clients are in the picture, by their causes and names.
-    plots = {each["key"]: each for each in json.loads(page.split('id="plots">')[1].split("</script>")[0])}
-    assert [(trace["name"], trace["y"]) for trace in plots["drops"]["traces"]] == [("queue-full", [2])]
-    assert sum(plots["clients"]["traces"][1]["y"]) == 1
+    plots = {each["key"]: each for each in json.loads(page.split('id="charts">')[1].split("</script>")[0])}
+    assert [(series["name"], series["values"]) for series in plots["drops"]["series"]] == [("queue-full", [2])]
+    assert sum(plots["clients"]["series"][1]["values"]) == 1
     assert "The recorder names no gap." in page
     assert re.search(r'<td class="left">slow</td><td>0</td><td>4</td><td>2</td>', page)
     oracle = json.loads((out / "oracle" / "summary.json").read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,14 +16,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from loadtest.load.checks.mark import Mark
+from loadtest.load.ledger.mark import Mark
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.record.schema import PAIRS
 from pipeline.record.segments import Choice
 from pipeline.rollup import job
 from pipeline.rollup.latency import HISTOGRAM, LONGEST_MARK, bucket, highest, latency, lowest, percentile
 from pipeline.rollup.transforms import united
-from tests.pipeline.recorded import Story
+from tests.pipeline.recorded import Story, write_segment
 from tests.pipeline.rollup.stories import RUN, traffic
 
 
@@ -160,6 +161,45 @@ def test_a_second_run_replaces_the_first(either: SparkSession, tmp_path: Path) -
     assert not (out / "index.html").exists()
     with pytest.raises(MisuseError, match="auto, mark, none or property:NAME"):
         job.run(either, [str(recorded)], str(out), "property:")
-    (out / "_state").mkdir()
+    (out / "empty").mkdir()
     with pytest.raises(PipelineError, match="no segment in it"):
-        job.run(either, [str(out / "_state")], str(out))
+        job.run(either, [str(out / "empty")], str(out))
+
+
+def hours_of(out: Path) -> dict[str, dict[str, list[tuple[Any, ...]]]]:
+    """The rows of each hour of each table."""
+    return {
+        table: {
+            hour.name: duck("select * from read_parquet('{folder}/*.parquet') order by all", folder=hour)
+            for hour in sorted((out / table).glob("date=*/hour=*"))
+        }
+        for table in ("minutes", "hours", "publishers")
+    }
+
+
+def test_a_timer_that_replaces_hour_after_hour_comes_to_what_one_run_does(either: SparkSession, tmp_path: Path) -> None:
+    recorded, out = tmp_path / "recorded", tmp_path / "out"
+    story = traffic(300)
+    first, rest = story.events[:200], story.events[200:]
+    write_segment(recorded, first)
+    job.run(either, [str(recorded)], str(out), choice=Choice(since="2026-11-21T16:00"), update=True)
+    before = hours_of(out)
+    # 18:10 by then, of which the hour of 17 was not over at the last run.
+    write_segment(recorded, rest)
+    chosen = Choice(since="2026-11-21T18:00+01:00")
+    for _ in range(2):
+        outcome = job.run(either, [str(recorded)], str(out), choice=chosen, update=True)
+        # Page and summary are of what was asked for.
+        assert outcome.messages == sum(
+            each["kind"] == "publish" and each["ts"] >= datetime(2026, 11, 21, 17, tzinfo=UTC) for each in story.events
+        )
+    job.run(either, [str(recorded)], str(tmp_path / "whole"))
+    assert hours_of(out) == hours_of(tmp_path / "whole")
+    assert hours_of(out)["minutes"]["hour=16"] == before["minutes"]["hour=16"] != []
+    assert hours_of(out)["hours"]["hour=17"] != before["hours"]["hour=17"]
+    # What is not in the record any more leaves its hours, and no others.
+    shutil.rmtree(recorded)
+    write_segment(recorded, first[:1])
+    gone = Choice(since="2026-11-21T17:00", until="2026-11-21T18:00")
+    assert job.run(either, [str(recorded)], str(out), choice=gone, update=True).messages == 0
+    assert all([*hours] == ["hour=16", "hour=18"] for hours in hours_of(out).values())

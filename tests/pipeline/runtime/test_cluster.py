@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark: a master and two workers in processes of their own, with the zip and nothing else."""
+"""A standalone cluster of Spark: a master and two workers in processes of their own, with Canopy installed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ import pyspark
 import pytest
 
 from loadtest.brokers.process import free_port
-from pipeline.package.archive import write
 from pipeline.runtime.session import java
 from tests.pipeline.mqtt.conftest import canopy, listens, until
-from tests.pipeline.package.test_package import poisoned
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
@@ -56,7 +54,7 @@ def cluster(folder: Path) -> Iterator[str]:
     with ExitStack() as stack, (folder / "said").open("wb") as said:
         for number, command in enumerate(commands):
             process = stack.enter_context(
-                subprocess.Popen([BIN / "spark-class", *command], env=alone(folder), stdout=said, stderr=said)
+                subprocess.Popen([BIN / "spark-class", *command], env=installed(), stdout=said, stderr=said)
             )
             stack.callback(process.terminate)
             if number == 0:
@@ -64,35 +62,32 @@ def cluster(folder: Path) -> Iterator[str]:
         yield master
 
 
-def alone(folder: Path) -> dict[str, str]:
-    """An environment in which modules of the user's stand where Canopy's would."""
+def installed() -> dict[str, str]:
+    """An environment in which Canopy is installed, as on each node of the cluster."""
     return os.environ | {
-        "PYTHONPATH": str(folder / "own"),
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
     }
 
 
-def test_two_workers_write_and_read_mqtt_with_the_zip_alone(tmp_path: Path) -> None:
+def test_two_workers_write_and_read_mqtt(tmp_path: Path) -> None:
     why = java()
     if why is not None:
         pytest.skip(why)
-    write(tmp_path / "canopy_spark.zip")
-    (tmp_path / "own").mkdir()
-    poisoned(tmp_path / "own")
     job = tmp_path / "job.py"
     job.write_text(JOB, encoding="utf-8")
     with canopy() as port, cluster(tmp_path) as master:
         told = subprocess.run(
             [
-                *(BIN / "spark-submit", "--master", master, "--py-files", tmp_path / "canopy_spark.zip"),
+                *(BIN / "spark-submit", "--master", master),
                 *("--executor-memory", "600m", "--executor-cores", "1", "--conf", "spark.ui.enabled=false"),
                 *("--conf", "spark.scheduler.minRegisteredResourcesRatio=1.0"),
                 *("--conf", "spark.scheduler.maxRegisteredResourcesWaitingTime=120s", "--conf", "spark.cores.max=2"),
                 *(job, f"mqtt://127.0.0.1:{port}"),
             ],
-            env=alone(tmp_path),
+            env=installed(),
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -101,5 +96,5 @@ def test_two_workers_write_and_read_mqtt_with_the_zip_alone(tmp_path: Path) -> N
     assert told.returncode == 0, told.stderr[-3000:]
     assert f"sum {sum(range(ROWS))}" in told.stdout
     for number in range(2):
-        # Each worker had an executor, which fetched the zip.
-        assert list((tmp_path / f"worker-{number}").glob("app-*/*/canopy_spark.zip")), number
+        # Each worker had an executor.
+        assert list((tmp_path / f"worker-{number}").glob("app-*/*/stderr")), number

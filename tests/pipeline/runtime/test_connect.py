@@ -102,7 +102,6 @@ def test_the_jobs_count_what_they_count_elsewhere(tmp_path: Path) -> None:
         (["report", "--remote", "sc://h", "--master", "local"], 2, "--master and --packages are the server's"),
         (["report", "--remote", "sc://h", "--packages", "a:b:1"], 2, "--master and --packages are the server's"),
         (["report", "--remote", "sc://h", "--engine", "duckdb"], 2, "--remote, --conf, --packages are for Spark"),
-        (["rollup", "--remote", "sc://h", "--checkpoint", "c"], 2, "--remote does not work with --checkpoint"),
         (["tables", "--remote", "sc://h", "--mapping", __file__], 2, "need --engine spark"),
     ],
 )

@@ -16,9 +16,6 @@ from typer.testing import CliRunner
 
 from pipeline.cli import app
 from pipeline.errors import DamagedError, PipelineError
-from pipeline.loadtest import job as loadtest
-from pipeline.loadtest import tables as load_tables
-from pipeline.loadtest import transforms as load_transforms
 from pipeline.oracle import job as oracle
 from pipeline.plan import job as plan
 from pipeline.record.segments import Choice
@@ -27,10 +24,9 @@ from pipeline.rollup import job as rollup
 from pipeline.runtime import engine
 from pipeline.runtime.duck.session import connected
 from pipeline.runtime.engine import DUCKDB, SPARK, at_work, chosen
+from pipeline.runtime.session import SparkOptions
 from pipeline.tree import job as tree
 from pipeline.tree.transforms import Thresholds
-from tests.pipeline.loadtest.history import Histories
-from tests.pipeline.loadtest.test_loadtest import by_pair, told_by
 from tests.pipeline.oracle.toy import Toy
 from tests.pipeline.recorded import BEGIN, Story
 from tests.pipeline.rollup.stories import traffic
@@ -70,13 +66,7 @@ def damaged(folder: Path) -> Path:
     return folder
 
 
-def load(folder: Path) -> Path:
-    """What a load run left, with every fault."""
-    Histories(folder / "records", seed=6)
-    return folder
-
-
-RECORDS = {"load": load, "whole": whole, "judged": judged, "damaged": damaged}
+RECORDS = {"whole": whole, "judged": judged, "damaged": damaged}
 JOBS: dict[str, Job] = {
     "rollup": lambda spark, record, out: rollup.run(spark, [str(record)], str(out)),
     "tree": lambda spark, record, out: tree.run(
@@ -87,7 +77,6 @@ JOBS: dict[str, Job] = {
         hottest=7,
     ),
     "oracle": lambda spark, record, out: oracle.run(spark, [str(record)], str(out)),
-    "loadtest": lambda spark, record, out: loadtest.run(spark, str(record), str(out)),
     "report": lambda spark, record, out: report.run(spark, [str(record)], str(out)),
     "plan": lambda spark, record, out: plan.run(spark, [str(record)], str(out), headroom=30.0, at_end=True),
 }
@@ -125,7 +114,6 @@ def said(out: Path) -> Any:
             for record, job in (
                 ("whole", "tree"), ("judged", "plan"), ("judged", "oracle"), ("damaged", "oracle"),
                 ("damaged", "rollup"), ("damaged", "tree"), ("damaged", "plan"), ("damaged", "report"),
-                ("load", "loadtest"),
             )
         ),
     ],
@@ -201,28 +189,15 @@ def test_auto_takes_duckdb_for_small_records_of_this_machine(tmp_path: Path, mon
     assert chosen("spark", [record], "out") == SPARK
     assert chosen("auto", [record], "s3a://bucket/out") == SPARK
     assert chosen("auto", [record, "s3a://bucket/record"], "out") == SPARK
-    assert chosen("auto", [record], "out", "local[2]") == SPARK
+    assert chosen("auto", [record], "out", SparkOptions("local[2]")) == SPARK
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "SMALL", 1000)
+        patch.setattr(engine, "AUTO_BYTES", 1000)
         assert chosen("auto", [record], "out") == SPARK
     with monkeypatch.context() as patch:
         patch.setattr(engine, "find_spec", lambda _: None)
         assert chosen("auto", [record], "out") == SPARK
         with pytest.raises(PipelineError, match=r"needs DuckDB: .*pip install"):
             chosen("duckdb", [record], "out")
-
-
-def test_the_account_of_a_load_run_is_the_same(tmp_path: Path) -> None:
-    truth = Histories(tmp_path / "records", seed=6)
-    with duckdb() as session:
-        found = load_tables.records(session, str(tmp_path))
-        rows = load_transforms.judged(found.received).persist()
-        pairs = load_transforms.pairs(load_transforms.accounts(rows, found)).collect()
-        assert by_pair(pairs) == told_by(truth.settled)
-        assert load_transforms.strays(rows, found).collect()[0]["strays"] == truth.settled.strays
-        outcome = loadtest.run(session, str(tmp_path), str(tmp_path / "out"))
-    assert outcome.received == truth.received
-    assert (tmp_path / "out" / "index.html").exists()
 
 
 @pytest.mark.parametrize(
@@ -235,7 +210,6 @@ def test_the_account_of_a_load_run_is_the_same(tmp_path: Path) -> None:
             "s3a://bucket/record is not a folder of this machine",
         ),
         (["--engine", "duckdb", "--driver-memory", "much"], "--driver-memory much: must be a size"),
-        (["--engine", "duckdb", "--checkpoint", "c"], "--engine duckdb does not work with --checkpoint"),
     ],
 )
 def test_what_duckdb_cannot_do_is_misuse(arguments: list[str], why: str, tmp_path: Path) -> None:

@@ -25,11 +25,11 @@ def test_ctrl_c_is_told_in_one_line(tmp_path: Path) -> None:
     script = """
 import os, signal, threading
 from pipeline.options import told
-from pipeline.runtime.session import spark_session
+from pipeline.runtime.session import SparkOptions, spark_session
 
 @told
 def job():
-    with spark_session("interrupted", "local[1]") as spark:
+    with spark_session("interrupted", SparkOptions("local[1]")) as spark:
         # Sent while an answer of the Java machine is waited for.
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         spark.sparkContext._jvm.java.lang.Thread.sleep(60_000)

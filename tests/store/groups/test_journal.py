@@ -91,14 +91,6 @@ def test_identifiers_that_come_and_go_within_a_group_are_never_written(journal: 
     assert journal.take().empty()
 
 
-def test_an_identifier_that_comes_again_without_a_number_loses_that_of_the_one_before(journal: GroupJournal) -> None:
-    journal.received("c", 5, 77)
-    assert [one[1:] for one in journal.take().received] == [(5, 77)]
-    journal.completed("c", 5)
-    journal.received("c", 5)
-    assert [one[1:] for one in journal.take().received] == [(5, None)]
-
-
 def test_a_group_says_when_it_has_its_size(journal: GroupJournal, ends: Ends) -> None:
     journal.queued("c", delivery(bytes(5_000)))
     assert ends.ends == 0

@@ -37,7 +37,7 @@ async def test_what_is_in_a_schema_is_told_as_of_a_file(name: str) -> None:
     assert found["bytes"] > 8_192
     text = await info(name)
     place = f"postgresql://127.0.0.1:{postgresql.shared().port}/postgres, schema {name}"
-    assert text.startswith(f"{place}: version 1, n uses it\n")
+    assert text.startswith(f"{place}: version 2, n uses it\n")
     await store.close()
     assert "no broker uses it" in await info(name)
 

@@ -43,7 +43,7 @@ def fill(db: sqlite3.Connection, rows: int, size: int = 10) -> None:
         db.execute(
             "INSERT INTO subscription VALUES (?, ?, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, 0)", (session, f"f/{at}")
         )
-        db.execute("INSERT INTO received VALUES (?, ?, NULL, 0)", (session, at))
+        db.execute("INSERT INTO received VALUES (?, ?, 0)", (session, at))
         values = (at + 1, session, "t", bytes(size))
         text = (
             "INSERT INTO delivery VALUES (?, ?, NULL, 0, 0, 0, 1, 0, NULL, NULL, ?, ?, 1, 0, NULL, NULL, NULL, NULL, 0,"
@@ -130,7 +130,7 @@ def test_a_session_does_not_get_the_number_of_what_is_left(db: sqlite3.Connectio
     """It would inherit it."""
     db.execute("INSERT INTO subscription VALUES (7, 'f', 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, 0)")
     assert db.execute(NUMBERS).fetchone()[0] == 7
-    db.execute("INSERT INTO received VALUES (8, 1, NULL, 0)")
+    db.execute("INSERT INTO received VALUES (8, 1, 0)")
     assert db.execute(NUMBERS).fetchone()[0] == 8
 
 

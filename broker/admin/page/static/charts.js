@@ -1,6 +1,5 @@
-// Charts of the last ten minutes, by uPlot.
+// Charts of the last ten minutes, by uPlot, which `index.html` loads.
 
-import uPlot from "./uPlot.esm.js";
 import { h } from "./dom.js";
 import { times } from "./live.js";
 

@@ -24,10 +24,7 @@ from broker.core.codec.properties import (
     RETAIN_AVAILABLE,
     SERVER_KEEP_ALIVE,
     SESSION_EXPIRY_INTERVAL,
-    SHARED_SUBSCRIPTION_AVAILABLE,
-    SUBSCRIPTION_IDENTIFIER_AVAILABLE,
     TOPIC_ALIAS_MAXIMUM,
-    WILDCARD_SUBSCRIPTION_AVAILABLE,
     Properties,
 )
 from broker.core.codec.topic_names import has_control, validate_topic
@@ -40,11 +37,11 @@ from broker.core.principal import Principal
 from broker.core.queues.windows.in_flight import LARGEST_ID
 from broker.core.routing.bridge_states import announced
 from broker.core.routing.giving_way import session_room
-from broker.core.routing.remote.loop_detection import LINK, NODES, PROGRAM, UPLINKS
+from broker.core.routing.remote.loop_detection import LINK, PROGRAM, UPLINKS
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 
-RESERVED: Final = (UPLINKS, PROGRAM, NODES, WAITING)
+RESERVED: Final = (UPLINKS, PROGRAM, WAITING)
 """How client identifiers begin that are the broker's own."""
 
 LONGEST_ID: Final = 64
@@ -55,9 +52,9 @@ class Terms:
     """What both sides of a connection agreed on. Sizes in bytes, times in seconds."""
 
     def __init__(self, connect: Connect, limits: Limits, origin: Origin) -> None:
-        # From the client. A node publishes for all of its clients: the protocol's own bound holds for it.
+        # From the client.
         self.max_packet_size = largest_packet(limits, origin)
-        self.receive_maximum = LARGEST_ID if origin.node else limits.receive_maximum
+        self.receive_maximum = limits.receive_maximum
         integers = connect.properties.integers
         v5 = connect.version == V5
         # Towards the client.
@@ -74,8 +71,7 @@ class Terms:
         # Keep alive: the client's own [MQTT-3.2.2-22], unless the server sets one, as it may in 5.0.
         self.keep_alive = connect.keep_alive
         self.server_keep_alive = False
-        # Whether another node is there is known by other means.
-        limit = 0 if origin.node else limits.max_keep_alive
+        limit = limits.max_keep_alive
         if v5 and limit > 0 and (connect.keep_alive == 0 or connect.keep_alive > limit):
             self.keep_alive = limit
             self.server_keep_alive = True
@@ -83,9 +79,6 @@ class Terms:
 
 def largest_packet(limits: Limits, origin: Origin) -> int:
     """Bytes of the largest packet that is taken from a client: what its listener allows, within what all may."""
-    if origin.node:
-        # What its clients may send, and a property or two.
-        return LARGEST_PACKET
     return min(limits.max_packet_size, origin.max_packet_size or limits.max_packet_size)
 
 
@@ -97,8 +90,6 @@ def first_packet_size(limits: Limits, origin: Origin) -> int:
 
 def granted_expiry(requested: int, limits: Limits) -> int:
     """How long a session outlives its connection, in seconds, when a client asks for `requested` (3.2.2.3.2)."""
-    if not limits.persistent:
-        return 0
     longest = limits.max_session_expiry
     return requested if longest == 0 else min(requested, longest)
 
@@ -254,12 +245,6 @@ def accept(connect: Connect, terms: Terms, assigned: str, router: Router) -> Con
         connack.properties.strings[ASSIGNED_CLIENT_IDENTIFIER] = assigned  # [MQTT-3.2.2-16]
     if limits.topic_alias_maximum > 0 and topic_aliases.plenty(router):
         integers[TOPIC_ALIAS_MAXIMUM] = limits.topic_alias_maximum
-    if not limits.wildcard_subscriptions:
-        integers[WILDCARD_SUBSCRIPTION_AVAILABLE] = 0
-    if not limits.subscription_identifiers:
-        integers[SUBSCRIPTION_IDENTIFIER_AVAILABLE] = 0
-    if not limits.shared_subscriptions:
-        integers[SHARED_SUBSCRIPTION_AVAILABLE] = 0
     if terms.server_keep_alive:
         integers[SERVER_KEEP_ALIVE] = terms.keep_alive  # [MQTT-3.2.2-21]
     if router.broker_id and link_peer(connect):

@@ -12,14 +12,12 @@ from broker.core.codec.packets import Connack, Connect, Will
 from broker.core.codec.topic_names import is_system
 from broker.core.connection.connect import handshake, identity, mounting
 from broker.core.connection.connect.authenticating import Authentication
-from broker.core.hooks import Origin
 from broker.core.persistence.keeping import keep
 from broker.core.principal import Principal
 from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.live.peer_names import PeerNames
 from broker.core.refusals import ACCESS_CONTROL, MOUNT, WILL
 from broker.core.routing.bridge_states import ANOTHER, ONLY_BRIDGES, announced
-from broker.core.routing.remote.loop_detection import FROM_NODE
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 
@@ -149,7 +147,6 @@ def open_session(
     outbox: Outbox,
     router: Router,
     now: float,
-    origin: Origin,
 ) -> tuple[Session, bool]:
     """Take over an earlier connection [MQTT-3.1.4-3], and open or resume the session. Whether it was there before.
 
@@ -162,19 +159,14 @@ def open_session(
     then does with the session waits for a commit, and that of the session comes with it.
 
     Raises:
-        Refused: its user or the room that is left do not allow it, or it is a node under another one's name.
+        Refused: its user or the room that is left do not allow it.
     """
-    if origin.node and client_id != FROM_NODE + origin.node:
-        raise Refused("a node has no session here but its own", reasons.CLIENT_IDENTIFIER_NOT_VALID)
     mount = principal.mount
     earlier = router.sessions.get(client_id)
     identity.check_owner(earlier, principal.user_name, router.limits, now)
-    if not origin.node:
-        # Clients that fill all the room there is must not keep a node out.
-        handshake.check_session(connect, client_id, principal, router, now)
+    handshake.check_session(connect, client_id, principal, router, now)
     if earlier is None or earlier.outbox is None:
-        if not origin.node:
-            handshake.check_room(router)
+        handshake.check_room(router)
     else:
         peer = earlier.outbox.peer
         assert peer is not None
@@ -197,8 +189,7 @@ def open_session(
     if present:
         identity.become(session, principal, router)
     session.link_peer = handshake.link_peer(connect)
-    session.node = session.own = origin.node != ""
-    session.link = session.node or identity.is_link(client_id, principal.user_name, router.limits)
+    session.link = identity.is_link(client_id, principal.user_name, router.limits)
     router.queue_limits.apply(session)
     if another and session.subscriptions and router.limits.rules:
         session.others_terms = True
@@ -213,6 +204,4 @@ def open_session(
         router.session_table.count(session)
     if router.journal is not None:
         keep(session, router.journal)
-    if will is not None:
-        router.wills.tell(session)
     return session, present

@@ -1,8 +1,7 @@
 """A CONNECT that is not answered yet.
 
-Owns what is known of the client until then, and what it waits for: access control (`AccessControl`), and then, in a
-mesh, the other brokers (`Owner`). `ServerProtocol` calls each in order, and drops it when the client is accepted or its
-connection has ended.
+Owns what is known of the client until then, and the wait for access control (`AccessControl`). `ServerProtocol` drops
+it when the client is accepted or its connection has ended.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from broker.core.codec.topic_names import has_control
 from broker.core.connection.connect import identity, opening
 from broker.core.connection.connect.authenticating import Authentication
 from broker.core.connection.connect.handshake import Terms
-from broker.core.hooks import LATER, Origin, OwnerClaim, Ticket
+from broker.core.hooks import LATER, Origin, Ticket
 from broker.core.principal import Principal
 from broker.core.queues.live.outbox import Outbox
 from broker.core.routing.router import Router
@@ -39,7 +38,6 @@ class PendingConnect:
         self._refusal = ""  # why its will is refused
         self._will: Will | None = None  # that its CONNECT had
         self._left_out = ""  # why that will is left out
-        self._claim: OwnerClaim | None = None
         self._told: Callable[[int], None] | None = None  # who hears of a late answer
 
     def ask(self, authentication: Authentication | None, told: Callable[[int], None] | None) -> int:
@@ -65,7 +63,7 @@ class PendingConnect:
         """`Ticket.answer` was called."""
         if self._asking:
             self._early_answer = reason_code
-        elif self._told is not None and self._claim is None:
+        elif self._told is not None:
             self._told(reason_code)
 
     @property
@@ -81,16 +79,12 @@ class PendingConnect:
         self.client_id = connect.client_id or assigned
         return opening.connack_for(connect, terms, assigned, authentication, self._router, max_packet)
 
-    def identify(self, now: float, told: Callable[[int], None] | None) -> bool:
-        """Find out who the client is, and ask for what other brokers have of its session.
-
-        False: it has to wait for that, and `told` hears when it has come.
+    def identify(self, now: float) -> None:
+        """Find out who the client is.
 
         Raises:
             Refused: nobody who may come in.
         """
-        if self._principal is not None:
-            return True
         connect = self.connect
         router = self._router
         principal = identity.principal_of(connect, self._ticket, self._origin, self.client_id)
@@ -108,17 +102,6 @@ class PendingConnect:
         self._refusal = opening.check_client(connect, principal, router)
         if self._refusal:
             raise Refused("not authorized to publish to the will's topic", reasons.NOT_AUTHORIZED)  # section 5.4.2
-        # An identifier that it was given nobody else has, nor has anybody another node's.
-        if router.owner is None or not connect.client_id or self._origin.node:
-            return True
-        self._told = told
-        self._claim = router.owner.claim(connect.client_id, principal.user_name, connect.clean_start, self._fetched)
-        return self._claim is None
-
-    def _fetched(self, reason_code: int) -> None:
-        """What other brokers had of the session is here, or the client is refused."""
-        if self._told is not None and self._claim is not None:
-            self._told(reason_code)
 
     @property
     def user_name(self) -> str | None:
@@ -130,7 +113,7 @@ class PendingConnect:
         principal = self._principal
         assert principal is not None
         session, self.present = opening.open_session(
-            self.connect, self.client_id, principal, terms, outbox, self._router, now, self._origin
+            self.connect, self.client_id, principal, terms, outbox, self._router, now
         )
         if self._left_out and self._will is not None:
             opening.note_will(session, self._will, self._left_out, self._router, now)
@@ -145,9 +128,5 @@ class PendingConnect:
         return session
 
     def over(self) -> None:
-        """The client is in, or its connection has ended: another broker may wait for the session."""
+        """The client is in, or its connection has ended: an answer of access control means nothing any more."""
         self._ticket = self._told = None
-        claim = self._claim
-        if claim is not None:
-            self._claim = None
-            claim.over()

@@ -19,9 +19,8 @@ from broker.core.limits import Limits
 from broker.core.persistence.commits import Commits
 from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.queue_totals import UNLIMITED
-from broker.core.queues.requests import NodeRun, Request, WaitingRequests
+from broker.core.queues.requests import Request, WaitingRequests
 from broker.core.queues.windows.held_answers import HeldAnswers
-from broker.core.queues.windows.in_flight import LARGEST_ID
 from broker.core.queues.windows.receive_window import uncounted_pubcomp
 from broker.core.routing.deadlines import Deadlines
 from broker.core.session.session import Session
@@ -47,8 +46,6 @@ class Acknowledger:
         self._session: Session | None = None
         self._version = 0
         self._v5 = False
-        # Another node of the mesh: it is told no Receive Maximum, since it publishes for all of its clients.
-        self._node = False
         # Acknowledgements that wait to be read, at which the client is not read from: 3.1.1 knows no Receive Maximum.
         self.most_unread: i64 = limits.receive_maximum
         # With a store that commits later: the line of what waits for that, and how much the journal had been told when
@@ -58,13 +55,12 @@ class Acknowledger:
         # QoS 2 publishes of earlier connections that are not released and did not come again on this one: they do not
         # count against Receive Maximum, and neither do their PUBCOMPs (section 4.9).
         self._earlier: set[int] | None = None
-        # Requests whose answers wait for links or nodes, once there was one: they are this connection's.
+        # Requests whose answers wait for links, once there was one: they are this connection's.
         self._requests: WaitingRequests | None = None
 
     def connected(self, session: Session, version: int, commits: Commits | None = None) -> None:
         """The client was accepted. `commits`: of the router's journal."""
         self._session = session
-        self._node = session.node
         if session.incoming_qos2:
             self._earlier = set(session.incoming_qos2)
         if commits is not None:
@@ -81,9 +77,6 @@ class Acknowledger:
         A request of QoS 2 stays known by its identifier: sent again on the session's next connection it gets its
         PUBREC, and is not routed again [MQTT-4.3.3-10].
         """
-        session = self._session
-        if session is not None and session.numbers:
-            _keep_confirmed(session, session.numbers)
         self._session = None
         self._earlier = None
         held = self._held
@@ -116,7 +109,7 @@ class Acknowledger:
 
     def room(self) -> int:
         """How many more QoS 1 and 2 publishes may come."""
-        return (LARGEST_ID if self._node else self._limits.receive_maximum) - self.unacknowledged()
+        return self._limits.receive_maximum - self.unacknowledged()
 
     def behind(self) -> bool:
         """Whether a 3.1.1 client has as many acknowledgements to read as a 5.0 client may have publishes in flight."""
@@ -136,15 +129,8 @@ class Acknowledger:
         incoming = session.incoming_qos2
         return incoming is not None and packet_id in incoming
 
-    def number_of(self, packet_id: int) -> int:
-        """The number of a QoS 2 publish that came before, and that other nodes may lack; 0: none does."""
-        session = self._session
-        assert session is not None
-        numbers = session.numbers
-        return 0 if numbers is None else numbers.get(packet_id, 0)
-
-    def remember(self, packet_id: int, number: int = 0) -> None:
-        """Know the identifier of a QoS 2 publish until its PUBREL. `number`: see `Session.numbers`.
+    def remember(self, packet_id: int) -> None:
+        """Know the identifier of a QoS 2 publish until its PUBREL.
 
         Only the identifier: that the message may expire meanwhile changes nothing in what follows [MQTT-4.3.3-13].
         """
@@ -155,12 +141,8 @@ class Acknowledger:
             incoming = set()
             session.incoming_qos2 = incoming
         incoming.add(packet_id)
-        if number > 0:
-            if session.numbers is None:
-                session.numbers = {}
-            session.numbers[packet_id] = number
         if session.journal is not None:
-            session.journal.received(session.client_id, packet_id, number)
+            session.journal.received(session.client_id, packet_id)
 
     def comes_again(self, packet_id: int) -> None:
         """A QoS 2 publish came again. If its first PUBLISH came on an earlier connection, it counts on this one, too.
@@ -189,8 +171,6 @@ class Acknowledger:
             return False
         incoming.discard(packet_id)
         self._counts(packet_id)
-        if session.numbers is not None:
-            session.numbers.pop(packet_id, None)
         if session.journal is not None:
             session.journal.completed(session.client_id, packet_id)
         return True
@@ -218,16 +198,7 @@ class Acknowledger:
             self._forget(packet_id)
         elif not self.knows(packet_id):
             self.remember(packet_id)
-        elif self.number_of(packet_id) > 0:
-            self.confirm(packet_id)
         self._send(ack(PUBREC, packet_id, reason, self._version), self._told())
-
-    def confirm(self, packet_id: int) -> None:
-        """No other node lacks a publish that has a number. The store is told if the connection ends before PUBREL."""
-        session = self._session
-        assert session is not None
-        if session.numbers is not None:
-            session.numbers[packet_id] = 0
 
     def answer_again(self, packet_id: int) -> None:
         """PUBREC for a QoS 2 publish that came before.
@@ -289,64 +260,33 @@ class Acknowledger:
         self._send(ack(PUBCOMP, packet_id, reason, self._version), self._told_of_session())  # [MQTT-4.3.3-11]
 
     def hold(self, request: Request, until: float) -> None:
-        """The acknowledgement has to wait for what links say, or nodes, until a time at most (s).
+        """The acknowledgement has to wait for what links say, until a time at most (s).
 
         Until then the publish counts as unacknowledged.
         """
-        self._wait(request, until).by_id[request.packet_id] = request
-        if request.qos == 1:
-            self._window.held += 1
-        elif not self.knows(request.packet_id):
-            self.remember(request.packet_id)
-
-    def hold_run(self, run: NodeRun, until: float) -> None:
-        """The same for the publishes of a run; those of QoS 2 are remembered already."""
-        by_id = self._wait(run, until).by_id
-        for packet_id in run.packet_ids:
-            by_id[packet_id[0] << 8 | packet_id[1]] = run
-        if run.qos == 1:
-            self._window.held += i64(len(run.packet_ids))
-
-    def _wait(self, request: Request, until: float) -> WaitingRequests:
         requests = self._requests
         if requests is None:
             requests = WaitingRequests()
             self._requests = requests
         if requests.wait(request, until):
             self._deadlines.set(requests, requests.due)
-        return requests
+        requests.by_id[request.packet_id] = request
+        if request.qos == 1:
+            self._window.held += 1
+        elif not self.knows(request.packet_id):
+            self.remember(request.packet_id)
 
     def settle(self, request: Request) -> None:
         """It is known whether a request reached anybody: acknowledge it, if the connection still waits for that."""
         requests = self._requests
         if requests is None:
             return
-        if isinstance(request, NodeRun):
-            self._settle_run(request, requests)
-        elif requests.by_id.pop(request.packet_id, None) is not None:
+        if requests.by_id.pop(request.packet_id, None) is not None:
             if request.qos == 1:
                 self._window.held -= 1
-            self._settle_one(request.qos, request.packet_id, request.reached)
-
-    def _settle_run(self, run: NodeRun, requests: WaitingRequests) -> None:
-        packet_ids = run.packet_ids
-        by_id = requests.by_id
-        for packet_id in packet_ids:
-            by_id.pop(packet_id[0] << 8 | packet_id[1], None)
-        qos = run.qos
-        if qos == 1:
-            self._window.held -= i64(len(packet_ids))
-        missed = run.missed
-        if missed is None:
             self._told_before = -1
-            self.answer_run(qos, packet_ids)
-            return
-        for packet_id in packet_ids:
-            self._settle_one(qos, packet_id[0] << 8 | packet_id[1], packet_id not in missed)
-
-    def _settle_one(self, qos: int, packet_id: int, reached: bool) -> None:
-        self._told_before = -1
-        self.answer(qos, packet_id, reasons.SUCCESS if reached else reasons.NO_MATCHING_SUBSCRIBERS)
+            reason = reasons.SUCCESS if request.reached else reasons.NO_MATCHING_SUBSCRIBERS
+            self.answer(request.qos, request.packet_id, reason)
 
     def _told(self) -> i64:
         """What has to be committed before the publish is acknowledged that is dealt with; 0: nothing."""
@@ -366,12 +306,3 @@ class Acknowledger:
             self._outbox.acknowledge(packet)
         else:
             held.send(packet, number)
-
-
-def _keep_confirmed(session: Session, numbers: dict[int, int]) -> None:
-    """The connection ends: have the store know of which publishes no other node lacks any. Their client may stay away
-    until nodes have forgotten their numbers."""
-    for packet_id in [each for each, number in numbers.items() if number == 0]:
-        del numbers[packet_id]
-        if session.journal is not None:
-            session.journal.confirmed(session.client_id, packet_id)

@@ -39,8 +39,7 @@ class TopicJudge:
         # What the cache knows holds none: it is asked once for a topic, not for each message.
         if not limits.control_characters and not router.cache.knows(topic) and has_control(topic.decode()):
             raise MalformedPacket("a topic name with a control character")
-        # What another node tells was judged there, and is true of its own clients.
-        if not session.node and is_reserved(topic, session.link, router, session):
+        if is_reserved(topic, session.link, router, session):
             self.why = RESERVED
             return reasons.NOT_AUTHORIZED
         access_control = router.access_control

@@ -1,7 +1,6 @@
 """Consecutive QoS 1 or 2 publishes that differ only in payload and packet identifier, and go to one receiver.
 
-Owns what is done for all of them together: routing, sending and acknowledging. Messages to another node of a mesh also
-use it for a single publish, because its acknowledgement waits for the node.
+Owns what is done for all of them together: routing, sending and acknowledging.
 """
 
 from __future__ import annotations
@@ -15,11 +14,8 @@ from broker.core.codec.publish_layout import head as frame_head
 from broker.core.connection.publish.acknowledging import Acknowledger
 from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.message import Message
-from broker.core.queues.requests import NodeRun
-from broker.core.routing.receivers.fanout import Fanout
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
-from broker.core.topics.route import Route
 
 IN_ONE_PIECE: Final = 12
 """Publishes in a row from which on one piece of all their frames costs less than each frame by itself."""
@@ -35,7 +31,7 @@ class RunPublisher:
         self._acknowledger = acknowledger
 
     def publish(
-        self, session: Session, receiver: Session, topic: bytes, head: bytes, count: i64, payload_at: i64, now: float
+        self, session: Session, receiver: Session, topic: bytes, head: bytes, count: i64, payload_at: i64
     ) -> i64:
         """Route up to `count` frames that are alike, from the current one on, to the one who gets them.
 
@@ -54,19 +50,15 @@ class RunPublisher:
         sent_head = head
         if sent_v5 != v5:
             sent_head = frame_head(decoder.header, topic, length - payload_at + (1 if sent_v5 else 0))
-        node = receiver.node
         messages: list[Message] = []
         packet_ids: list[bytes] = []
         at: i64 = start
         while count > 0:
-            if node or qos == 2:
+            if qos == 2:
                 packet_id: i64 = (buffer[at + id_at] << 8) | buffer[at + id_at + 1]
-                if node and acknowledger.holds(packet_id):
+                if acknowledger.knows(packet_id):
                     break
-                if qos == 2:
-                    if acknowledger.knows(packet_id):
-                        break
-                    acknowledger.remember(packet_id)
+                acknowledger.remember(packet_id)
             message = Message(topic, buffer[at + payload_at : at + length], qos, False, b"", 0.0, session.client_id)
             message.adopt_head(sent_head, sent_v5)
             messages.append(message)
@@ -77,7 +69,7 @@ class RunPublisher:
         if count > 0:
             decoder.end = at
             self._router.work += count
-            if not node and count < IN_ONE_PIECE:
+            if count < IN_ONE_PIECE:
                 for message in messages:
                     receiver.send_now(message, qos)
                 acknowledger.answer_run(qos, packet_ids)
@@ -88,45 +80,6 @@ class RunPublisher:
                 # The packet identifiers follow; 5.0 has the length of no properties behind them.
                 glue = sent_head + (b"\0\0\0" if sent_v5 else b"\0\0")
                 frames = bytearray(glue + glue.join([message.payload() for message in messages]))
-            if node:
-                self._ask_node(receiver, messages, qos, frames, len(sent_head), packet_ids, now)
-            else:
-                receiver.send_run(messages, qos, frames, len(sent_head))
-                acknowledger.answer_run(qos, packet_ids)
+            receiver.send_run(messages, qos, frames, len(sent_head))
+            acknowledger.answer_run(qos, packet_ids)
         return count
-
-    def _ask_node(
-        self,
-        node: Session,
-        messages: list[Message],
-        qos: i64,
-        frames: bytearray,
-        id_at: i64,
-        packet_ids: list[bytes],
-        now: float,
-    ) -> None:
-        """Send a run to a node; its acknowledgements wait until the node has it."""
-        run = NodeRun(packet_ids, qos)
-        owes = node.inflight.count > 0
-        deliveries = node.send_run(messages, qos, frames, id_at)
-        if node.window.link().takes(run, owes):
-            for delivery in deliveries:
-                delivery.asked = run
-            run.follow(deliveries)
-        peer = self._outbox.peer
-        if peer is not None and run.waits(peer, len(deliveries)):
-            self._acknowledger.hold_run(run, now + self._router.nodes.patience)
-        else:
-            self._acknowledger.answer_run(qos, packet_ids)
-
-
-def sole_node(delivery: Fanout, route: Route) -> Session | None:
-    """The node of a mesh that alone gets what clients of this one publish this way; None: see `Fanout.forward`."""
-    entries = route.entries
-    if len(entries) != 1 or route.tapped or not delivery.open(route):
-        return None
-    sole = entries[0].sole
-    if sole is None:
-        return None
-    session = sole.session
-    return session if isinstance(session, Session) and session.node else None

@@ -2,9 +2,8 @@
 
 Owns the decision whether a PUBLISH is routed, and with which reason code it is acknowledged; `Acknowledger` sends that.
 A QoS 0 PUBLISH of the common form is forwarded as the bytes that arrived: only the position of its topic is decoded. A
-QoS 2 PUBLISH is routed once until its PUBREL, even if it is sent again [MQTT-4.3.3-10], but it goes again to other
-nodes that may lack it (`remote.publish_numbers`). A message that has already been here, or has crossed too many links,
-is acknowledged and not routed (`loop_detection`).
+QoS 2 PUBLISH is routed once until its PUBREL, even if it is sent again [MQTT-4.3.3-10]. A message that has already been
+here, or has crossed too many links, is acknowledged and not routed (`loop_detection`).
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from broker.core.codec.packets import V5, Publish
 from broker.core.codec.publish_layout import alike, plain_payload, topic_end
 from broker.core.connection.publish.acknowledging import Acknowledger
 from broker.core.connection.publish.judging import TopicJudge
-from broker.core.connection.publish.publish_runs import RunPublisher, sole_node
+from broker.core.connection.publish.publish_runs import RunPublisher
 from broker.core.connection.publish.topic_aliases import TopicAliases
 from broker.core.permissions import Permissions
 from broker.core.principal import Principal
 from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.message import OVERHEAD, Message
-from broker.core.queues.requests import NodeRequest, Request, RequestMessage
+from broker.core.queues.requests import Request
 from broker.core.refusals import MOUNT, PUBLISH, STORE
 from broker.core.routing.in_turns.broadcasts import PLAIN_BROADCAST
 from broker.core.routing.receivers.bursts import Run
@@ -137,7 +136,7 @@ class PublishHandler:
                 if route is not None and (permissions is None or self._may(route, topic, header, permissions)):
                     if header == 0x30:
                         return self._publish_plain(route, topic, payload_at)
-                    taken: i64 = self._publish_qos12(route, topic, topic_stop, payload_at, now)
+                    taken: i64 = self._publish_qos12(route, topic, topic_stop, payload_at)
                     if taken > 0:
                         return taken
         self._on_publish(decoder.publish(), now)
@@ -197,8 +196,7 @@ class PublishHandler:
         session = self._session
         assert session is not None
         entries = route.entries
-        # What comes from another node was recorded there.
-        tap = router.tap if route.tapped and not session.node else None
+        tap = router.tap if route.tapped else None
         if not entries and tap is None:
             return 1
         decoder = self._decoder
@@ -247,7 +245,7 @@ class PublishHandler:
             router.fanout.spread(route, message, session)
         return 1
 
-    def _publish_qos12(self, route: Route, topic: bytes, id_at: i64, payload_at: i64, now: float) -> i64:
+    def _publish_qos12(self, route: Route, topic: bytes, id_at: i64, payload_at: i64) -> i64:
         """Route a QoS 1 or 2 PUBLISH on the hot path, and those behind it that have the same topic and length.
 
         Returns how many there were; 0 when it is not the common case after all.
@@ -271,15 +269,6 @@ class PublishHandler:
             acknowledger.begin()
         head = buffer[start:id_at]
         receiver = router.fanout.sole_receiver(route, qos)
-        asked: NodeRequest | None = None
-        remote = False
-        if receiver is None and router.nodes.count > 0 and not session.node:
-            # It may be for other nodes, for which its acknowledgement waits.
-            if acknowledger.holds(packet_id):
-                return 0
-            remote = True
-            if qos == 1 or session.journal is None:
-                receiver = sole_node(router.fanout, route)
         if receiver is not None:
             count: i64 = 1
             if end < len(buffer):
@@ -287,23 +276,19 @@ class PublishHandler:
                     room = self.longest_run
                 count = alike(buffer, head, start, end, payload_at, self._v5, room, start + RUN_BYTES)
             count = receiver.room(count, OVERHEAD + len(topic) + end - payload_at)
-            if count > 1 or (remote and count > 0):
+            if count > 1:
                 runs = self._runs
                 if runs is None:
                     runs = RunPublisher(router, self._outbox, decoder, acknowledger)
                     self._runs = runs
-                return runs.publish(session, receiver, topic, head, count, payload_at - start, now)
+                return runs.publish(session, receiver, topic, head, count, payload_at - start)
             if count == 0:
                 receiver = None
         if qos == 2 and acknowledger.knows(packet_id):
             return 0
-        if remote:
-            asked = self._asked(session, packet_id, qos)
-        elif qos == 2:
+        if qos == 2:
             acknowledger.remember(packet_id)
         message = Message(topic, buffer[payload_at:end], qos, False, b"", 0.0, session.client_id)
-        if asked is not None:
-            message = RequestMessage(message, asked)
         message.adopt_head(head, self._v5)
         if receiver is not None:
             receiver.send_now(message, qos)
@@ -311,8 +296,6 @@ class PublishHandler:
             acknowledger.answer_one(qos, buffer[id_at : id_at + 2])
         else:
             reached = router.fanout.forward(route, message, session)
-            if asked is not None and self._waits(asked, reached, now + router.nodes.patience):
-                return 1
             acknowledger.answer(qos, packet_id, reasons.SUCCESS if reached > 0 else self._reason(reached))
         return 1
 
@@ -352,10 +335,7 @@ class PublishHandler:
             if qos == 2 and acknowledger.knows(packet_id):
                 # Known already: acknowledged again, not routed again [MQTT-4.3.3-10].
                 acknowledger.comes_again(packet_id)
-                if acknowledger.number_of(packet_id) > 0:
-                    self._publish_again(publish, topic, now)
-                else:
-                    acknowledger.answer_again(packet_id)
+                acknowledger.answer_again(packet_id)
                 return
             acknowledger.begin()
             if self._v5 and acknowledger.full():
@@ -391,12 +371,6 @@ class PublishHandler:
                 message = Message(
                     topic, publish.payload, qos, publish.retain, publish.properties, expires_at, session.client_id
                 )
-                if session.node:
-                    # It was judged where it was published.
-                    reached = router.publisher.from_node(message, session)
-                    if qos > 0:
-                        acknowledger.answer(qos, packet_id, self._reason(reached))
-                    return
                 hook = router.message_hook
                 if hook is not None:
                     changed = hook.publish(session.principal, message, False)
@@ -406,11 +380,12 @@ class PublishHandler:
                             acknowledger.answer(qos, packet_id, hook.reason_code)
                         return
                     message = changed
-                if qos > 0 and (publish.request or router.nodes.count > 0):
-                    nodes = router.nodes.count > 0
-                    request = self._asked(session, packet_id, qos) if nodes else Request(packet_id, qos)
+                if qos > 0 and publish.request:
+                    request = Request(packet_id, qos)
                     count = router.publisher.ask(message, session, request)
-                    if self._waits(request, count, now + (router.nodes.patience if nodes else limits.answer_timeout)):
+                    peer = self._outbox.peer
+                    if peer is not None and request.waits(peer, count):
+                        acknowledger.hold(request, now + limits.answer_timeout)
                         return
                 else:
                     count = router.publisher.publish(message, session)
@@ -433,51 +408,6 @@ class PublishHandler:
             publish.qos,
             publish.retain,
         )
-
-    def _asked(self, session: Session, packet_id: int, qos: int) -> NodeRequest:
-        """What has the answer to a publish wait for other nodes. One of QoS 2 has a number, if its session is kept."""
-        asked = NodeRequest(packet_id, qos)
-        if qos == 2 and session.journal is not None:
-            # Before it is routed: it leaves for other nodes when the store has its number (`NodeSession`).
-            numbers = self._router.nodes.numbers
-            asked.number = numbers.next()
-            self._acknowledger.remember(packet_id, asked.number)
-            if session.numbers is not None:
-                numbers.gave(asked.number, session.numbers, packet_id)
-        return asked
-
-    def _publish_again(self, publish: Publish, topic: bytes, now: float) -> None:
-        """A QoS 2 PUBLISH came again that other nodes may lack: they get it, and those that have it know its number.
-
-        It was judged when it came first.
-        """
-        session = self._session
-        assert session is not None
-        router = self._router
-        packet_id = publish.packet_id
-        expires_at = now + publish.message_expiry if publish.message_expiry >= 0 else 0.0
-        message: Message | None = Message(
-            topic, publish.payload, 2, publish.retain, publish.properties, expires_at, session.client_id
-        )
-        hook = router.message_hook
-        if hook is not None and message is not None:
-            message = hook.publish(session.principal, message, False)
-        acknowledger = self._acknowledger
-        if topic and message is not None:
-            request = NodeRequest(packet_id, 2, acknowledger.number_of(packet_id))
-            count = router.publisher.again(message, session, request)
-            if self._waits(request, count, now + router.nodes.patience):
-                return
-        acknowledger.confirm(packet_id)
-        acknowledger.answer_again(packet_id)
-
-    def _waits(self, request: Request, count: int, until: float) -> bool:
-        """Whether the answer to a request that every queue has had waits for links or nodes, until a time at most."""
-        peer = self._outbox.peer
-        if peer is None or not request.waits(peer, count):
-            return False
-        self._acknowledger.hold(request, until)
-        return True
 
     def _mounted(self, topic: bytes, publish: Publish) -> bytes:
         """The broker's name of a mounted client's topic, and of its Response Topic; empty: it may not go there."""

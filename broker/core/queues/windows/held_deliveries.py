@@ -3,8 +3,8 @@
 Owns their order. So a message that was sent by a broker which is then killed is known to the next one by its packet
 identifier, and delivered once (section 4.3.3). Promises: their order stays [MQTT-4.6.0-6]; the outbox gets them when
 they are committed and it has room. Messages of another QoS do not wait for them, and stay in front when they are sent
-again; on a window that is `in_order` they do. They are in flight in their session meanwhile, and so bounded by its send
-quota and its bytes; if the connection ends, they are unsent.
+again. They are in flight in their session meanwhile, and so bounded by its send quota and its bytes; if the connection
+ends, they are unsent.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ class HeldDelivery:
 
 
 class HeldDeliveries(Waiter):
-    """The held deliveries of one session, on its present connection. `in_order`: see `SendWindow`."""
+    """The held deliveries of one session, on its present connection."""
 
-    def __init__(self, inflight: InFlight, commits: Commits, in_order: bool) -> None:
+    def __init__(self, inflight: InFlight, commits: Commits) -> None:
         super().__init__()
         self._inflight = inflight
         self._commits = commits
-        self._in_order = in_order
         self._outbox: Outbox | None = None
         self._line: deque[HeldDelivery] = deque()
 
@@ -55,10 +54,10 @@ class HeldDeliveries(Waiter):
         """Queue a delivery that is in flight, for which the outbox has room, when everything told so far is committed.
 
         `waits`: it is kept, and was not written yet. Any other was committed before, or is not kept: it only stays
-        behind the others, as does one of QoS 1.
+        behind the others.
         """
         line = self._line
-        number: i64 = self._commits.told if waits and delivery.qos == 2 else 0
+        number: i64 = self._commits.told if waits else 0
         if not line:
             if number <= self._commits.committed:
                 self._queue(delivery, outbox)
@@ -91,7 +90,7 @@ class HeldDeliveries(Waiter):
         return count
 
     def _queue(self, delivery: Delivery, outbox: Outbox) -> None:
-        if delivery.attempts == 0 and not self._in_order:
+        if delivery.attempts == 0:
             self._inflight.move_behind(delivery)
         outbox.push(delivery)
 
@@ -108,7 +107,7 @@ class HeldDeliveries(Waiter):
         self._commits.leave(self)
         self._outbox = None
         for delivery in (*(held.delivery for held in self._line), *unsent):
-            if delivery.qos == 2 and delivery.attempts == 0 and not self._in_order and self._is_in_flight(delivery):
+            if delivery.qos == 2 and delivery.attempts == 0 and self._is_in_flight(delivery):
                 self._inflight.move_behind(delivery)
         self._line.clear()
 

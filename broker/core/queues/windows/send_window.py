@@ -29,7 +29,7 @@ from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.live.outbox import ACCEPTED, Outbox
 from broker.core.queues.message import HEADROOM, Message
 from broker.core.queues.queue_totals import QueueTotals
-from broker.core.queues.requests import AskedLink, Silenced, has_number
+from broker.core.queues.requests import AskedLink
 from broker.core.queues.session_queue import SessionQueue
 from broker.core.queues.windows.held_answers import send_promise
 from broker.core.queues.windows.held_deliveries import HeldDeliveries
@@ -67,14 +67,12 @@ class SendWindow:
         # What the present connection has to send again before anything else; None: nothing.
         self.resend: deque[Delivery] | None = None
         self.held: HeldDeliveries | None = None  # what may not leave yet, once there was any
-        self.in_order = False  # whether QoS 1 stays behind it, too
         self.spent = False  # whether `send_again` or `send_waiting` ended because it had done enough for one turn
         self._client_id = ledger.client_id
         self._ledger = ledger
         self._load = totals
-        # The present connection, once a request was sent to it, and who is told when that lets one wait in vain.
+        # The present connection, once a request was sent to it.
         self._asked_link: AskedLink | None = None
-        self.silenced: Silenced | None = None
 
     # -- connection ----------------------------------------------------------------------------------------------------
 
@@ -162,7 +160,7 @@ class SendWindow:
         """The connection is gone. The next one has a send quota of its own."""
         for delivery in self.inflight.values():
             delivery.counted = False
-            delivery.disconnected()
+            delivery.settle(True)
             if self.journal is not None and delivery.attempts == 0:
                 self.journal.unsent(self._client_id, delivery)
         self._forget_line()
@@ -188,7 +186,7 @@ class SendWindow:
     def room(self, count: i64, size: i64, outbox: Outbox) -> i64:
         """How many messages of `size` bytes, at most `count`, `send_now` or `send_run` would send now."""
         load = self._load
-        if self.resend is not None or (self.in_order and self.held is not None and self.held.count > 0):
+        if self.resend is not None:
             return 0
         if count > self.quota:
             count = self.quota if self.quota > 0 else 0
@@ -208,7 +206,7 @@ class SendWindow:
         self._account(1, message.size())
         outbox.push(delivery)
 
-    def send_run(self, messages: list[Message], qos: i64, frames: bytearray, at: i64, outbox: Outbox) -> list[Delivery]:
+    def send_run(self, messages: list[Message], qos: i64, frames: bytearray, at: i64, outbox: Outbox) -> None:
         """The same for several of one size, at most 255, that came in frames of one length and layout: see `room`.
 
         `frames` are those, which this client can be sent as they are but for their packet identifiers; the first one's
@@ -223,7 +221,6 @@ class SendWindow:
         self._account(count, size)
         write_identifiers(deliveries, frames, at)
         outbox.push_run(DeliveryRun(deliveries, bytes(frames)), size)
-        return deliveries
 
     def _put_new(self, message: Message, qos: i64) -> Delivery:
         inflight = self.inflight
@@ -264,15 +261,15 @@ class SendWindow:
         return True
 
     def push(self, delivery: Delivery, outbox: Outbox) -> None:
-        """Have a delivery be written that is in flight; of QoS 2 when that, or its number, is committed, if kept."""
+        """Have a delivery be written that is in flight; of QoS 2 when that is committed, if it is kept."""
         journal, commits, new = self.journal, self.commits, delivery.attempts == 0
         if journal is not None and new:
             journal.in_flight(self._client_id, delivery)
-        if commits is None or (delivery.qos < 2 and not self.in_order):
+        if commits is None or delivery.qos < 2:
             outbox.push(delivery)
             return
-        self.held = held = self.held or HeldDeliveries(self.inflight, commits, self.in_order)
-        held.push(delivery, outbox, new and (journal is not None or has_number(delivery.message)))
+        self.held = held = self.held or HeldDeliveries(self.inflight, commits)
+        held.push(delivery, outbox, new and journal is not None)
 
     def full_of_own(self, outbox: Outbox) -> bool:
         """Whether so much is on its way already that what has terms of its own goes on waiting (`COMMIT`)."""
@@ -405,7 +402,7 @@ class SendWindow:
 
     def link(self) -> AskedLink:
         """The present connection, as requests see it: who has asked is told what it acknowledges."""
-        self._asked_link = link = self._asked_link or AskedLink(self.silenced)
+        self._asked_link = link = self._asked_link or AskedLink()
         return link
 
     def _answered(self, delivery: Delivery, reason_code: int) -> None:

@@ -18,7 +18,6 @@ from broker.core.persistence.journal import Journal
 from broker.core.queues.message import Message
 from broker.core.routing.receivers.plans import FanoutPlan, Recipient
 from broker.core.routing.receivers.reach import Reach
-from broker.core.routing.remote.nodes import keeps_out
 from broker.core.session.session import Session
 from broker.core.topics.match_cache import MatchCache
 from broker.core.topics.route import Route
@@ -140,16 +139,13 @@ class Broadcast:
         if target is None:
             return False
         session = target.session
-        if session.node:
-            # Nodes were first (`Fanout.nodes`).
-            return True
         if self._journal is not None and session.journal is not None:
             # Before its rest is tried: nothing of this call is kept without the rest of it.
             self._journal.passed(self._number, session.client_id)
         if reach is not None and not reach.may(session):
             return False
         message = self.message
-        if target.no_local and keeps_out(session, self.origin):
+        if target.no_local and session is self.origin:
             if target.rest is None:
                 return True
             target = target.rest

@@ -12,7 +12,6 @@ from typing import Final, cast
 
 from mypy_extensions import i64
 
-from broker.core.codec.topic_names import parse_shared
 from broker.core.counters import FULL_BYTES, FULL_MESSAGES, GLOBAL, NO_QUOTA
 from broker.core.permissions import NEVER_MADE, Permissions
 from broker.core.persistence.journal import Journal
@@ -34,9 +33,7 @@ from broker.core.routing.receivers.barred import BarredList
 from broker.core.routing.receivers.bursts import Run
 from broker.core.routing.receivers.plans import FanoutPlan
 from broker.core.routing.receivers.reach import Reach, share_qos
-from broker.core.routing.receivers.sharing import choose, member_here
-from broker.core.routing.remote.node_tags import holds_tag
-from broker.core.routing.remote.nodes import keeps_out
+from broker.core.routing.receivers.sharing import choose
 from broker.core.routing.subscription_table import SubscriptionTable
 from broker.core.session.session import Session
 from broker.core.tap import Tap
@@ -87,17 +84,15 @@ class Fanout(Worker):
         self.journal: Journal | None = None
         self.at_once: i64 = BROADCAST
         self.barred = BarredList()  # deliveries that access control has not allowed
-        self.local_first = False  # a share group's members at other nodes of a mesh come after clients here
-        self.nodes: list[Session] = []  # the sessions of the other nodes of a mesh
 
     def charge(self, work: i64) -> None:
         """So much was done for whoever publishes now."""
         self.work += work
 
     def forward(self, route: Route, message: Message, origin: Session | None) -> int:
-        """Have a message recorded, unless another node has it, and offer it to everybody on the route: see `spread`."""
+        """Have a message recorded, and offer it to everybody on the route: see `spread`."""
         tap = self.tap
-        if tap is None or not route.tapped or (origin is not None and origin.node):
+        if tap is None or not route.tapped:
             return self.spread(route, message, origin)
         tap.message(message, self._load.now)
         if not tap.deliveries:
@@ -180,7 +175,7 @@ class Fanout(Worker):
             count: i64 = 0
             answers: i64 = 0
             slow: i64 = 0
-            sharable = message.sharable() and not (message.properties and self.nodes and holds_tag(message.properties))
+            sharable = message.sharable()
             # Somebody will want to know how the queues answered.
             asked = message.qos > 0
             subscriptions = entry.subscriptions
@@ -192,7 +187,7 @@ class Fanout(Worker):
                 return self._begin_broadcast(route, message, origin)
             for subscription in subscriptions if reach is None else reach.subscriptions:
                 session = cast(Session, subscription.session)
-                if subscription.no_local and keeps_out(session, origin):
+                if subscription.no_local and session is origin:
                     continue
                 count += 1
                 qos = message.qos if message.qos < subscription.qos else subscription.qos
@@ -225,7 +220,7 @@ class Fanout(Worker):
                 if self._telling is not None:
                     self._tell(answer, session, qos, retain, None)
             groups = entry.groups
-            if groups and (origin is None or not origin.node):
+            if groups:
                 for group in groups.values():
                     answer = self._share(group, message, reach)
                     if answer != NOBODY:
@@ -272,20 +267,11 @@ class Fanout(Worker):
         broadcasts = self._broadcasts
         if len(broadcasts) >= MOST_IN_LINE and self._broadcast_turn(broadcasts[0], 1 << 60):  # all of it
             self.line.went()
-        if self.nodes and (origin is None or not origin.node):
-            self.to_nodes(route, message)
         broadcast = self.line.add(route, message, origin, self.journal)
         self.broadcasting = True
         self.work += SLOW + broadcast.count // 64  # they are written down
         self._deadlines.set(self, self._load.now)
         return broadcast.count
-
-    def to_nodes(self, route: Route, message: Message) -> None:
-        """Offer a message to the other nodes alone: its acknowledgement waits for them. Share groups get nothing."""
-        for session in self.nodes:
-            if any(entry.topic_filter in session.subscriptions for entry in route.entries):
-                session.deliver(message, message.qos, message.retain, (), None, None)
-                self.work += SLOW
 
     def resume(self, interrupted: Interrupted, now: float) -> None:
         """Have a message that was on its way when the last broker died go on in the next turn: all are there then."""
@@ -312,9 +298,8 @@ class Fanout(Worker):
         while self.work < until:
             subscription = broadcast.step()
             if subscription is None:
-                came_from = broadcast.origin
                 for group in broadcast.groups:
-                    if group.size > 0 and (came_from is None or not came_from.node):
+                    if group.size > 0:
                         self._share(group, message, reach)
                         self.work += SLOW
                 broadcast.end()
@@ -353,7 +338,7 @@ class Fanout(Worker):
             or session.v5 != v5
             or subscription.identifier != 0
             or subscription.sub_queue is not None
-            or (subscription.no_local and keeps_out(session, origin))
+            or (subscription.no_local and session is origin)
         ):
             return False
         session.offered += count
@@ -366,7 +351,7 @@ class Fanout(Worker):
         slow: i64 = 0
         for subscription in entry.subscriptions:
             session = cast(Session, subscription.session)
-            if subscription.no_local and keeps_out(session, origin):
+            if subscription.no_local and session is origin:
                 continue
             its = run
             if session.v5 != run.v5 and session.fast_path and session.outbox is not None:
@@ -413,7 +398,7 @@ class Fanout(Worker):
         tagged: i64 = 0
         waits: i64 = 0
         for target in plan.targets if reach is None else reach.targets:
-            if target.no_local and keeps_out(target.session, origin):
+            if target.no_local and target.session is origin:
                 if target.rest is None:
                     continue
                 target = target.rest
@@ -430,12 +415,11 @@ class Fanout(Worker):
             answers += _weight(answer)
             if self._telling is not None:
                 self._tell(answer, target.session, qos, retain, None)
-        if origin is None or not origin.node:
-            for group in plan.groups:
-                answer = self._share(group, message, reach)
-                if answer != NOBODY:
-                    count += 1
-                    answers += _weight(answer)
+        for group in plan.groups:
+            answer = self._share(group, message, reach)
+            if answer != NOBODY:
+                count += 1
+                answers += _weight(answer)
         self.work += SLOW * (count + waits) + tagged
         if message.qos > 0 and 0 < answers < TOOK:
             return REFUSED_BY_ALL
@@ -456,10 +440,6 @@ class Fanout(Worker):
                 session = cast(Session, member.session)
                 session.ledger.barred(session.principal, message.topic, False)
             return NOBODY
-        return self._hand(group, chosen, message, reach)
-
-    def _hand(self, group: SharedGroup, chosen: Subscription, message: Message, reach: Reach | None) -> int:
-        """Give a message to the member that was chosen. How its session answered."""
         qos, session = share_qos(message, chosen, reach), cast(Session, chosen.session)
         retain = message.retain and chosen.retain_as_published
         answer = session.deliver(message, qos, retain, identifiers(chosen), group, queue_of(chosen))
@@ -467,30 +447,10 @@ class Fanout(Worker):
             self._tell(answer, session, qos, retain, chosen.topic_filter)
         return answer
 
-    def share_here(self, route: Route, share: str, message: Message) -> int:
-        """Give a message that another node has chosen this one for to a member of a share group that is a client here.
-
-        `share`: `$share/name/filter`. How many got it: 1, or 0 where no member is left here.
-        """
-        name, topic_filter = parse_shared(share)
-        for entry in route.entries:
-            if entry.topic_filter == topic_filter:
-                group = entry.groups.get(name)
-                reach = self._limited(route, self.permissions) if self.permissions is not None else None
-                asked = 0 if reach is None else reach.asked
-                chosen = None if group is None else member_here(group, reach)
-                self._asked(reach, asked)
-                if group is None or chosen is None:
-                    return 0
-                self._hand(group, chosen, message, reach)
-                self.work += SLOW
-                return 1
-        return 0
-
     def choose(self, group: SharedGroup, message: Message, reach: Reach | None) -> Subscription | None:
         """The member of a share group that is to have a message; None: none may, or there is none."""
         asked = 0 if reach is None else reach.asked
-        chosen = choose(group, message, reach, self.local_first)
+        chosen = choose(group, message, reach)
         self._asked(reach, asked)
         return chosen
 

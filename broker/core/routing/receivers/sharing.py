@@ -1,8 +1,7 @@
 """Chooses the member of a share group that gets a message (section 4.8.2).
 
-Connected members with room come first, then connected ones, then any; in rotation, or clients of this broker before
-other nodes of a mesh. The cost grows neither with the absent members of a group nor with those that may not have the
-message (`permitted`).
+Connected members with room come first, then connected ones, then any; in rotation. The cost grows neither with the
+absent members of a group nor with those that may not have the message (`permitted`).
 """
 
 from __future__ import annotations
@@ -18,13 +17,9 @@ TRIES: Final = 16
 """Connected members that are asked whether they have room, for one message."""
 
 
-def choose(group: SharedGroup, message: Message, reach: Reach | None, local_first: bool) -> Subscription | None:
-    """The member that is to have a message; None: none may, or there is none. `reach`: who may; None: everybody.
-
-    `local_first`: a node gets it only where no client of this broker does that is connected and has room.
-    """
+def choose(group: SharedGroup, message: Message, reach: Reach | None) -> Subscription | None:
+    """The member that is to have a message; None: none may, or there is none. `reach`: who may; None: everybody."""
     size = message.size()
-    node: Subscription | None = None
     for _ in range(min(group.connected.count, TRIES)):
         member = group.next_member() if reach is None else _connected(group, reach)
         if member is None:
@@ -37,33 +32,9 @@ def choose(group: SharedGroup, message: Message, reach: Reach | None, local_firs
             and outbox.has_room(size)
             and (qos == 0 or (session.window.quota > 0 and session.queue.pending is None))
         ):
-            if not local_first or not session.node:
-                return member
-            node = member
-        # A node may have several turns in a row.
-        group.pass_on()
-    if node is not None:
-        return node
+            return member
     # No member is connected, or none has room: the next in turn takes it, so that each has its share of these.
     return _next(group, reach)
-
-
-def member_here(group: SharedGroup, reach: Reach | None) -> Subscription | None:
-    """Whose turn it is of those who are no nodes, and may have it: of the connected ones, or else of the others."""
-    for _ in range(min(group.connected.count, TRIES)):
-        member = group.next_member() if reach is None else _connected(group, reach)
-        if member is None:
-            break
-        if not cast(Session, member.session).node:
-            return member
-        group.pass_on()
-    member = _next(group, reach) if group.connected.count == 0 else None
-    if member is None:
-        for each in group.away.members:
-            session = cast(Session, each.session)
-            if not session.node and not session.ended and (reach is None or reach.may(session)):
-                return each
-    return member
 
 
 def _next(group: SharedGroup, reach: Reach | None) -> Subscription | None:

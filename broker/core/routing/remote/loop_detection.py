@@ -34,15 +34,6 @@ UPLINKS: Final = "$upstream/"
 PROGRAM: Final = "$program/"
 """The same of what the program subscribes to that the broker runs in."""
 
-NODES: Final = "$node/"
-"""The same of the other nodes of a mesh."""
-
-TO_NODE: Final = "$node/to/"
-"""The same of the sessions in which waits what goes to another node; its name follows."""
-
-FROM_NODE: Final = "$node/from/"
-"""The same of the sessions in which another node publishes."""
-
 _NAME: Final = b"\x00\x0acanopy-via"
 """The name as it is encoded, section 1.5.7."""
 

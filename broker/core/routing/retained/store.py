@@ -13,7 +13,7 @@ from broker.core.accounts import LINK_ACCOUNT, MAX_USER_BYTES, RETAINED, RETAINE
 from broker.core.codec import reasons
 from broker.core.codec.topic_names import is_system
 from broker.core.counters import Counters
-from broker.core.hooks import MessageHook, RetainedListener
+from broker.core.hooks import MessageHook
 from broker.core.limits import Limits
 from broker.core.persistence.journal import Journal
 from broker.core.queues.message import Message
@@ -63,7 +63,6 @@ class RetainedStore:
         self.system_count = 0
         self.journal: Journal | None = None
         self.hook: MessageHook | None = None  # see `Router.message_hook`
-        self.listener: RetainedListener | None = None  # who tells other brokers, if anybody does
         self._limits = limits
         self._counters = counters
         self._deadlines = deadlines
@@ -90,7 +89,6 @@ class RetainedStore:
             if old is not None:
                 self._clear(topic, old)
             self._fanout.work += RETAIN_WORK + LEVEL_WORK * topic.count("/")
-            self._written(topic, message)
             if empty:
                 if old is not None and self.hook is not None and not is_system(message.topic):
                     self.hook.retained(message)
@@ -113,7 +111,6 @@ class RetainedStore:
                 )
             return False
         message = self.put(topic, message, account, published)  # whatever its QoS
-        self._written(topic, message)
         if self.journal is not None and not is_system(message.topic):
             self.journal.retained_set(message)
         if self.hook is not None and not is_system(message.topic):
@@ -281,17 +278,9 @@ class RetainedStore:
         message = cast("Message | None", self.tree.get(topic))
         if message is not None:
             self._clear(topic, message)
-            self._written(topic, message)
 
     def expire(self, topic: str, now: float) -> None:
         """The time of a topic's retained message has come, if it still is the one."""
         message = self.tree.get(topic)
         if isinstance(message, Message) and 0.0 < message.expires_at <= now:
             self._clear(topic, message)
-            if self.listener is not None and not is_system(message.topic):
-                self.listener.expired(topic)
-
-    def _written(self, topic: str, message: Message) -> None:
-        """Tell who listens that a topic's message was kept, replaced or cleared."""
-        if self.listener is not None and not is_system(message.topic):
-            self.listener.written(topic)

@@ -14,17 +14,14 @@ import math
 import resource
 import socket
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from broker.core.codec.reasons import name as reason_name
 from loadtest.brokers.process import raise_file_limit
 from loadtest.load.capture.loading import spooled
 from loadtest.load.capture.recording import Recording
-from loadtest.load.checks.counters import Tally
-from loadtest.load.checks.deliveries import Judge, Streams
 from loadtest.load.checks.expected import Account, Sent, Subscriptions, account
-from loadtest.load.checks.mark import SIZE
 from loadtest.load.engine.clients.client import Client
 from loadtest.load.engine.clients.connecting import new_socket
 from loadtest.load.engine.clients.connection import Wire, clock
@@ -33,6 +30,9 @@ from loadtest.load.engine.clients.sending import MAX_LAYOUTS, Outgoing, Sender
 from loadtest.load.engine.job import Target
 from loadtest.load.engine.schedule import BURSTS, CONSTANT, NEVER, POISSON
 from loadtest.load.engine.transports import TargetError, context, open_stream
+from loadtest.load.ledger.counters import Tally
+from loadtest.load.ledger.deliveries import Judge, Streams
+from loadtest.load.ledger.mark import SIZE
 from loadtest.load.scenario import payloads
 from loadtest.load.scenario.patterns import Pattern
 from loadtest.load.scenario.plan import Plan, PlanError, Recorded
@@ -55,8 +55,6 @@ ARRIVALS: Final = {"constant": CONSTANT, "poisson": POISSON, "bursts": BURSTS}
 Address = tuple[int, tuple[str, int]]
 """Address family; host and port."""
 
-Opener = Callable[["ClientPool", Group, int, Wire], Coroutine[None, None, None]]
-
 
 class ClientPool:
     """The clients of process `index` of `processes`."""
@@ -67,14 +65,12 @@ class ClientPool:
         targets: list[Target],
         index: int,
         processes: int,
-        opener: Opener,
         recording: Recording | None = None,
         speed: float = 1.0,
     ) -> None:
         self.plan = plan
         self.index = index
         self.processes = processes
-        self.opener = opener
         self.tallies = [Tally() for _ in plan.groups]
         self.streams = Streams(plan.mark_run, lambda stream: plan.topic(stream).encode(), plan.around, plan.varied)
         self.pacer = Pacer()
@@ -131,7 +127,7 @@ class ClientPool:
 
     async def open(self, settings: Group, index: int, wire: Wire) -> None:
         """Open the connection of the client `index` of the plan, whose group has these settings."""
-        await self.opener(self, settings, index, wire)
+        await open_socket(self, settings, index, wire)
 
     def addresses(self, index: int) -> list[Address]:
         """All addresses of a client's target, the targets in turn; what has answered may be put first."""

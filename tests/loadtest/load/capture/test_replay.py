@@ -34,8 +34,6 @@ from loadtest.load.capture.recording import Recording
 from loadtest.load.capture.replay import Asked, parse_speed, prepare
 from loadtest.load.capture.spool import Spool, scan
 from loadtest.load.capture.subscriber import Captured, Wanted, capture
-from loadtest.load.checks.counters import Tally
-from loadtest.load.checks.deliveries import Streams
 from loadtest.load.cli.app import app
 from loadtest.load.engine import conductor
 from loadtest.load.engine.clients.connection import Wire
@@ -43,6 +41,8 @@ from loadtest.load.engine.clients.sending import Sender, Session
 from loadtest.load.engine.conductor import RunError
 from loadtest.load.engine.job import Job, Nobody, Target
 from loadtest.load.engine.schedule import NEVER
+from loadtest.load.ledger.counters import Tally
+from loadtest.load.ledger.deliveries import Streams
 from loadtest.load.report.result import Result
 from loadtest.load.scenario.plan import Plan
 from tests.e2e import wire
@@ -651,7 +651,6 @@ def test_capture_and_replay_from_the_command_line(served: int, tmp_path: Path, m
         (["replay", "nowhere.parquet"], 2, "nowhere.parquet: no such file or folder"),
         (["replay", "x.parquet", "--speed", "fast"], 2, "--speed fast: not a speed"),
         (["replay", "x.parquet", "--filter", "a/#/b"], 2, "filter 'a/#/b'"),
-        (["replay", "x.parquet", "--driver", "paho", "--no-limit"], 1, "no driver 'paho'"),
         (["replay", "bad.parquet"], 2, "bad.parquet: not a whole Parquet file"),
         (["replay", "empty.parquet"], 2, "empty.parquet: holds no messages"),
         (["capture", "--out", "y.parquet", "--filter", "a/#/b"], 2, "--filter a/#/b: "),

@@ -18,7 +18,6 @@ def result(**given: Any) -> Result:
         "scenario_text": "",
         "target": "mqtt://127.0.0.1:1",
         "broker": "",
-        "driver": "canopy",
         "begun": "2025-01-01T00:00:00+00:00",
         "interrupted": False,
         "environment": {},

@@ -63,7 +63,7 @@ def test_the_page_holds_everything_and_loads_nothing() -> None:
     assert "5 µs 4 µs – 6 µs" in seen.text
     assert "2.50 µs 0.50× 2.50 µs – 2.50 µs" in seen.text
     assert {attributes.get("src", attributes.get("href")) for _, attributes in seen.tags} == {None, "data:,"}
-    assert sum(attributes.get("class") == "plot" for _, attributes in seen.tags) == len(FIGURES)
+    assert sum(attributes.get("class") == "bars" for _, attributes in seen.tags) == len(FIGURES)
 
 
 def test_what_comes_from_outside_does_nothing() -> None:

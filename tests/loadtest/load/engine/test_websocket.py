@@ -1,4 +1,4 @@
-"""The client's side of a WebSocket, byte by byte, against what a server may answer."""
+"""A WebSocket as the transport of a simulated client, and what that hears of its end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from loadtest.load.engine.websocket import GUID, MAX_HEAD, WebSocket
+from broker.client.websocket import GUID
+from loadtest.load.engine.websocket import WebSocket
+from tests.client.test_websocket import frame, unmask
 
 
 class Socket:
@@ -75,67 +77,21 @@ class Case:
         return self
 
 
-def frame(kind: int, payload: bytes, final: bool = True) -> bytes:
-    size = len(payload)
-    form = (b"", 1) if size < 126 else (b"\x7e", 2) if size < 65_536 else (b"\x7f", 8)
-    length = form[0] + size.to_bytes(form[1], "big")
-    return bytes(((0x80 if final else 0) | kind,)) + length + payload
-
-
-def unmask(data: bytes) -> tuple[int, bytes]:
-    """Kind and payload of the one frame that a client has sent."""
-    assert data[1] & 0x80
-    size, at = data[1] & 0x7F, 2
-    if size >= 126:
-        at = 4 if size == 126 else 10
-        size = int.from_bytes(data[2:at], "big")
-    mask = data[at : at + 4]
-    payload = bytes(each ^ mask[number % 4] for number, each in enumerate(data[at + 4 :]))
-    assert len(payload) == size
-    return data[0], payload
-
-
-@pytest.mark.parametrize("size", [0, 1, 3, 4, 125, 126, 65_535, 65_536])
-async def test_what_is_written_is_one_masked_binary_frame(size: int) -> None:
-    case = Case().open()
-    payload = bytes(number % 251 for number in range(size))
-    case.web.write(payload)
-    assert unmask(case.socket.sent) == (0x82, payload)
-
-
-@pytest.mark.parametrize("step", [1, 2, 7, 100_000])
-async def test_frames_come_whole_or_in_any_pieces(step: int) -> None:
+async def test_bytes_go_through() -> None:
     case = Case()
-    data = case.answer() + b"".join(
-        [
-            frame(2, b"ab"), frame(9, b"hi"), frame(2, b"c", final=False), frame(0, b"d" * 200), frame(2, b""),
-            frame(2, b"e" * 70_000), frame(10, b""),
-        ]
-    )  # fmt: skip
-    for at in range(0, len(data), step):
-        case.web.data_received(data[at : at + step])
+    case.web.data_received(case.answer() + frame(2, b"first"))
     assert case.web.opened.done()
-    assert case.inner.heard == b"abc" + b"d" * 200 + b"e" * 70_000
-    assert unmask(case.socket.sent) == (0x8A, b"hi")
+    assert case.inner.heard == b"first"
+    case.web.write(b"answer")
+    assert unmask(case.socket.sent) == (0x82, b"answer")
 
 
-@pytest.mark.parametrize(
-    ("data", "why"),
-    [
-        (frame(1, b"text"), "a text frame"),
-        (bytes((0x82, 0x81, 0, 0, 0, 0, 0)), "a masked frame"),
-        (bytes((0xC2, 0)), "an unknown frame"),
-        (frame(9, b"x" * 126), "a control frame"),
-        (frame(9, b"", final=False), "a control frame"),
-        (frame(8, b"\x03\xea"), "closed the WebSocket with 1002"),
-    ],
-)
-async def test_what_rfc_6455_forbids_ends_the_connection_with_its_reason(data: bytes, why: str) -> None:
+async def test_a_breach_ends_the_connection_with_its_reason() -> None:
     case = Case().open()
-    case.web.data_received(data)
+    case.web.data_received(frame(1, b"text"))
     assert case.web.is_closing()
     case.web.connection_lost(None)
-    assert why in str(case.inner.lost[0])
+    assert "a text frame" in str(case.inner.lost[0])
 
 
 async def test_a_goodbye_of_the_server_is_answered_once() -> None:
@@ -148,32 +104,15 @@ async def test_a_goodbye_of_the_server_is_answered_once() -> None:
     assert case.socket.closed
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ({"status": "404 Not Found"}, "refused the WebSocket: HTTP/1.1 404 Not Found"),
-        ({"protocol": "chat"}, "subprotocol mqtt"),
-        ({"key": "another"}, "another WebSocket's handshake"),
-    ],
-)
-async def test_an_answer_that_opens_nothing(change: dict[str, str], why: str) -> None:
+async def test_an_answer_that_opens_nothing() -> None:
     case = Case()
-    case.web.data_received(case.answer(**change))
+    case.web.data_received(case.answer("404 Not Found"))
     assert case.socket.aborted
     case.web.connection_lost(None)
-    with pytest.raises(OSError, match=why):
+    with pytest.raises(OSError, match="refused the WebSocket"):
         await case.web.opened
     assert case.inner.transport is None
     assert case.inner.lost == []
-
-
-async def test_an_answer_without_an_end_is_not_kept() -> None:
-    case = Case()
-    case.web.data_received(b"x" * (MAX_HEAD + 1))
-    assert case.socket.aborted
-    case.web.connection_lost(None)
-    with pytest.raises(OSError, match="too long"):
-        await case.web.opened
 
 
 async def test_a_server_that_hangs_up_is_an_error_for_who_waits() -> None:

@@ -1,9 +1,7 @@
-"""What other programs read: JUnit XML, CSV, Prometheus' text format."""
+"""What other programs read: JUnit XML, Prometheus' text format."""
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import platform
 from pathlib import Path
@@ -62,17 +60,6 @@ def test_junit_bears_what_xml_cannot_write() -> None:
     result = judged()
     result.scenario = ATTACK + "\x00\ud800"
     assert ElementTree.fromstring(exports.junit(result)).get("name", "").endswith("\\x1b[31m\\x00\\ud800")
-
-
-def test_csv_has_a_row_a_second_and_no_formula() -> None:
-    result = full_result()
-    result.seconds[0].stage = "=cmd()"
-    rows = list(csv.DictReader(io.StringIO(exports.csv_seconds(result))))
-
-    assert len(rows) == len(result.seconds)
-    assert rows[0]["stage"] == "'=cmd()"
-    assert rows[0]["p99"] == ""  # nothing came yet: absent, not 0
-    assert [int(row["received"]) for row in rows] == [each.received for each in result.seconds]
 
 
 def test_prometheus_reads_the_result_and_what_is_unknown_is_absent() -> None:

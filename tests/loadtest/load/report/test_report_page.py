@@ -12,7 +12,7 @@ import pytest
 from loadtest.load.report.fold import fold
 from loadtest.load.report.page import WORST, page
 from loadtest.load.report.plots import POINTS, plots
-from loadtest.load.report.result import Deliveries, Latency, Pair, Reconciled, Result, Second
+from loadtest.load.report.result import Deliveries, Pair, Reconciled, Result, Second
 from tests.loadtest.load.results import ATTACK, empty_result, full_result
 
 
@@ -22,23 +22,22 @@ def body_of(result: Result) -> str:
 
 
 def figures_of(html: str) -> list[dict[str, Any]]:
-    found = re.search(r'<script type="application/json" id="plots">(.*?)</script>', html, re.DOTALL)
+    found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', html, re.DOTALL)
     assert found
     figures: list[dict[str, Any]] = json.loads(found[1])
     return figures
 
 
-def test_every_plot_says_only_what_is_drawn() -> None:
-    """A misspelt attribute would be ignored in silence by the browser: `Plot.data` refuses it."""
-    assert len(figures_of(page(full_result()))) == 8
+def test_every_chart_has_its_data() -> None:
+    assert len(figures_of(page(full_result()))) == 6
 
 
 def test_measured_stages_are_shaded_and_named() -> None:
     rates = plots(full_result(24))[0]
 
-    shaded = [shape for shape in rates.layout["shapes"] if shape["type"] == "rect"]
-    assert [(shape["x0"], shape["x1"]) for shape in shaded] == [(4.0, 24.0)]
-    assert [name["text"] for name in rates.layout["annotations"]] == ["warm-up", "</script><script>…"]
+    assert rates.named
+    assert [(each.begin, each.end) for each in rates.stages if each.shaded] == [(4.0, 24.0)]
+    assert [each.name[:18] for each in rates.stages] == ["warm-up", "</script><script>d"]
 
 
 def test_a_quiet_end_is_drawn_but_not_in_view() -> None:
@@ -47,8 +46,8 @@ def test_a_quiet_end_is_drawn_but_not_in_view() -> None:
 
     rates = plots(result)[0]
 
-    assert rates.layout["xaxis"]["range"] == [-2.0, 25.0]
-    assert rates.traces[0]["x"][-1] == 25.5
+    assert rates.view == (-2.0, 25.0)
+    assert rates.x[-1] == 25.5
 
 
 def test_nothing_from_outside_is_markup() -> None:
@@ -73,7 +72,7 @@ def test_nothing_is_loaded_and_only_known_scripts_run() -> None:
 def test_absent_figures_leave_sentences() -> None:
     body = body_of(empty_result())
 
-    assert body.count('class="absent soft"') == 8
+    assert body.count('class="absent soft"') == 6
     assert "None" not in body.replace('<p class="soft">None.</p>', "")  # the errors, of which there were none
     assert "No latency was measured" in body
     assert figures_of(page(empty_result())) == []
@@ -86,55 +85,19 @@ def test_a_remote_broker_has_no_cpu_but_all_else() -> None:
 
     found = {plot.key: plot for plot in plots(result)}
 
-    assert [trace["name"] for trace in found["cpu"].traces] == ["generator", "its busiest process"]
+    assert [series.name for series in found["cpu"].series] == ["generator", "its busiest process"]
     assert "not known" in found["cpu"].about
     assert found["memory"].absent
     assert not found["rates"].absent
-
-
-def test_a_histogram_that_cannot_be_read_costs_only_its_plot() -> None:
-    result = full_result()
-    result.latency = replace(result.latency, histogram="this is no histogram")
-    result.late = Latency()
-
-    found = {plot.key: plot for plot in plots(result)}
-
-    assert found["spectrum"].absent
-    assert not found["heat"].absent
-
-
-def test_the_spectrum_ends_where_one_delivery_is_left() -> None:
-    result = full_result()
-
-    deliveries = {plot.key: plot for plot in plots(result)}["spectrum"].traces[0]
-
-    assert deliveries["x"][-1] == result.latency.count
-    assert deliveries["y"][-1] == pytest.approx((result.latency.max or 0) / 1e3, rel=0.002)
-    assert deliveries["x"] == sorted(deliveries["x"])
-
-
-def test_the_heat_map_holds_every_delivery() -> None:
-    result = full_result()
-    heat = {plot.key: plot for plot in plots(result)}["heat"].traces[0]
-
-    cells = [[rate or 0.0 for rate in row] for row in heat["customdata"]]
-    lengths = [end - begin for begin, end in zip(heat["x"], heat["x"][1:], strict=False)]
-    drawn = sum(rate * length for row in cells for rate, length in zip(row, lengths, strict=True))
-
-    assert drawn == pytest.approx(sum(sum(each.latencies.values()) for each in result.seconds))
-    assert len(heat["y"]) == len(cells) + 1
-    assert all(low < high for low, high in zip(heat["y"], heat["y"][1:], strict=False))
 
 
 def test_a_gap_in_time_is_a_gap_in_the_lines() -> None:
     result = full_result()
     del result.seconds[10:14]
 
-    rates, heat = plots(result)[:2]
+    rates = plots(result)[0]
 
-    assert None in rates.traces[0]["y"]
-    assert len(heat.traces[0]["x"]) == len(result.seconds) + 2
-    assert all(row[10] is None for row in heat.traces[0]["z"])
+    assert None in rates.series[0].values
 
 
 def test_an_hour_stays_small() -> None:
@@ -148,7 +111,7 @@ def test_an_hour_stays_small() -> None:
     html = page(result)
 
     for figure in figures_of(html):
-        assert all(len(trace["x"]) <= POINTS + 2 for trace in figure["traces"])
+        assert len(figure["x"]) <= POINTS + 2
     assert "A point stands for up to 3 seconds." in html
     assert len(html) < 1_000_000
 
@@ -187,7 +150,7 @@ def test_the_worst_pairs_come_first_and_the_rest_is_counted() -> None:
 
 def test_an_attack_in_the_data_cannot_end_its_script() -> None:
     html = page(full_result())
-    data = html.split('id="plots">', 1)[1].split("</script>", 1)[0]
+    data = html.split('id="charts">', 1)[1].split("</script>", 1)[0]
 
     assert "<" not in data
     json.loads(data)
@@ -206,7 +169,7 @@ def test_the_plot_of_gaps_and_copies_calls_nothing_lost_or_duplicate_that_the_he
     result.deliveries = Deliveries(expected=10, received=8, unconfirmed=2, redelivered=3)
     (plot,) = [each for each in plots(result) if each.key == "faults"]
 
-    assert [trace["name"] for trace in plot.traces] == ["gaps", "further copies"]
+    assert [series.name for series in plot.series] == ["gaps", "further copies"]
     assert "0 lost and 2 unconfirmed" in plot.about
     assert "0 duplicates, 3 redelivered and 0 overlapping" in plot.about
 

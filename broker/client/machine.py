@@ -1,0 +1,577 @@
+"""The client's side of MQTT 3.1.1 and 5.0 without a socket and without a clock.
+
+Owns the state of one client: that of its connection, and that of its session, which survives a lost connection. The
+owner of the network connection calls `open` for each one and passes each read to `receive`, which returns events;
+after each call it writes what `take` returns. `tick` is to be called at `due`.
+
+Promises:
+- A message with QoS 1 or 2 is kept until the broker has acknowledged it, and is sent again on the next connection, in
+  the order of the first sending [MQTT-4.4.0-1] [MQTT-4.6.0-1].
+- A QoS 2 message that comes again is handed out once, as long as the broker has the session [MQTT-4.3.3-10].
+- Nothing is sent that the CONNACK excludes: Receive Maximum, Maximum Packet Size, Maximum QoS, Retain Available,
+  Topic Alias Maximum.
+- A broker that breaks the protocol ends the connection: `failure` has the reason, and 5.0 is told by DISCONNECT.
+- Memory is bounded by the Receive Maximum of both sides, the size of a packet, and what the caller publishes.
+
+Events are the packets Connack, Publish, Suback, Unsuback, Auth and Disconnect, and `Delivered`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from broker.client.failures import FAILURE, V3_REASONS, ClientError, LostError, NotSupportedError, RefusedError, told
+from broker.core.codec import encoder, packets, reasons
+from broker.core.codec import properties as names
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.errors import ProtocolError, ProtocolViolation, ReceiveMaximumExceeded, TopicAliasInvalid
+from broker.core.codec.framing import LARGEST_PACKET
+from broker.core.codec.packets import (
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    PUBREL,
+    V5,
+    Ack,
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingresp,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+from broker.core.codec.properties import Properties
+
+MOST: Final = 65_535
+"""The largest packet identifier, and the largest Receive Maximum."""
+
+IDLE: Final = 0
+CONNECTING: Final = 1
+CONNECTED: Final = 2
+CLOSED: Final = 3
+
+
+class Delivered(NamedTuple):
+    """The broker has a message of ours, or refuses it, by its reason code."""
+
+    packet_id: int
+    reason_code: int
+
+
+Event = Connack | Publish | Suback | Unsuback | Auth | Disconnect | Delivered
+Authenticate = Callable[[bytes], bytes]
+"""From the broker's authentication data (empty: none) to the client's (section 4.12)."""
+
+
+def connect_packet(
+    client_id: str = "",
+    *,
+    version: int = V5,
+    clean_start: bool = True,
+    keep_alive: int = 60,
+    user_name: str | None = None,
+    password: str | bytes | None = None,
+    will: Will | None = None,
+    session_expiry: int = 0,
+    receive_maximum: int = MOST,
+    max_packet_size: int = LARGEST_PACKET,
+    topic_alias_maximum: int = 0,
+    authentication: tuple[str, bytes] | None = None,
+    user_properties: Sequence[tuple[str, str]] = (),
+) -> Connect:
+    """A CONNECT. `version` 4 or 5; times in seconds, sizes in bytes; `authentication`: method and first data.
+
+    3.1.1 has no properties: of them, only `receive_maximum` and `max_packet_size` still bind this client there.
+    """
+    section = Properties()
+    for identifier, value, otherwise in (
+        (names.SESSION_EXPIRY_INTERVAL, session_expiry, 0),
+        (names.RECEIVE_MAXIMUM, receive_maximum, MOST),
+        (names.MAXIMUM_PACKET_SIZE, max_packet_size, LARGEST_PACKET),
+        (names.TOPIC_ALIAS_MAXIMUM, topic_alias_maximum, 0),
+    ):
+        if value != otherwise:
+            section.integers[identifier] = value
+    if authentication is not None:
+        section.strings[names.AUTHENTICATION_METHOD], section.binaries[names.AUTHENTICATION_DATA] = authentication
+    section.user.extend(user_properties)
+    secret = password.encode() if isinstance(password, str) else password
+    return Connect(client_id, version, clean_start, keep_alive, will, user_name, secret, section)
+
+
+class ClientMachine:
+    """One client. `connect` is what each connection begins with; its owner may change it between two of them.
+
+    `hold`: nothing is acknowledged before `acknowledge`; otherwise each message is at once. `max_inflight`: messages
+    with QoS 1 and 2 on their way at the same time, at most; `topic_aliases`: topic aliases to use, at most, where the
+    broker allows them. `authenticate` answers the AUTH packets of the broker; without it they are events, to be
+    answered with `auth`.
+    """
+
+    def __init__(
+        self,
+        connect: Connect,
+        *,
+        hold: bool = False,
+        max_inflight: int = MOST,
+        topic_aliases: int = 0,
+        authenticate: Authenticate | None = None,
+    ) -> None:
+        self.connect = connect
+        self.state = IDLE
+        self.failure: ClientError | None = None
+        """Why the connection is over; None: it is not, or this side ended it."""
+        self.connack = Connack()
+        """The last one of success: what the broker grants."""
+        self.session_present = False
+        self._hold = hold
+        self._max_inflight = max_inflight
+        self._topic_aliases = topic_aliases
+        self._authenticate = authenticate
+        self._out = bytearray()
+        self._decoder = Decoder(LARGEST_PACKET, False, connect.version)
+        # The session: our messages by packet identifier, in order, None from PUBREC on; `dup` once it was written.
+        self._sent: dict[int, Publish | None] = {}
+        self._last_id = 0
+        # QoS 2 messages that got a PUBREC and no PUBREL yet.
+        self._received: set[int] = set()
+        # The connection.
+        self._five = connect.version == V5
+        self._unsent: deque[int] = deque()
+        self._quota = self._window = 0
+        self._asked: dict[int, int] = {}
+        """Filters of each SUBSCRIBE and UNSUBSCRIBE without an answer; those of the latter as negative numbers."""
+        self._unacknowledged: dict[int, Publish | None] = {}
+        """What came and is not acknowledged; None where PUBREC was sent and PUBREL has not come."""
+        self._receive_maximum = MOST
+        self._max_packet = LARGEST_PACKET
+        self._aliases: dict[bytes, int] = {}
+        self._alias_maximum = 0
+        self._names: dict[int, bytes] = {}
+        self._name_maximum = 0
+        self._keep_alive = 0.0
+        self._heard = self._asked_at = 0.0
+        self.unanswered = 0
+        """PINGREQ packets without a PINGRESP."""
+
+    # -- the connection ------------------------------------------------------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        """Whether the broker has accepted us, and nothing ended that."""
+        return self.state == CONNECTED
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages of ours with QoS 1 and 2 that the broker has not acknowledged to the end."""
+        return len(self._sent)
+
+    @property
+    def window(self) -> int:
+        """Messages that may be on their way at the same time: `max_inflight`, or the broker's Receive Maximum."""
+        return min(self._max_inflight, self.connack.properties.integers.get(names.RECEIVE_MAXIMUM, MOST))
+
+    def open(self, now: float) -> None:
+        """A network connection is there: say CONNECT [MQTT-3.1.0-1]."""
+        connect = self.connect
+        integers = connect.properties.integers
+        self.state = CONNECTING
+        self.failure = None
+        self._five = connect.version == V5
+        self._receive_maximum = integers.get(names.RECEIVE_MAXIMUM, MOST)
+        self._name_maximum = integers.get(names.TOPIC_ALIAS_MAXIMUM, 0) if self._five else 0
+        largest = integers.get(names.MAXIMUM_PACKET_SIZE, LARGEST_PACKET)
+        self._decoder = Decoder(largest, False, connect.version)
+        self._asked.clear()
+        self._unacknowledged.clear()
+        self._names.clear()
+        self._unsent.clear()
+        self._heard = now
+        self._out = bytearray(encoder.encode(connect, connect.version))
+
+    def take(self) -> bytes:
+        """What is to be written now."""
+        data = bytes(self._out)
+        self._out.clear()
+        return data
+
+    def lost(self, why: str, cause: BaseException | None = None) -> None:
+        """The network connection is gone."""
+        if self.state in (CONNECTING, CONNECTED):
+            error = LostError(why)
+            error.__cause__ = cause
+            self._end(error)
+
+    def disconnect(self, reason_code: int = reasons.SUCCESS, session_expiry: int | None = None) -> None:
+        """Say DISCONNECT; nothing follows it [MQTT-3.14.4-1]. `session_expiry` replaces that of CONNECT, in seconds."""
+        if self.state == CONNECTED:
+            packet = Disconnect(reason_code)
+            if session_expiry is not None:
+                packet.properties.integers[names.SESSION_EXPIRY_INTERVAL] = session_expiry
+            self._send(packet)
+        self.state = CLOSED
+
+    def _end(self, failure: ClientError) -> None:
+        self.state = CLOSED
+        self.failure = failure
+        self._decoder.clear()
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def due(self) -> float:
+        """When `tick` has something to do, on the owner's clock; infinite: never."""
+        if self.state != CONNECTED or not self._keep_alive:
+            return math.inf
+        if self.unanswered:
+            return max(self._asked_at, self._heard) + self._keep_alive
+        return self._asked_at + self._keep_alive / 2
+
+    def tick(self, now: float, reading: bool = True) -> None:
+        """Time has passed: send PINGREQ in half of the keep alive time, and end a connection on which nothing has come
+        for the whole of it since [MQTT-3.1.2-20]. `reading`: the owner reads, so that silence is the broker's."""
+        if not reading:
+            self._heard = now
+        if now < self.due:
+            return
+        if self.unanswered:
+            self._end(LostError(f"the broker is silent: no answer to a PINGREQ within {self._keep_alive:g} s"))
+            return
+        self.ping(now)
+
+    def ping(self, now: float) -> None:
+        """PINGREQ. The broker answers it after all that came before; then `unanswered` is 0."""
+        self._asked_at = now
+        self.unanswered += 1
+        self._out += encoder.PINGREQ
+
+    # -- what the caller sends -----------------------------------------------------------------------------------------
+
+    def publish(self, packet: Publish) -> int:
+        """Send a message, which this client keeps as its own. Its packet identifier; 0 with QoS 0.
+
+        With QoS 1 and 2 it waits for the connection where there is none, and for room in the window: a `Delivered`
+        with this identifier follows.
+
+        Raises:
+            LostError: QoS 0, and no connection.
+            NotSupportedError: the broker does not take such a message.
+            ValueError: no PUBLISH can carry it.
+        """
+        if self.state == CONNECTED:
+            self._check(packet)
+        if not packet.qos:
+            if self.state != CONNECTED:
+                raise LostError("there is no connection")
+            self._out += self._frame(packet)
+            return 0
+        packet.packet_id = self._next_id()
+        packet.dup = False
+        if self.state == CONNECTED and self._quota and not self._unsent:
+            self._out += self._frame(packet)
+            packet.dup = True
+            self._quota -= 1
+        else:
+            self._fitting(packet)
+            self._unsent.append(packet.packet_id)
+        self._sent[packet.packet_id] = packet
+        return packet.packet_id
+
+    def subscribe(self, requests: Sequence[SubscriptionRequest], properties: Properties | None = None) -> int:
+        """SUBSCRIBE. The packet identifier of the Suback that follows. Raises LostError without a connection."""
+        return self._ask(Subscribe(self._next_id(), list(requests), properties), len(requests))
+
+    def unsubscribe(self, topic_filters: Sequence[str], properties: Properties | None = None) -> int:
+        """UNSUBSCRIBE. The packet identifier of the Unsuback that follows. Raises LostError without a connection."""
+        return self._ask(Unsubscribe(self._next_id(), list(topic_filters), properties), -len(topic_filters))
+
+    def acknowledge(self, packet: Publish) -> None:
+        """PUBACK or PUBREC for a message that was held (`hold`).
+
+        Nothing is said for one that came on another connection: the broker sends it again. A QoS 2 message counts as
+        received also where the connection is lost, and no new one has begun [MQTT-4.3.3-10].
+        """
+        packet_id = packet.packet_id
+        if not packet_id or self._unacknowledged.get(packet_id) is not packet:
+            return
+        if packet.qos == 2:
+            self._received.add(packet_id)
+            self._unacknowledged[packet_id] = None
+        else:
+            del self._unacknowledged[packet_id]
+        if self.state == CONNECTED:
+            self._out += encoder.ack(PUBREC if packet.qos == 2 else PUBACK, packet_id)
+
+    def auth(self, data: bytes = b"", reason_code: int = reasons.CONTINUE_AUTHENTICATION) -> None:
+        """AUTH with the method of the CONNECT: goes on, or begins anew (`REAUTHENTICATE`), section 4.12."""
+        packet = Auth(reason_code)
+        packet.properties.strings[names.AUTHENTICATION_METHOD] = self._method()
+        if data:
+            packet.properties.binaries[names.AUTHENTICATION_DATA] = data
+        self._send(packet)
+
+    def _method(self) -> str:
+        return self.connect.properties.strings.get(names.AUTHENTICATION_METHOD, "")
+
+    def _send(self, packet: Packet) -> None:
+        self._out += encoder.encode(packet, self.connect.version)
+
+    def _ask(self, packet: Subscribe | Unsubscribe, count: int) -> int:
+        if self.state != CONNECTED:
+            raise LostError("there is no connection")
+        frame = encoder.encode(packet, self.connect.version)
+        if len(frame) > self._max_packet:
+            raise NotSupportedError(
+                f"{len(frame)} bytes, and the broker's Maximum Packet Size is {self._max_packet}",
+                reasons.PACKET_TOO_LARGE,
+            )
+        self._asked[packet.packet_id] = count
+        self._out += frame
+        return packet.packet_id
+
+    def _next_id(self) -> int:
+        """A packet identifier that is not in use [MQTT-2.2.1-3]."""
+        for _ in range(MOST):
+            self._last_id = self._last_id % MOST + 1
+            if self._last_id not in self._sent and self._last_id not in self._asked:
+                return self._last_id
+        raise ClientError("all packet identifiers are in use")
+
+    def _check(self, packet: Publish) -> None:
+        """Whether the broker takes it, size apart. Raises NotSupportedError."""
+        granted = self.connack.properties.integers
+        if packet.qos > granted.get(names.MAXIMUM_QOS, 2):  # [MQTT-3.2.2-11]
+            raise NotSupportedError(f"the broker takes no QoS {packet.qos}", reasons.QOS_NOT_SUPPORTED)
+        if packet.retain and not granted.get(names.RETAIN_AVAILABLE, 1):  # [MQTT-3.2.2-14]
+            raise NotSupportedError("the broker takes no retained messages", reasons.RETAIN_NOT_SUPPORTED)
+
+    def _fitting(self, packet: Publish) -> bytes:
+        """Its bytes, if the broker takes so many [MQTT-3.2.2-15]. Raises NotSupportedError."""
+        frame = encoder.publish(packet, self.connect.version)
+        if len(frame) > self._max_packet:
+            raise NotSupportedError(
+                f"{len(frame)} bytes are more than the broker's Maximum Packet Size of {self._max_packet}",
+                reasons.PACKET_TOO_LARGE,
+            )
+        return frame
+
+    def _frame(self, packet: Publish) -> bytes:
+        """Its bytes for this connection, with a topic alias where there is one to use [MQTT-3.3.2-9]."""
+        topic = packet.topic
+        alias = self._aliases.get(topic, 0) if self._alias_maximum else 0
+        known = alias > 0
+        if not known and len(self._aliases) < self._alias_maximum:
+            alias = len(self._aliases) + 1
+        if not alias:
+            return self._fitting(packet)
+        packet.topic, packet.topic_alias = b"" if known else topic, alias
+        try:
+            frame = self._fitting(packet)
+        finally:
+            packet.topic, packet.topic_alias = topic, 0
+        self._aliases[topic] = alias
+        return frame
+
+    def _pump(self, events: list[Event]) -> None:
+        """Send what waits for room in the window."""
+        while self._unsent and self._quota:
+            packet_id = self._unsent.popleft()
+            packet = self._sent[packet_id]
+            assert packet is not None
+            try:
+                self._check(packet)
+                frame = self._frame(packet)
+            except NotSupportedError as error:
+                # It waited for a connection to a broker that does not take it.
+                del self._sent[packet_id]
+                events.append(Delivered(packet_id, error.reason_code))
+                continue
+            self._out += frame
+            packet.dup = True
+            self._quota -= 1
+
+    # -- what comes ----------------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes, now: float) -> list[Event]:
+        """Take a read, and tell what was in it. Where the connection is over after it, `failure` has the reason."""
+        events: list[Event] = []
+        if self.state not in (CONNECTING, CONNECTED):
+            return events
+        self._heard = now
+        decoder = self._decoder
+        try:
+            decoder.feed(data)
+            while decoder.next_frame():
+                kind = decoder.header >> 4
+                if self.state == CONNECTING:
+                    self._answer(decoder.packet(), events, now)
+                elif kind == packets.PUBLISH:
+                    self._arrived(decoder.publish(), events)
+                elif PUBACK <= kind <= PUBCOMP:
+                    packet_id = decoder.short_ack()
+                    if packet_id > 0:
+                        self._acknowledged(kind, packet_id, 0, events)
+                    else:
+                        packet = decoder.packet()
+                        assert isinstance(packet, Ack)
+                        self._acknowledged(kind, packet.packet_id, packet.reason_code, events)
+                else:
+                    self._other(decoder.packet(), events)
+                if self.state == CLOSED:
+                    break
+        except ProtocolError as error:
+            if self.state == CONNECTED and self._five:
+                self._send(Disconnect(error.reason_code))
+            self._end(LostError(f"the broker breaks the protocol: {error}", error.reason_code))
+        return events
+
+    def _answer(self, packet: Packet, events: list[Event], now: float) -> None:
+        """The answer to the CONNECT, or a question before it."""
+        if isinstance(packet, Auth):
+            if packet.reason_code != reasons.CONTINUE_AUTHENTICATION:
+                raise ProtocolViolation("AUTH with success instead of a CONNACK")
+            self._authentication(packet, events)
+            return
+        if not isinstance(packet, Connack):
+            raise ProtocolViolation("the first packet is not a CONNACK")  # [MQTT-3.2.0-1]
+        code = packet.reason_code if self._five else V3_REASONS[packet.reason_code]
+        text = packet.properties.strings.get(names.REASON_STRING, "")
+        if code:
+            self._end(RefusedError(f"the broker refuses the connection: {told(code)}{text and ': '}{text}", code))
+            return
+        if packet.session_present and self.connect.clean_start:
+            raise ProtocolViolation("a session is present after a clean start")  # [MQTT-3.2.2-2]
+        granted = packet.properties.integers
+        self.state = CONNECTED
+        self.connack = packet
+        self.session_present = packet.session_present
+        self._keep_alive = float(granted.get(names.SERVER_KEEP_ALIVE, self.connect.keep_alive))  # [MQTT-3.1.2-21]
+        self._asked_at = now
+        self.unanswered = 0
+        self._max_packet = granted.get(names.MAXIMUM_PACKET_SIZE, LARGEST_PACKET)
+        self._aliases.clear()
+        self._alias_maximum = min(granted.get(names.TOPIC_ALIAS_MAXIMUM, 0), self._topic_aliases)  # [MQTT-3.3.2-10]
+        self._quota = self._window = self.window  # [MQTT-3.3.4-7]
+        if not self.connect.client_id:
+            self.connect.client_id = packet.properties.strings.get(names.ASSIGNED_CLIENT_IDENTIFIER, "")
+        events.append(packet)
+        self._resume(events)
+
+    def _resume(self, events: list[Event]) -> None:
+        """Send again what the broker may not have [MQTT-4.4.0-1]."""
+        if not self.session_present:
+            # What the broker forgot is no repetition [MQTT-3.2.2-5]; what it had said PUBREC to, it has answered for.
+            self._received.clear()
+        for packet_id, packet in list(self._sent.items()):
+            if packet is not None:
+                packet.dup = packet.dup and self.session_present
+                self._unsent.append(packet_id)
+            elif self.session_present:
+                self._out += encoder.ack(PUBREL, packet_id)
+            else:
+                del self._sent[packet_id]
+                events.append(Delivered(packet_id, reasons.SUCCESS))
+        self._pump(events)
+
+    def _authentication(self, packet: Auth, events: list[Event]) -> None:
+        method = self._method()
+        if not method:
+            raise ProtocolViolation("AUTH, and the CONNECT had no authentication method")  # [MQTT-4.12.0-6]
+        if packet.properties.strings.get(names.AUTHENTICATION_METHOD, method) != method:  # [MQTT-4.12.0-5]
+            raise ProtocolViolation("AUTH with another authentication method")
+        if self._authenticate is None or packet.reason_code != reasons.CONTINUE_AUTHENTICATION:
+            events.append(packet)
+        else:
+            self.auth(self._authenticate(packet.properties.binaries.get(names.AUTHENTICATION_DATA, b"")))
+
+    def _other(self, packet: Packet, events: list[Event]) -> None:
+        if isinstance(packet, (Suback, Unsuback)):
+            sign = 1 if isinstance(packet, Suback) else -1
+            count = self._asked.get(packet.packet_id, 0) * sign
+            if count <= 0:
+                raise ProtocolViolation(f"{packets.NAMES[packet.kind]} without a request for it")
+            if len(packet.reason_codes) != count and (sign > 0 or self._five):  # [MQTT-3.8.4-6] [MQTT-3.11.3-1]
+                raise ProtocolViolation(f"{len(packet.reason_codes)} reason codes for {count} topic filters")
+            del self._asked[packet.packet_id]
+            events.append(packet)
+        elif isinstance(packet, Pingresp):
+            self.unanswered = max(self.unanswered - 1, 0)
+        elif isinstance(packet, Disconnect):
+            text = packet.properties.strings.get(names.REASON_STRING, "")
+            code = packet.reason_code
+            events.append(packet)
+            self._end(LostError(f"the broker ends the connection: {told(code)}{text and ': '}{text}", code))
+        elif isinstance(packet, Auth):
+            self._authentication(packet, events)
+        else:
+            raise ProtocolViolation(f"a {packets.NAMES[packet.kind]} that does not belong here")
+
+    def _arrived(self, packet: Publish, events: list[Event]) -> None:
+        if packet.topic_alias:
+            if packet.topic_alias > self._name_maximum:
+                raise TopicAliasInvalid("a topic alias above the Topic Alias Maximum")  # [MQTT-3.1.2-26]
+            if packet.topic:
+                self._names[packet.topic_alias] = packet.topic
+            elif packet.topic_alias not in self._names:
+                raise ProtocolViolation("a topic alias that was never set")
+            else:
+                packet.topic = self._names[packet.topic_alias]
+        packet_id = packet.packet_id
+        if packet_id:
+            if packet.qos == 2 and packet_id in self._received:
+                # Sent again by a broker that had no PUBREC [MQTT-4.3.3-10].
+                self._unacknowledged[packet_id] = None
+                self._out += encoder.ack(PUBREC, packet_id)
+                return
+            if packet_id in self._unacknowledged:
+                if packet.dup:
+                    # The acknowledgement of the first one is yet to come.
+                    return
+                raise ProtocolViolation(f"the packet identifier {packet_id} is in use")  # [MQTT-2.2.1-4]
+            self._unacknowledged[packet_id] = packet
+            if len(self._unacknowledged) > self._receive_maximum and self._five:  # [MQTT-3.3.4-9]
+                raise ReceiveMaximumExceeded(f"more than {self._receive_maximum} messages without an acknowledgement")
+        events.append(packet)
+        if packet_id and not self._hold:
+            self.acknowledge(packet)
+
+    def _acknowledged(self, kind: int, packet_id: int, code: int, events: list[Event]) -> None:
+        if kind == PUBREL:
+            code = reasons.SUCCESS
+            if self._unacknowledged.get(packet_id) is not None:
+                raise ProtocolViolation("a PUBREL for a message that has had no PUBREC")
+            if packet_id in self._received:
+                self._received.discard(packet_id)
+            elif self._five:
+                code = reasons.PACKET_IDENTIFIER_NOT_FOUND
+            self._unacknowledged.pop(packet_id, None)
+            self._out += encoder.ack(PUBCOMP, packet_id, code, self.connect.version)
+            return
+        if packet_id not in self._sent:
+            if kind == PUBREC and code < FAILURE:
+                code = reasons.PACKET_IDENTIFIER_NOT_FOUND
+                self._out += encoder.ack(PUBREL, packet_id, code, self.connect.version)
+            return
+        packet = self._sent[packet_id]
+        expected = packet is None or (packet.dup and packet.qos == (1 if kind == PUBACK else 2) and kind != PUBCOMP)
+        if not expected or (packet is None and kind == PUBACK):
+            raise ProtocolViolation(f"a {packets.NAMES[kind]} for a message that is not waiting for one")
+        if kind == PUBREC and code < FAILURE:
+            self._sent[packet_id] = None
+            self._out += encoder.ack(PUBREL, packet_id)
+            return
+        del self._sent[packet_id]
+        self._quota = min(self._quota + 1, self._window)
+        # PUBCOMP tells of no refusal: at most that the broker has no such message any more.
+        events.append(Delivered(packet_id, reasons.SUCCESS if kind == PUBCOMP else code))
+        self._pump(events)

@@ -1,1 +1,0 @@
-"""One file of `canopy_spark` for the executors of a cluster."""

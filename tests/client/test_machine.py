@@ -1,0 +1,651 @@
+"""The client's machine: a broker says packets, and the test sees events and what goes back. Each test also runs with
+every byte in a read of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.client.failures import LostError, NotSupportedError, RefusedError
+from broker.client.machine import Delivered, connect_packet
+from broker.core.codec import properties as names
+from broker.core.codec import reasons
+from broker.core.codec.packets import (
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    PUBREL,
+    V5,
+    V311,
+    Ack,
+    Auth,
+    Connack,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+from tests.client.scripted import Scene, bag
+
+Play = Callable[..., Scene]
+
+
+@pytest.fixture(params=[False, True], ids=["whole", "bytewise"])
+def play(request: pytest.FixtureRequest) -> Play:
+    """Make a scene."""
+    return lambda *given, **options: Scene(*given, bytewise=request.param, **options)
+
+
+def message(qos: int, number: int = 0, **more: Any) -> Publish:
+    return Publish(b"t", b"%d" % number, qos, **more)
+
+
+# ---------------------------------------------------------------------------------------------------------- connecting
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+def test_a_connect_says_all_that_it_was_told(play: Play, version: int) -> None:
+    will = Will("gone", b"w", 1, True)
+    scene = play(
+        connect_packet(
+            "c",
+            version=version,
+            clean_start=False,
+            keep_alive=7,
+            user_name="u",
+            password="p",
+            will=will,
+            session_expiry=60,
+            receive_maximum=10,
+            max_packet_size=1000,
+            topic_alias_maximum=5,
+            user_properties=[("a", "b")],
+        )
+    )
+    said = scene.open()
+    assert (said.client_id, said.version, said.clean_start, said.keep_alive) == ("c", version, False, 7)
+    assert (said.user_name, said.password, said.will) == ("u", b"p", will)
+    given = {
+        names.SESSION_EXPIRY_INTERVAL: 60,
+        names.RECEIVE_MAXIMUM: 10,
+        names.MAXIMUM_PACKET_SIZE: 1000,
+        names.TOPIC_ALIAS_MAXIMUM: 5,
+    }
+    assert said.properties.integers == (given if version == V5 else {})
+    assert said.properties.user == ([("a", "b")] if version == V5 else [])
+
+
+def test_an_accepted_client_knows_what_is_granted(play: Play) -> None:
+    scene = play(connect_packet(""))
+    scene.open()
+    granted = bag({names.RECEIVE_MAXIMUM: 3}, {names.ASSIGNED_CLIENT_IDENTIFIER: "made"})
+    assert scene.say(Connack(False, 0, granted)) == [Connack(False, 0, granted)]
+    assert scene.machine.connected
+    assert scene.machine.window == 3
+    # It comes back under the same name.
+    assert scene.open().client_id == "made"
+
+
+@pytest.mark.parametrize(
+    ("version", "code", "reason", "lasting"),
+    [
+        (V311, 1, reasons.UNSUPPORTED_PROTOCOL_VERSION, True),
+        (V311, 2, reasons.CLIENT_IDENTIFIER_NOT_VALID, True),
+        (V311, 3, reasons.SERVER_UNAVAILABLE, False),
+        (V311, 4, reasons.BAD_USER_NAME_OR_PASSWORD, True),
+        (V311, 5, reasons.NOT_AUTHORIZED, True),
+        (V5, 0x87, reasons.NOT_AUTHORIZED, True),
+        (V5, 0x97, reasons.QUOTA_EXCEEDED, False),
+    ],
+)
+def test_a_refusal_is_told_by_reason_code(play: Play, version: int, code: int, reason: int, lasting: bool) -> None:
+    scene = play(connect_packet("c", version=version))
+    scene.open()
+    assert scene.say(Connack(False, code)) == []
+    failure = scene.machine.failure
+    assert isinstance(failure, RefusedError)
+    assert (failure.reason_code, failure.lasting) == (reason, lasting)
+    assert reasons.name(reason) in scene.failure()
+    assert scene.sent() == []
+
+
+def test_a_session_after_a_clean_start_is_refused(play: Play) -> None:
+    """[MQTT-3.2.2-2]"""
+    scene = play()
+    scene.connect(present=True)
+    assert "a session is present after a clean start" in scene.failure()
+
+
+@pytest.mark.parametrize("packet", [Suback(1, [0]), Pingresp(), message(0), Disconnect(0x8B)])
+def test_the_first_packet_is_a_connack(play: Play, packet: Packet) -> None:
+    """[MQTT-3.2.0-1]"""
+    scene = play()
+    scene.open()
+    assert scene.say(packet) == []
+    assert "the first packet is not a CONNACK" in scene.failure()
+
+
+def test_nothing_is_taken_from_a_connection_that_is_over(play: Play) -> None:
+    scene = play()
+    scene.connect()
+    scene.machine.disconnect()
+    assert scene.only(Disconnect).reason_code == 0
+    assert scene.say(message(0)) == []
+    assert scene.machine.failure is None
+
+
+def test_a_disconnect_may_change_the_session_expiry(play: Play) -> None:
+    scene = play(connect_packet("c", session_expiry=10))
+    scene.connect()
+    scene.machine.disconnect(reasons.DISCONNECT_WITH_WILL, 5)
+    assert scene.only(Disconnect) == Disconnect(4, bag({names.SESSION_EXPIRY_INTERVAL: 5}))
+
+
+@pytest.mark.parametrize(("code", "lasting"), [(0x8B, False), (0x8E, True)])
+def test_the_brokers_disconnect_is_told(play: Play, code: int, lasting: bool) -> None:
+    scene = play()
+    scene.connect()
+    said = Disconnect(code, bag(strings={names.REASON_STRING: "so it is"}))
+    assert scene.say(said, message(0)) == [said]
+    failure = scene.machine.failure
+    assert isinstance(failure, LostError)
+    assert (failure.reason_code, failure.lasting) == (code, lasting)
+    assert "so it is" in scene.failure()
+    assert scene.sent() == []
+
+
+# ------------------------------------------------------------------------------------------- a broker that misbehaves
+
+
+def _aliased(topic: bytes, alias: int) -> Publish:
+    return Publish(topic, b"", topic_alias=alias)
+
+
+@pytest.mark.parametrize(
+    ("packets", "reason_code", "words"),
+    [
+        ([b"\x00\x00"], 0x81, "packet type 0"),
+        ([b"\x30\x06\x00\x01+\x00xx"], 0x81, "wildcard"),
+        ([Connack()], 0x82, "does not belong here"),
+        ([Suback(9, [0])], 0x82, "SUBACK without a request"),
+        ([Unsuback(9, [0])], 0x82, "UNSUBACK without a request"),
+        ([_aliased(b"t", 1)], 0x94, "above the Topic Alias Maximum"),
+        ([Auth(0x18, bag(strings={names.AUTHENTICATION_METHOD: "m"}))], 0x82, "no authentication method"),
+        ([message(1, packet_id=1), message(1, packet_id=1)], 0x82, "is in use"),
+        ([message(1, packet_id=n) for n in (1, 2, 3)], 0x93, "more than 2"),
+        ([message(2, packet_id=1), Ack(PUBREL, 1)], 0x82, "has had no PUBREC"),
+        ([b"\xc0\x00"], 0x82, "goes the other way"),
+    ],
+)
+def test_a_broker_that_breaks_the_protocol_is_told_and_left(
+    play: Play, packets: list[Packet | bytes], reason_code: int, words: str
+) -> None:
+    """[MQTT-4.13.1-1]"""
+    scene = play(connect_packet("c", receive_maximum=2), hold=True)
+    scene.connect()
+    scene.say(*packets)
+    assert words in scene.failure()
+    assert scene.only(Disconnect).reason_code == reason_code
+
+
+def test_what_came_before_the_breach_is_told(play: Play) -> None:
+    scene = play()
+    scene.connect()
+    assert scene.say(message(0, 1), b"\x00\x00") == [message(0, 1)]
+    assert "breaks the protocol" in scene.failure()
+
+
+def test_a_broker_of_3_1_1_hears_no_reason(play: Play) -> None:
+    scene = play(connect_packet("c", version=V311))
+    scene.connect()
+    scene.say(b"\x00\x00")
+    assert "breaks the protocol" in scene.failure()
+    assert scene.sent() == []
+
+
+def test_a_packet_above_the_own_maximum_is_refused(play: Play) -> None:
+    """[MQTT-3.1.2-24]"""
+    scene = play(connect_packet("c", max_packet_size=30))
+    scene.connect()
+    scene.say(Publish(b"t", bytes(30)))
+    assert scene.only(Disconnect).reason_code == reasons.PACKET_TOO_LARGE
+
+
+@pytest.mark.parametrize("kind", [PUBACK, PUBCOMP])
+def test_an_acknowledgement_of_the_wrong_kind_is_a_breach(play: Play, kind: int) -> None:
+    scene = play()
+    scene.connect()
+    number = scene.machine.publish(message(2))
+    scene.say(Ack(kind, number))
+    assert "not waiting for one" in scene.failure()
+
+
+# ---------------------------------------------------------------------------------------------------------- keep alive
+
+
+def test_without_keep_alive_there_is_no_ping(play: Play) -> None:
+    scene = play(connect_packet("c", keep_alive=0))
+    scene.connect()
+    assert math.isinf(scene.machine.due)
+    scene.machine.tick(1e9)
+    assert scene.sent() == []
+
+
+@pytest.mark.parametrize(("granted", "half"), [({}, 30.0), ({names.SERVER_KEEP_ALIVE: 10}, 5.0)])
+def test_a_ping_goes_in_half_of_the_keep_alive(play: Play, granted: dict[int, int], half: float) -> None:
+    """[MQTT-3.1.2-20] [MQTT-3.1.2-21]"""
+    scene = play(connect_packet("c", keep_alive=60))
+    scene.connect(granted)
+    assert scene.machine.due == scene.now + half
+    scene.machine.tick(scene.now + half - 0.001)
+    assert scene.sent() == []
+    scene.now += half
+    scene.machine.tick(scene.now)
+    scene.only(Pingreq)
+    # One question at a time.
+    scene.machine.tick(scene.now + half)
+    assert scene.sent() == []
+    scene.say(Pingresp())
+    assert scene.machine.due == scene.now + half
+
+
+def test_a_silent_broker_is_left(play: Play) -> None:
+    scene = play(connect_packet("c", keep_alive=60))
+    scene.connect()
+    scene.now += 30
+    scene.machine.tick(scene.now)
+    # That something comes shows that it is there.
+    scene.now += 50
+    scene.say(message(0))
+    scene.machine.tick(scene.now + 59)
+    assert scene.machine.connected
+    scene.machine.tick(scene.now + 60)
+    assert "silent" in scene.failure()
+
+
+def test_silence_that_was_not_listened_to_is_nobodys_fault(play: Play) -> None:
+    scene = play(connect_packet("c", keep_alive=60))
+    scene.connect()
+    for _ in range(10):
+        scene.now += 50
+        scene.machine.tick(scene.now, reading=False)
+    assert scene.machine.connected
+
+
+# ---------------------------------------------------------------------------------------------------------- publishing
+
+
+def test_qos_0_is_sent_and_forgotten(play: Play) -> None:
+    scene = play()
+    scene.connect()
+    assert scene.machine.publish(message(0, 1)) == 0
+    assert scene.only(Publish) == message(0, 1)
+    assert scene.machine.unacknowledged == 0
+
+
+def test_qos_0_needs_a_connection(play: Play) -> None:
+    scene = play()
+    with pytest.raises(LostError):
+        scene.machine.publish(message(0))
+
+
+def test_qos_1_is_done_with_puback(play: Play) -> None:
+    scene = play()
+    scene.connect()
+    number = scene.machine.publish(message(1))
+    assert scene.only(Publish).packet_id == number
+    assert scene.say(Ack(PUBACK, number, 0x10)) == [Delivered(number, 0x10)]
+    assert scene.machine.unacknowledged == 0
+
+
+def test_qos_2_is_done_with_pubcomp(play: Play) -> None:
+    """[MQTT-4.3.3-3] to [MQTT-4.3.3-7]"""
+    scene = play()
+    scene.connect()
+    number = scene.machine.publish(message(2))
+    scene.only(Publish)
+    assert scene.say(Ack(PUBREC, number, 0x10)) == []
+    assert scene.only(Ack) == Ack(PUBREL, number)
+    assert scene.say(Ack(PUBCOMP, number)) == [Delivered(number, 0)]
+    assert scene.machine.unacknowledged == 0
+
+
+@pytest.mark.parametrize(("qos", "kind"), [(1, PUBACK), (2, PUBREC)])
+def test_a_refused_message_is_told(play: Play, qos: int, kind: int) -> None:
+    scene = play()
+    scene.connect()
+    number = scene.machine.publish(message(qos))
+    scene.sent()
+    assert scene.say(Ack(kind, number, 0x87, bag(strings={names.REASON_STRING: "no"}))) == [Delivered(number, 0x87)]
+    assert scene.sent() == []
+    assert scene.machine.unacknowledged == 0
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+def test_an_acknowledgement_of_something_unknown_is_answered_and_forgotten(play: Play, version: int) -> None:
+    scene = play(connect_packet("c", version=version))
+    scene.connect()
+    assert scene.say(Ack(PUBACK, 7), Ack(PUBREC, 8), Ack(PUBCOMP, 9), Ack(PUBREL, 10)) == []
+    code = reasons.PACKET_IDENTIFIER_NOT_FOUND if version == V5 else 0
+    assert scene.sent() == [Ack(PUBREL, 8, code), Ack(PUBCOMP, 10, code)]
+
+
+def test_a_packet_identifier_in_use_is_not_given_again() -> None:
+    """[MQTT-2.2.1-3]"""
+    scene = Scene()
+    scene.connect()
+    scene.machine.publish(message(1))
+    for _ in range(65_534):
+        scene.say(Ack(PUBACK, scene.machine.publish(message(1))))
+        scene.machine.take()
+    assert scene.machine.publish(message(1)) == 2
+
+
+def test_the_receive_maximum_of_the_broker_is_kept(play: Play) -> None:
+    """[MQTT-3.3.4-7]"""
+    scene = play()
+    scene.connect({names.RECEIVE_MAXIMUM: 2})
+    numbers = [scene.machine.publish(message(qos, n)) for n, qos in enumerate((1, 2, 1, 1))]
+    assert [each.payload for each in scene.sent() if isinstance(each, Publish)] == [b"0", b"1"]
+    scene.say(Ack(PUBREC, numbers[1]))
+    # It is on its way until PUBCOMP.
+    assert scene.only(Ack).kind == PUBREL
+    scene.say(Ack(PUBACK, numbers[0]))
+    assert scene.only(Publish).payload == b"2"
+    scene.say(Ack(PUBCOMP, numbers[1]))
+    assert scene.only(Publish) == message(1, 3, packet_id=numbers[3])
+
+
+def test_the_own_window_is_kept(play: Play) -> None:
+    scene = play(max_inflight=1)
+    scene.connect()
+    scene.machine.publish(message(1))
+    scene.machine.publish(message(1))
+    scene.only(Publish)
+    assert scene.machine.window == 1
+
+
+@pytest.mark.parametrize(
+    ("granted", "packet", "reason_code"),
+    [
+        ({names.MAXIMUM_QOS: 1}, message(2), reasons.QOS_NOT_SUPPORTED),
+        ({names.RETAIN_AVAILABLE: 0}, message(0, retain=True), reasons.RETAIN_NOT_SUPPORTED),
+        ({names.MAXIMUM_PACKET_SIZE: 40}, Publish(b"t", bytes(40), 1), reasons.PACKET_TOO_LARGE),
+        ({names.MAXIMUM_PACKET_SIZE: 40}, Publish(b"t", bytes(40)), reasons.PACKET_TOO_LARGE),
+    ],
+)
+def test_what_the_broker_excludes_is_not_sent(
+    play: Play, granted: dict[int, int], packet: Publish, reason_code: int
+) -> None:
+    """[MQTT-3.2.2-11] [MQTT-3.2.2-14] [MQTT-3.2.2-15]"""
+    scene = play()
+    scene.connect(granted)
+    with pytest.raises(NotSupportedError) as caught:
+        scene.machine.publish(packet)
+    assert caught.value.reason_code == reason_code
+    assert scene.sent() == []
+    assert scene.machine.unacknowledged == 0
+
+
+def test_what_waited_for_a_broker_that_does_not_take_it_is_told(play: Play) -> None:
+    scene = play()
+    large = scene.machine.publish(Publish(b"t", bytes(100), 1))
+    small = scene.machine.publish(message(1))
+    assert scene.connect({names.MAXIMUM_PACKET_SIZE: 50})[1:] == [Delivered(large, reasons.PACKET_TOO_LARGE)]
+    assert scene.only(Publish).packet_id == small
+
+
+# ------------------------------------------------------------------------------------------- over a lost connection
+
+
+@pytest.mark.parametrize("present", [True, False])
+def test_what_is_not_acknowledged_is_sent_again_in_order(play: Play, present: bool) -> None:
+    """[MQTT-4.4.0-1] [MQTT-4.6.0-1]; as something new where the broker has lost the session."""
+    scene = play(connect_packet("c", clean_start=False, session_expiry=60))
+    scene.connect()
+    first, second, third, fourth = (scene.machine.publish(message(qos, n)) for n, qos in enumerate((1, 2, 2, 1)))
+    scene.say(Ack(PUBREC, second))
+    scene.machine.lost("cut")
+    assert "cut" in scene.failure()
+    events = scene.connect({names.RECEIVE_MAXIMUM: 2}, present=present)[1:]
+    again = [
+        message(1, 0, packet_id=first, dup=present),
+        *([Ack(PUBREL, second)] if present else []),
+        message(2, 2, packet_id=third, dup=present),
+    ]
+    sent = scene.sent()
+    assert sorted(sent, key=repr) == sorted(again, key=repr)
+    assert [each for each in sent if isinstance(each, Publish)] == [each for each in again if isinstance(each, Publish)]
+    # A broker that has lost the session had taken the message when it said PUBREC.
+    assert events == ([] if present else [Delivered(second, 0)])
+    scene.say(Ack(PUBACK, first))
+    assert scene.only(Publish) == message(1, 3, packet_id=fourth, dup=present)
+
+
+def test_what_was_never_written_is_no_repetition(play: Play) -> None:
+    scene = play(connect_packet("c", clean_start=False))
+    scene.connect({names.RECEIVE_MAXIMUM: 1})
+    scene.machine.publish(message(1, 0))
+    scene.machine.publish(message(1, 1))
+    scene.sent()
+    scene.machine.lost("cut")
+    scene.connect(present=True)
+    assert [(each.payload, each.dup) for each in scene.sent() if isinstance(each, Publish)] == [
+        (b"0", True),
+        (b"1", False),
+    ]
+
+
+def test_a_qos_2_message_that_comes_again_is_told_once(play: Play) -> None:
+    """[MQTT-4.3.3-10]"""
+    scene = play(connect_packet("c", clean_start=False, session_expiry=60))
+    scene.connect()
+    assert scene.say(message(2, packet_id=5)) == [message(2, packet_id=5)]
+    assert scene.only(Ack) == Ack(PUBREC, 5)
+    scene.machine.lost("cut")
+    scene.connect(present=True)
+    assert scene.say(message(2, packet_id=5, dup=True)) == []
+    assert scene.only(Ack) == Ack(PUBREC, 5)
+    assert scene.say(Ack(PUBREL, 5)) == []
+    assert scene.only(Ack) == Ack(PUBCOMP, 5)
+    assert scene.say(message(2, 1, packet_id=5)) == [message(2, 1, packet_id=5)]
+
+
+def test_another_session_has_other_packet_identifiers(play: Play) -> None:
+    """[MQTT-3.2.2-5]"""
+    scene = play(connect_packet("c", clean_start=False, session_expiry=60))
+    scene.connect()
+    scene.say(message(2, packet_id=5))
+    scene.machine.lost("cut")
+    scene.connect(present=False)
+    assert scene.say(message(2, 1, packet_id=5)) == [message(2, 1, packet_id=5)]
+
+
+# ----------------------------------------------------------------------------------------------------------- receiving
+
+
+@pytest.mark.parametrize(("qos", "kind"), [(1, PUBACK), (2, PUBREC)])
+def test_a_held_message_is_acknowledged_when_the_caller_says_so(play: Play, qos: int, kind: int) -> None:
+    scene = play(connect_packet("c", clean_start=False), hold=True)
+    scene.connect()
+    came = scene.deliver(message(qos, packet_id=5))
+    assert scene.sent() == []
+    # Sent again by a broker that does not wait: it is held already.
+    assert scene.say(message(qos, packet_id=5, dup=True)) == []
+    scene.machine.acknowledge(came)
+    scene.machine.acknowledge(came)
+    assert scene.only(Ack) == Ack(kind, 5)
+
+
+def test_what_came_on_another_connection_is_not_acknowledged_on_this_one(play: Play) -> None:
+    scene = play(connect_packet("c", clean_start=False), hold=True)
+    scene.connect()
+    old = scene.deliver(message(1, 1, packet_id=5))
+    scene.machine.lost("cut")
+    scene.connect(present=True)
+    new = scene.deliver(message(1, 2, packet_id=5))
+    scene.machine.acknowledge(old)
+    assert scene.sent() == []
+    scene.machine.acknowledge(new)
+    assert scene.only(Ack) == Ack(PUBACK, 5)
+
+
+def test_a_qos_2_message_that_was_taken_while_the_connection_broke_is_told_once(play: Play) -> None:
+    scene = play(connect_packet("c", clean_start=False), hold=True)
+    scene.connect()
+    came = scene.deliver(message(2, packet_id=5))
+    scene.machine.lost("cut")
+    scene.machine.acknowledge(came)
+    assert scene.sent() == []
+    scene.connect(present=True)
+    assert scene.say(message(2, packet_id=5, dup=True)) == []
+    assert scene.only(Ack) == Ack(PUBREC, 5)
+
+
+def test_the_window_of_this_side_has_room_again_after_acknowledgements(play: Play) -> None:
+    scene = play(connect_packet("c", receive_maximum=1))
+    scene.connect()
+    for number in range(1, 5):
+        assert scene.say(message(1, packet_id=number)) == [message(1, packet_id=number)]
+    scene.say(message(2, packet_id=9), Ack(PUBREL, 9), message(2, packet_id=10))
+    assert scene.machine.connected
+    # It is in flight until PUBCOMP.
+    scene.say(message(1, packet_id=11))
+    assert "more than 1" in scene.failure()
+
+
+# ------------------------------------------------------------------------------------------------------- topic aliases
+
+
+def test_the_brokers_topic_aliases(play: Play) -> None:
+    scene = play(connect_packet("c", topic_alias_maximum=2))
+    scene.connect()
+    events = scene.say(_aliased(b"a", 1), _aliased(b"b", 2), _aliased(b"", 1), _aliased(b"c", 1), _aliased(b"", 1))
+    assert [each.topic for each in events if isinstance(each, Publish)] == [b"a", b"b", b"a", b"c", b"c"]
+    # They end with the connection.
+    scene.machine.lost("cut")
+    scene.connect()
+    scene.say(_aliased(b"", 1))
+    assert "never set" in scene.failure()
+
+
+def test_own_topic_aliases_where_the_broker_allows_them(play: Play) -> None:
+    """[MQTT-3.3.2-9] [MQTT-3.3.2-10]"""
+    scene = play(connect_packet("c", clean_start=False), topic_aliases=5)
+    scene.connect({names.TOPIC_ALIAS_MAXIMUM: 2})
+    for topic in (b"a", b"b", b"c", b"a", b"c"):
+        scene.machine.publish(Publish(topic, b""))
+    number = scene.machine.publish(Publish(b"b", b"", 1))
+    said = [(each.topic, each.topic_alias) for each in scene.sent() if isinstance(each, Publish)]
+    assert said == [(b"a", 1), (b"b", 2), (b"c", 0), (b"", 1), (b"c", 0), (b"", 2)]
+    # What is sent again has its topic.
+    scene.machine.lost("cut")
+    scene.connect({names.TOPIC_ALIAS_MAXIMUM: 0}, present=True)
+    assert scene.only(Publish) == Publish(b"b", b"", 1, dup=True, packet_id=number)
+
+
+def test_no_aliases_unless_they_are_wanted(play: Play) -> None:
+    scene = play()
+    scene.connect({names.TOPIC_ALIAS_MAXIMUM: 2})
+    scene.machine.publish(message(0))
+    assert scene.only(Publish).topic_alias == 0
+
+
+# --------------------------------------------------------------------------------------------------------- subscribing
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+def test_reason_codes_of_subscriptions_are_told(play: Play, version: int) -> None:
+    scene = play(connect_packet("c", version=version))
+    scene.connect()
+    number = scene.machine.subscribe([SubscriptionRequest("a", 1), SubscriptionRequest("b")])
+    assert [each.topic_filter for each in scene.only(Subscribe).requests] == ["a", "b"]
+    assert scene.say(Suback(number, [1, 0x80])) == [Suback(number, [1, 0x80])]
+    number = scene.machine.unsubscribe(["a"])
+    assert scene.only(Unsubscribe).topic_filters == ["a"]
+    answer = Unsuback(number, [0x11] if version == V5 else [])
+    assert scene.say(answer) == [answer]
+
+
+@pytest.mark.parametrize("subscribe", [True, False])
+def test_an_answer_of_another_length_is_a_breach(play: Play, subscribe: bool) -> None:
+    scene = play()
+    scene.connect()
+    if subscribe:
+        scene.say(Suback(scene.machine.subscribe([SubscriptionRequest("a")]), [0, 0]))
+    else:
+        scene.say(Unsuback(scene.machine.unsubscribe(["a"]), [0, 0]))
+    assert "2 reason codes for 1 topic filters" in scene.failure()
+
+
+def test_an_answer_of_the_other_kind_is_a_breach(play: Play) -> None:
+    scene = play()
+    scene.connect()
+    scene.say(Unsuback(scene.machine.subscribe([SubscriptionRequest("a")]), [0]))
+    assert "UNSUBACK without a request" in scene.failure()
+
+
+def test_a_subscription_needs_a_connection_and_room_in_a_packet(play: Play) -> None:
+    scene = play()
+    with pytest.raises(LostError):
+        scene.machine.subscribe([SubscriptionRequest("a")])
+    scene.connect({names.MAXIMUM_PACKET_SIZE: 20})
+    with pytest.raises(NotSupportedError):
+        scene.machine.subscribe([SubscriptionRequest("a" * 20)])
+    assert scene.sent() == []
+
+
+# ---------------------------------------------------------------------------------------------- enhanced authentication
+
+
+def _auth(code: int, data: bytes, method: str = "m") -> Auth:
+    packet = Auth(code, bag(strings={names.AUTHENTICATION_METHOD: method}))
+    if data:
+        packet.properties.binaries[names.AUTHENTICATION_DATA] = data
+    return packet
+
+
+def test_a_hook_answers_the_brokers_questions(play: Play) -> None:
+    """Section 4.12."""
+    scene = play(connect_packet("c", authentication=("m", b"first")), authenticate=lambda data: b"to " + data)
+    said = scene.open().properties
+    assert (said.strings, said.binaries) == (
+        {names.AUTHENTICATION_METHOD: "m"},
+        {names.AUTHENTICATION_DATA: b"first"},
+    )
+    assert scene.say(_auth(0x18, b"one")) == []
+    assert scene.only(Auth) == _auth(0x18, b"to one")
+    scene.say(Connack())
+    # Again, later.
+    scene.machine.auth(b"anew", reasons.REAUTHENTICATE)
+    assert scene.only(Auth) == _auth(0x19, b"anew")
+    assert scene.say(_auth(0x18, b"two")) == []
+    assert scene.only(Auth) == _auth(0x18, b"to two")
+    assert scene.say(_auth(0, b"")) == [_auth(0, b"")]
+
+
+def test_without_a_hook_the_caller_answers(play: Play) -> None:
+    scene = play(connect_packet("c", authentication=("m", b"first")))
+    scene.open()
+    assert scene.say(_auth(0x18, b"one")) == [_auth(0x18, b"one")]
+    scene.machine.auth(b"mine")
+    assert scene.only(Auth) == _auth(0x18, b"mine")
+
+
+@pytest.mark.parametrize("packet", [_auth(0x18, b"", "other"), _auth(0, b"")])
+def test_authentication_that_goes_wrong(play: Play, packet: Auth) -> None:
+    """[MQTT-4.12.0-5]"""
+    scene = play(connect_packet("c", authentication=("m", b"first")))
+    scene.open()
+    scene.say(packet)
+    assert "breaks the protocol" in scene.failure()

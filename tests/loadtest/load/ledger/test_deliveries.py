@@ -1,0 +1,153 @@
+"""One subscriber's account, held against a naive one that keeps every number: whatever comes, in whatever order, and
+however often the subscriber leaves and returns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from loadtest.load.checks.expected import account
+from loadtest.load.ledger import mark
+from loadtest.load.ledger.counters import Tally
+from loadtest.load.ledger.deliveries import Judge, Source, Streams
+from tests.support.runs import examples
+
+RUN = 0x81
+TOPIC = b"t"
+
+
+def new(whole: bool = True, source: Source | None = None) -> Judge:
+    streams = Streams(RUN, lambda stream: TOPIC if stream < 8 else b"")
+    if source is not None:
+        streams.sources[0] = source
+    judge = Judge(0, streams, Tally())
+    judge.open = True
+    judge.whole = whole
+    return judge
+
+
+def give(judge: Judge, *sequences: int, qos: int = 0, dup: bool = False, stream: int = 0) -> None:
+    for sequence in sequences:
+        payload = mark.pack(RUN, 1, stream, sequence) + mark.filler(24)
+        judge.receive(TOPIC, payload, qos, False, dup, 2)
+
+
+def counts(judge: Judge, stream: int = 0) -> dict[str, int]:
+    """What is not 0."""
+    found = account(judge).receipts[stream]
+    return {name: value for name, value in vars(found).items() if value}
+
+
+def test_what_was_sent_while_away_is_no_loss_though_nothing_came_before() -> None:
+    judge = new()
+    judge.left(session_kept=True)
+    give(judge, 5)
+    assert counts(judge) == {"received": 1, "unjudged": 5}
+    # With QoS 1 the kept session has to have it all.
+    give(judge, 3, qos=1, stream=1)
+    assert counts(judge, 1) == {"received": 1, "lost": 3}
+
+
+def test_who_comes_late_out_of_what_cannot_be_judged_is_no_copy() -> None:
+    judge = new()
+    give(judge, 0)
+    judge.left(session_kept=False)
+    give(judge, 5, 3, 3)
+    assert counts(judge) == {"received": 3, "unjudged": 3, "reordered": 1, "duplicates": 1}
+
+
+def test_a_copy_of_quality_1_on_the_same_connection_is_a_duplicate_however_often_it_was_away() -> None:
+    judge = new()
+    give(judge, 0, 1, qos=1)
+    judge.left(session_kept=True)
+    give(judge, 1, 2, 2, qos=1)
+    assert counts(judge) == {"received": 3, "redelivered": 1, "duplicates": 1}
+    give(judge, 2, qos=1, dup=True)
+    assert counts(judge)["redelivered"] == 2
+
+
+def test_a_closed_loop_gets_back_what_cannot_be_judged() -> None:
+    source = Source()
+    judge = new(source=source)
+    give(judge, 0)
+    judge.left(session_kept=False)
+    give(judge, 5)
+    assert source.returned == 6
+    give(judge, 3)
+    assert source.returned == 6, "it had been counted as one that would not come"
+
+
+@dataclass
+class Naive:
+    """All numbers, one by one."""
+
+    whole: bool
+    next: int = 0
+    lost: set[int] = field(default_factory=set)
+    unjudged: set[int] = field(default_factory=set)
+    before: int = 0
+    kept: bool = True
+    present: bool = True
+    counted: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.kept = self.present = self.whole
+
+    def leave(self, session_kept: bool) -> None:
+        self.present = False
+        self.kept = self.kept and session_kept
+        self.before = self.next
+
+    def come(self, sequence: int, qos: int, dup: bool) -> None:
+        if sequence >= self.next:
+            due = self.kept and (self.present or qos > 0)
+            (self.lost if due else self.unjudged).update(range(self.next, sequence))
+            self.next = sequence + 1
+            self.kept = self.present = True
+        elif sequence in self.lost | self.unjudged:
+            self.lost.discard(sequence)
+            self.unjudged.discard(sequence)
+            self.counted["reordered"] += 1
+        else:
+            again = qos == 1 and (dup or sequence < self.before)
+            self.counted["redelivered" if again else "duplicates"] += 1
+            return
+        self.counted["received"] += 1
+
+    def counts(self) -> dict[str, int]:
+        found = {**self.counted, "lost": len(self.lost), "unjudged": len(self.unjudged)}
+        return {name: value for name, value in found.items() if value}
+
+
+COME = st.tuples(st.just("come"), st.integers(0, 30), st.booleans())
+LEAVE = st.tuples(st.just("leave"), st.just(0), st.booleans())
+
+
+@given(st.lists(st.one_of(COME, COME, COME, LEAVE), max_size=60), st.booleans(), st.integers(0, 2))
+@example([("come", 3, False), ("leave", 0, False), ("come", 9, False), ("come", 5, False)], True, 1)
+@settings(max_examples=examples(300), deadline=None)
+def test_whatever_comes_is_counted_as_one_who_keeps_every_number_counts_it(
+    events: list[tuple[str, int, bool]], whole: bool, qos: int
+) -> None:
+    source = Source()
+    judge, naive = new(whole, source), Naive(whole)
+    for what, sequence, flag in events:
+        if what == "leave":
+            judge.left(session_kept=flag)
+            naive.leave(flag)
+        else:
+            give(judge, sequence, qos=qos, dup=flag)
+            naive.come(sequence, qos, flag)
+    receipt = judge.receipts.get(0)
+    if receipt is None:
+        assert naive.counts() == {}
+        return
+    assert counts(judge) == naive.counts()
+    assert judge.tally.gaps == len(naive.lost)
+    assert judge.tally.copies == naive.counted["duplicates"] + naive.counted["redelivered"]
+    assert source.returned == naive.next, "every number below the next has come or is given up"
+    gaps = {number for first, end in account(judge).gaps.get(0, []) for number in range(first, end)}
+    assert gaps == naive.lost

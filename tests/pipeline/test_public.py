@@ -1,0 +1,45 @@
+"""What a Spark program imports, and the flags that every job has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+import canopy_spark
+from pipeline.cli import app
+from pipeline.errors import MisuseError
+from pipeline.options import spark_options
+from tests.pipeline.folder import record
+
+
+def test_the_public_names() -> None:
+    assert canopy_spark.__all__ == ["IncompleteError", "MisuseError", "PipelineError", "read_record", "register"]
+    assert all(getattr(canopy_spark, name).__doc__ for name in canopy_spark.__all__)
+
+
+def test_a_record_with_a_hole_is_refused_unless_gaps_are_allowed(spark: SparkSession, tmp_path: Path) -> None:
+    record(tmp_path, hours=1, segments=2)
+    assert canopy_spark.read_record(spark, str(tmp_path), columns=["seq"]).count() == 10
+    next(tmp_path.rglob("*.parquet")).unlink()
+    with pytest.raises(canopy_spark.IncompleteError, match="seg-"):
+        canopy_spark.read_record(spark, str(tmp_path))
+    assert canopy_spark.read_record(spark, [str(tmp_path)], columns=["seq"], allow_gaps=True).count() == 5
+
+
+def test_settings_of_spark_on_the_command_line() -> None:
+    options = spark_options(None, "2g", ["spark.a=b=c", "spark.d="], "g:a:1", None)
+    assert options.settings == {"spark.a": "b=c", "spark.d": "", "spark.jars.packages": "g:a:1"}
+    with pytest.raises(MisuseError, match="KEY=VALUE") as refused:
+        spark_options(None, "2g", ["fs.s3a.secret.key:hunter2"], None, None)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_every_job_of_spark_takes_them() -> None:
+    for name in ("rollup", "tree", "oracle", "plan", "report", "tables"):
+        told = CliRunner().invoke(app, [name, "--help"], terminal_width=200)
+        assert told.exit_code == 0
+        for option in ("--conf", "--packages", "--master", "--remote"):
+            assert option in told.output, (name, option)
