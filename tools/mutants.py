@@ -172,7 +172,7 @@ def tests(tree: Path, what: list[str], until: float) -> tuple[str | None, float]
     spent = now.ru_utime + now.ru_stime - began.ru_utime - began.ru_stime
     failed = [line.split(" - ")[0] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     if not failed and done.returncode not in (0, NO_TESTS):
-        failed = [f"FAILED {what[0]} {done.stdout[-200:]}"]  # the tests did not even begin
+        failed = [f"FAILED {what[0]} {(done.stdout + done.stderr)[-200:]}"]  # the tests did not even begin
     return (failed[0].split(maxsplit=1)[1] if failed else None), spent
 
 

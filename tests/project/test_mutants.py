@@ -65,6 +65,7 @@ def test_a_mutant_is_found_in_a_later_tree_and_gone_with_its_text(tree: Path) ->
     assert not tool.apply(tree, mutant)
 
 
+@pytest.mark.long
 def test_who_sees_it(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The test that fails is named, and tried first in the next tree; nothing of the tree itself is changed."""
     before = (tree / "pipeline" / "least.py").read_text()
