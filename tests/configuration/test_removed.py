@@ -54,7 +54,9 @@ def test_one_that_has_become_another_names_it(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as raised:
         load_settings(file, environ={})
     assert raised.value.problems == [
-        f"{file}: line 2: retained.max_bytes_per_client: now limits.max_client_bytes, which bounds all that one client "
-        "keeps",
+        (
+            f"{file}: line 2: retained.max_bytes_per_client: now limits.max_client_bytes, which bounds all that one client "
+            "keeps"
+        ),
         f"{file}: line 5: runtime.uvloop: uvloop is used where it is installed; remove the setting",
     ]
