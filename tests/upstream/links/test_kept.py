@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, Ack, Connack, Publish, Suback, Subscribe
-from broker.core.routing.remote.loop_detection import UPLINKS
+from broker.core.routing.loop_detection import UPLINKS
 from broker.settings import Session
 from canopy import Broker, Settings
 from tests.e2e import wire
