@@ -19,7 +19,7 @@ from broker.core.codec.properties import encode_forward
 from broker.core.codec.reasons import PACKET_TOO_LARGE, QUOTA_EXCEEDED
 from broker.core.limits import Limits
 from broker.upstream.filters.mapping import Mapping
-from broker.upstream.protocol.client import CLOSED
+from broker.upstream.protocol.uplink import CLOSED
 from tests.core.harness import bag
 from tests.upstream.scripted import Scene
 
