@@ -355,6 +355,16 @@ def test_bad_folders(tmp_path: Path) -> None:
         file.about(tmp_path)
 
 
+def test_a_capture_is_as_readable_as_other_files(tmp_path: Path) -> None:
+    earlier = os.umask(0o027)
+    try:
+        with Writer(tmp_path / "new.parquet", sizes_only=True) as writer:
+            writer.finish({})
+    finally:
+        os.umask(earlier)
+    assert (tmp_path / "new.parquet").stat().st_mode & 0o777 == 0o640
+
+
 def test_a_later_format_is_not_guessed_at(tmp_path: Path) -> None:
     with Writer(tmp_path / "new.parquet", sizes_only=True) as writer:
         writer.finish({"format": "2"})
