@@ -4,17 +4,7 @@ Owns the state of one client: that of its connection, and that of its session, w
 owner of the network connection calls `open` for each one and passes each read to `receive`, which returns events;
 after each call it writes what `take` returns. `tick` is to be called at `due`.
 
-Promises:
-- A message with QoS 1 or 2 is kept until the broker has acknowledged it, and is sent again on the next connection, in
-  the order of the first sending [MQTT-4.4.0-1] [MQTT-4.6.0-1].
-- A QoS 2 message that comes again is handed out once, as long as the broker has the session [MQTT-4.3.3-10].
-- Nothing is sent that the CONNACK excludes: Receive Maximum, Maximum Packet Size, Maximum QoS, Retain Available,
-  Topic Alias Maximum.
-- A broker that breaks the protocol ends the connection: `failure` has the reason, and 5.0 is told by DISCONNECT.
-- Memory is bounded by what the caller publishes and reads, and the size of a packet. A broker that sends more messages
-  than the Receive Maximum of this side is not left for it: mosquitto 2.0 does so when a session is far behind.
-
-Events are the packets Connack, Publish, Suback, Unsuback, Auth and Disconnect, and `Delivered`.
+It returns events: the packets Connack, Publish, Suback, Unsuback, Auth and Disconnect, and `Delivered`.
 """
 
 from __future__ import annotations
@@ -112,6 +102,16 @@ def connect_packet(
 
 class ClientMachine:
     """One client. `connect` is what each connection begins with; its owner may change it between two of them.
+
+    Promises:
+    - A message with QoS 1 or 2 is kept until the broker has acknowledged it, and is sent again on the next connection,
+      in the order of the first sending [MQTT-4.4.0-1] [MQTT-4.6.0-1].
+    - A QoS 2 message that comes again is handed out once, as long as the broker has the session [MQTT-4.3.3-10].
+    - Nothing is sent that the CONNACK excludes: Receive Maximum, Maximum Packet Size, Maximum QoS, Retain Available,
+      Topic Alias Maximum.
+    - A broker that breaks the protocol ends the connection: `failure` has the reason, and 5.0 is told by DISCONNECT.
+    - Memory is bounded by what the caller publishes and reads, and the size of a packet. A broker that sends more
+      messages than the Receive Maximum of this side is heard all the same: mosquitto 2.0 does so.
 
     `hold`: nothing is acknowledged before `acknowledge`; otherwise each message is at once. `max_inflight`: messages
     with QoS 1 and 2 on their way at the same time, at most; `topic_aliases`: topic aliases to use, at most, where the
