@@ -56,12 +56,12 @@ UNITS = {
         "broker/upstream/protocol/*.py",
     ],
     "canopy_load": [
-        "loadtest/load/checks/deliveries.py",
-        "loadtest/load/checks/mark.py",
+        "loadtest/load/ledger/deliveries.py",
+        "loadtest/load/ledger/mark.py",
         "loadtest/load/engine/clients/pacer.py",
         "loadtest/load/engine/schedule.py",
         "loadtest/load/engine/clients/sending.py",
-        "loadtest/load/checks/counters.py",
+        "loadtest/load/ledger/counters.py",
         "loadtest/load/engine/clients/connection.py",
     ],
 }

@@ -64,7 +64,7 @@ def watch(port: int, ready: Event, enough: Event) -> None:
 
 def variant(row: Row, name: str) -> Row:
     """A row on a broker that is looked at so much."""
-    top = f"top.enabled={'false' if name == PLAIN else 'true'}"
+    top = f"top.counters={0 if name == PLAIN else 256}"
     if name != HTTP:
         return replace(row, settings=(*row.settings, top))
     port = free_port()
@@ -164,7 +164,7 @@ def listing(clients: int, seconds: float) -> None:
     """What a PING waits while nobody asks, and while all clients are listed."""
     raise_file_limit(SPARE)
     port, http = free_port(), free_port()
-    settings = [f'http.listen=["http://127.0.0.1:{http}"]', "session.max_empty=1000000"]
+    settings = [f'http.listen=["http://127.0.0.1:{http}"]', "session.max_sessions=5000000"]
     with at_work() as cores, tempfile.TemporaryDirectory(prefix="bench-") as name:
         command = PEERS["canopy"].command(port, Path(name), 0, settings)
         with BrokerProcess(command, port, cores.broker):

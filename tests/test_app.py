@@ -16,7 +16,7 @@ from broker.core.hooks import AccessControl
 from broker.core.persistence.journal import SessionRecord
 from broker.observe.presence import Presence
 from broker.process.process import Process
-from broker.settings import Address, Endpoint, Federation, Log, Mqtt, Routing, Shutdown, Sys, Upstream
+from broker.settings import Address, Endpoint, Federation, Log, Shutdown, Sys, Upstream
 from broker.settings import Presence as PresenceSettings
 from broker.store import MemoryStore
 from broker.store.base import StoreError
@@ -88,37 +88,6 @@ def settings(**sections: Any) -> Settings:
             **sections,
         }
     )
-
-
-async def test_links_are_changed_and_the_rest_takes_a_restart(
-    links: list[Links], told: list[MutableMapping[str, Any]]
-) -> None:
-    async with Broker(settings()) as broker:
-        new = settings(
-            upstream=[CLOUD],
-            federation=Federation(broker_id="there"),
-            mqtt=Mqtt(max_qos=1),
-            routing=Routing(trie="compact"),
-        )
-        expected = [
-            "mqtt.max_qos: 2 stays in force; 1 takes a restart",
-            'routing.trie: "nodes" stays in force; "compact" takes a restart',
-            'federation.broker_id: "here" stays in force; "there" takes a restart',
-        ]
-        assert await broker.reload(new) == expected
-        # What links get is what is in force, so that none goes by a name that the broker does not have.
-        in_force = settings(upstream=[CLOUD])
-        assert links[0].settings == [in_force]
-        assert broker.settings == in_force
-        warned = [line["detail"] for line in told if line["event"] == "setting takes a restart"]
-        assert warned == expected
-        assert told[-1]["event"] == "settings reloaded"
-        # The same again differs from what is in force, and says so.
-        assert await broker.reload(new) == expected
-        assert await broker.reload(settings()) == []
-        assert broker.settings == settings()
-    assert "hunter2" not in str(told)
-    assert links[0].calls == ["start", *(["apply", "applied"] * 3), "stop"]
 
 
 async def test_links_that_cannot_be_changed_leave_the_settings_as_they_were(links: list[Links]) -> None:

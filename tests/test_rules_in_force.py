@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from broker.core.codec.properties import SESSION_EXPIRY_INTERVAL
 from broker.settings.errors import SettingsError
 from canopy import StartupError
 from tests.e2e import wire
@@ -77,35 +75,6 @@ class TestReload:
         assert await stays.publish("t", b"x", qos=1) in (0, None)
         assert (await stays.message()).topic == "t"
         assert int(broker.router.sessions["stays"].subscriptions["t"].qos) == 1
-
-    async def test_who_is_away_loses_it_too(self, brokers: Brokers, version: int) -> None:
-        broker = await brokers.start(rule=[EVERYTHING])
-        lasting: dict[str, Any] = {"clean": False}
-        if version == 5:
-            lasting["props"] = [(SESSION_EXPIRY_INTERVAL, 100)]
-        away = await brokers.connect(broker, "away", version, **lasting)
-        await away.subscribe(("t", 1), ("u", 1))
-        await away.disconnect()
-        await away.closed()
-        other = await brokers.connect(broker, "o", 5)
-        await other.publish("t", b"1", qos=1)
-        await other.publish("u", b"2", qos=1)
-        await broker.reload(brokers.settings(rule=[{"filters": "u"}]))
-        assert list(broker.router.sessions["away"].subscriptions) == ["u"]
-        back = await brokers.connect(broker, "away", version, **lasting)
-        assert (await back.message()).payload == b"2"
-        assert await back.fence() == []
-
-    async def test_rules_come_and_go(self, brokers: Brokers, version: int) -> None:
-        broker = await brokers.start()
-        reader = await brokers.connect(broker, "r", version)
-        await reader.subscribe("t")
-        await broker.reload(brokers.settings(rule=[{"filters": "t", "action": "subscribe"}]))
-        writer = await brokers.connect(broker, "w", 5)
-        assert await writer.publish("t", b"1", qos=1) == 0x87
-        await broker.reload(brokers.settings())
-        assert await writer.publish("t", b"2", qos=1) == 0
-        assert (await reader.message()).payload == b"2"
 
 
 async def test_many_sessions_are_looked_at_in_turns(brokers: Brokers) -> None:

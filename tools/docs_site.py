@@ -38,6 +38,9 @@ MADE: Final = re.compile(r"<!-- made at the build: ([\w ]+) -->")
 ONLY_IN_THE_SITE: Final = re.compile(r"[^.\n]*\bthe site \(`make docs`\)[^\n]*\n")
 """What a page tells those who read it in a clone."""
 
+PAGES: Final = {file.stem: file.read_text(encoding="utf-8") for file in sorted(ROOT.glob("docs/*.md"))}
+"""The pages that are written by hand, by their names."""
+
 SETTINGS_HEAD: Final = """\
 # Settings
 
@@ -113,7 +116,14 @@ def _rows(before: str, fields: Mapping[str, Any], models: Mapping[str, Any], *, 
         # A list of tables has no place in a variable.
         if environment and not _tables(field):
             text += f"<br>`{variable(before + name)}`"
+        if pages := named_in(before + name) if before and environment else []:
+            text += f"<br>See {', '.join(f'[{page}]({page}.md)' for page in pages)}."
         yield f"| `{before}{name}` | {_cell(_values(field, models))} | {_default(field)} | {text} |\n"
+
+
+def named_in(setting: str) -> list[str]:
+    """The pages that name a setting of a section."""
+    return [page for page, text in PAGES.items() if f"`{setting}`" in text or f"`{setting} =" in text]
 
 
 def _values(field: Mapping[str, Any], models: Mapping[str, Any]) -> str:

@@ -127,7 +127,7 @@ def on_store(settings: Sequence[str], cores: Cores) -> StartOn:
     @contextmanager
     def start_on(folder: Path) -> Iterator[BrokerProcess]:
         port = free_port()
-        room = ["retained.max_messages=0", "retained.max_bytes=0", "retained.max_bytes_per_client=0"]
+        room = ["retained.max_messages=0", "retained.max_bytes=0", "limits.max_client_bytes=0"]
         kept = [f"store.path={folder / 'store'}", *room, *settings]
         command = PEERS["canopy"].command(port, folder, settings=kept)
         with BrokerProcess(command, port, cores.broker, PATIENCE) as process:

@@ -19,7 +19,6 @@ WIDE: Final = (
     "queue.live_bytes=0",
     "limits.max_client_bytes=0",
     "retained.max_bytes=0",
-    "retained.max_bytes_per_client=0",
     "session.max_bytes=0",
 )
 """Bounds of Canopy that a run may meet."""

@@ -173,7 +173,7 @@ class Access:
             return NOBODY
         began = time.monotonic()
         host, address = ("", "unknown") if request.transport is None else peer_name(request.transport)
-        if self._chain is not None and self._chain.guessing.banned(host, "", began):
+        if self._chain is not None and self._chain.guessing.banned(host, began):
             raise Banned
         named = ""
         if len(given) <= LONGEST_CREDENTIALS:
@@ -192,7 +192,7 @@ class Access:
             self._log.http_refused(host, address, named)
         if self._chain is None:
             raise WrongCredentials(0.0)
-        self._chain.wrong(host, "", named, given.encode("utf-8", "surrogateescape"))
+        self._chain.wrong(host, named, given.encode("utf-8", "surrogateescape"))
         raise WrongCredentials(self._chain.delay(began))
 
     async def _user(self, name: str, secret: bytes | None, host: str) -> str | None:

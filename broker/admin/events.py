@@ -3,7 +3,7 @@
 Owns the listeners and the samples of the last ten minutes, which are taken whether a page is open or not: `KEPT` rows
 of eleven numbers, 300 kB. Promises: one sample and, while somebody listens, one snapshot are made a second, for all
 listeners together; a listener that does not take them has one snapshot waiting, the newest, and is cut off by `gate`
-when it takes nothing for `http.timeout`; there are at most `http.max_event_streams` listeners.
+when it takes nothing for `http.timeout`; an eighth of `http.max_connections` may be listeners.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Feed:
         """Begin to listen: the first snapshot is there at once. Raises ApiError where there is no room."""
         if len(self._listeners) >= self._most:
             self.refused += 1
-            raise ApiError(503, "SERVICE_UNAVAILABLE", f"{self._most} pages are open: http.max_event_streams")
+            raise ApiError(503, "SERVICE_UNAVAILABLE", f"{self._most} pages are open: http.max_connections")
         if not self._current:
             self._snapshot()
         listener = Listener()

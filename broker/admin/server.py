@@ -39,13 +39,18 @@ from broker.settings import Endpoint, Http, Tls
 GRACE: Final = 2.0
 """Seconds that answers under way have when the broker stops."""
 
+STREAM_PART: Final = 8
+"""That part of `http.max_connections` may be pages that are open, each of which keeps its connection."""
+
+IDLE_TIMES: Final = 2.0
+"""A connection without a request stays open for as many times `http.timeout`: longer than a scrape interval of 30 s."""
+
 LONGEST_LINE: Final = 262_144
 """Bytes of a request's first line: a topic name of 65,535 bytes, each of them escaped, and room. With less than a name
 or a cursor takes, a client's long topic would end every list at itself."""
 
 FIXED: Final = (
-    "listen", "certificate", "key", "socket_mode", "max_connections", "max_event_streams", "max_request_bytes",
-    "timeout", "idle_timeout", "public_metrics",
+    "listen", "certificate", "key", "socket_mode", "max_connections", "max_request_bytes", "timeout", "public_metrics",
 )  # fmt: skip
 """Settings that take a restart."""
 
@@ -68,7 +73,7 @@ class AdminServer:
         self._routes = routes
         self._settings = settings
         self.doors = Doors(settings.max_connections, settings.timeout)
-        self.feed = Feed(broker, settings.max_event_streams)
+        self.feed = Feed(broker, max(1, settings.max_connections // STREAM_PART))
         self.open: list[Endpoint] = []
         """Where it listens, with the real ports."""
         self.access: Access | None = None
@@ -126,7 +131,7 @@ class AdminServer:
             app,
             access_log=None,
             handle_signals=False,
-            keepalive_timeout=self._settings.idle_timeout,
+            keepalive_timeout=IDLE_TIMES * self._settings.timeout,
             shutdown_timeout=GRACE,
             max_line_size=LONGEST_LINE,
             logger=_log(self._broker.faults),

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Final, Never, Self, cast
 
 from broker.client.address import BrokerAddress
-from broker.client.failures import ClientError, LostError, backoff, describe
+from broker.client.failures import HUNG_UP, ClientError, LostError, backoff, describe
 from broker.client.machine import ClientMachine, Delivered, Event
 from broker.client.websocket import WebSocketMachine
 from broker.core.codec.packets import Connack, Publish, Suback, SubscriptionRequest, Unsuback
@@ -40,6 +40,10 @@ class _Wire(asyncio.Protocol):
         self.closed: asyncio.Future[None] = self._loop.create_future()
         if client.address.websocket:
             self.web = WebSocketMachine(client.address.authority, client.address.websocket)
+
+    @property
+    def made(self) -> bool:
+        return self._transport is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -72,7 +76,7 @@ class _Wire(asyncio.Protocol):
         self._transport = None
         self.writable.set()
         self.closed.set_result(None)
-        self._client._lost(self, exc or ConnectionResetError("closed by the broker"))
+        self._client._lost(self, exc or ConnectionResetError(HUNG_UP))
 
     def now(self) -> float:
         return self._loop.time()
@@ -189,10 +193,10 @@ class AsyncClient:
                     )
                 return await answer
         except TimeoutError:
-            raise LostError(f"{address}: no CONNACK within {self.timeout:g} s") from None
+            raise LostError(f"no CONNACK within {self.timeout:g} s").at(address) from None
         except (OSError, ValueError) as error:
             lasting = isinstance(error, (ssl.SSLCertVerificationError, ValueError))
-            raise LostError(f"{address}: no connection: {describe(error)}", lasting=lasting) from error
+            raise LostError(describe(error), lasting=lasting).at(address) from error
         finally:
             self._connected = None
             if answer.done() and not answer.cancelled():
@@ -297,7 +301,8 @@ class AsyncClient:
         self._over()
         if wire is not None:
             wire.close()
-            await asyncio.shield(wire.closed)
+            if wire.made:
+                await asyncio.shield(wire.closed)
 
     def close(self) -> None:
         """End the connection at once, without a DISCONNECT."""
@@ -317,8 +322,8 @@ class AsyncClient:
     def _why(self) -> LostError:
         failure = self.machine.failure
         if isinstance(failure, LostError):
-            return LostError(str(failure), failure.reason_code, failure.lasting)
-        return LostError(f"{self.address}: there is no connection")
+            return LostError(failure.why, failure.reason_code, failure.lasting).at(self.address)
+        return LostError("there is no connection").at(self.address)
 
     async def _wait(self) -> None:
         self._news.clear()
@@ -332,7 +337,7 @@ class AsyncClient:
             async with asyncio.timeout(self.timeout):
                 return await answer
         except TimeoutError:
-            raise LostError(f"{self.address}: no {what} within {self.timeout:g} s") from None
+            raise LostError(f"no {what} within {self.timeout:g} s").at(self.address) from None
         finally:
             self._answers.pop(number, None)
 
@@ -343,10 +348,13 @@ class AsyncClient:
 
     def _begin(self, wire: _Wire) -> None:
         """MQTT may begin."""
-        if wire is self._wire:
-            self._paused = False
-            self.machine.open(wire.now())
-            self._write()
+        if wire is not self._wire:
+            # It was given up while it was made.
+            wire.abort()
+            return
+        self._paused = False
+        self.machine.open(wire.now())
+        self._write()
 
     def _read(self, wire: _Wire, data: bytes) -> None:
         if wire is not self._wire:
@@ -396,11 +404,11 @@ class AsyncClient:
         if wire is not self._wire:
             return
         if error is not None:
-            self.machine.lost(f"the connection is lost: {describe(error)}", error)
+            self.machine.lost(describe(error), error)
         failure = self.machine.failure
         if failure is None:
             # Before MQTT began.
-            failure = LostError(f"the connection is lost: {error}")
+            failure = LostError(str(error))
         failure.at(self.address)
         if self._connected is not None and not self._connected.done():
             self._connected.set_exception(failure)

@@ -19,14 +19,13 @@ from types import TracebackType
 from typing import Final, Self
 
 from broker.client.address import BrokerAddress
-from broker.client.failures import LostError, describe
+from broker.client.failures import HUNG_UP, LostError, describe
 from broker.client.machine import ClientMachine, Delivered, Event
 from broker.client.websocket import WebSocketMachine
 from broker.core.codec.packets import Connack, Publish, Suback, SubscriptionRequest, Unsuback
 
 MOST_READ: Final = 1 << 18
 """Bytes of one read: what a socket's buffer holds, so that a fast broker costs few calls."""
-CLOSED: Final = "closed by the broker"
 SLICE: Final = 0.1
 """Seconds after which a call that waits looks at `abandoned`."""
 LEAVING: Final = 1.0
@@ -117,12 +116,12 @@ class Stream:
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return b""
         if not data:
-            raise ConnectionResetError(CLOSED)
+            raise ConnectionResetError(HUNG_UP)
         if self._web is None:
             return data
         data = self._web.receive(data)
         if self._web.closed and not data:
-            raise ConnectionResetError(CLOSED)
+            raise ConnectionResetError(HUNG_UP)
         return data
 
     def flush(self) -> None:
@@ -211,7 +210,7 @@ class BlockingClient:
             stream = Stream(self.address, self.timeout)
         except (OSError, ValueError) as error:
             lasting = isinstance(error, (ssl.SSLCertVerificationError, ValueError))
-            raise LostError(f"{where}: no connection: {describe(error)}", lasting=lasting) from error
+            raise LostError(describe(error), lasting=lasting).at(where) from error
         self._stream = stream
         # Before the CONNECT, which would take the session from another one that has the client identifier by now.
         self._go_on()
@@ -222,7 +221,7 @@ class BlockingClient:
             self.step(SLICE)
             if time.monotonic() > deadline:
                 self.close()
-                raise LostError(f"{where}: no CONNACK within {self.timeout:g} s")
+                raise LostError(f"no CONNACK within {self.timeout:g} s").at(where)
         return self.machine.connack
 
     def step(self, timeout: float = 0.0) -> None:
@@ -234,7 +233,7 @@ class BlockingClient:
         machine = self.machine
         stream = self._stream
         if stream is None:
-            raise LostError(f"{self.address}: there is no connection")
+            raise LostError("there is no connection").at(self.address)
         if len(self._messages) >= self._max_queued:
             self.stay()
             time.sleep(timeout)
@@ -248,7 +247,7 @@ class BlockingClient:
             stream.write(machine.take())
             stream.flush()
         except OSError as error:
-            machine.lost(f"the connection is lost: {describe(error)}", error)
+            machine.lost(describe(error), error)
         if machine.failure is not None:
             self.close()
             raise machine.failure.at(self.address)
@@ -362,13 +361,13 @@ class BlockingClient:
         while not done():
             self._go_on()
             if time.monotonic() > deadline:
-                raise LostError(f"{self.address}: waited {self.timeout:g} s for {what}")
+                raise LostError(f"waited {self.timeout:g} s for {what}").at(self.address)
             self.step(SLICE)
 
     def _go_on(self) -> None:
         if self.abandoned:
             self.close()
-            raise LostError(f"{self.address}: the connection is not wanted any more")
+            raise LostError("the connection is not wanted any more").at(self.address)
 
     def _dispatch(self, event: Event) -> None:
         if isinstance(event, Publish):

@@ -20,6 +20,8 @@ FIRST_DELAY: Final = 0.1
 LONGEST_DELAY: Final = 10.0
 """Seconds between two attempts to connect."""
 
+HUNG_UP: Final = "the broker closed the connection"
+
 V3_REASONS: Final = (
     reasons.SUCCESS,
     reasons.UNSUPPORTED_PROTOCOL_VERSION,
@@ -60,16 +62,20 @@ _LASTING: Final = frozenset(
 
 
 class ClientError(Exception):
-    """Root of what this client raises. `lasting`: the next attempt will most likely end in the same way."""
+    """Root of what this client raises.
+
+    `why`: the message without the address of the broker; `lasting`: the next attempt will most likely end so, too.
+    """
 
     def __init__(self, message: str, reason_code: int = 0, lasting: bool = False) -> None:
         super().__init__(message)
+        self.why = message
         self.reason_code = reason_code
         self.lasting = lasting
 
     def at(self, where: object) -> Self:
         """The same, with the address of the broker before the message."""
-        self.args = (f"{where}: {self}",)
+        self.args = (f"{where}: {self.why}",)
         return self
 
 

@@ -25,7 +25,6 @@ LIMITS: Final = frozenset(
                 "max_partial_bytes",
                 "packet_timeout",
                 "connect_timeout",
-                "max_upgrade_size",
                 "max_payload_size",
                 "max_client_id_length",
                 "max_topic_levels",
@@ -33,9 +32,7 @@ LIMITS: Final = frozenset(
                 "max_shared_subscriptions_per_client",
                 "max_client_bytes",
                 "max_user_bytes",
-                "max_filter_bytes_per_client",
                 "max_filter_bytes",
-                "max_alias_bytes_per_client",
                 "max_alias_bytes",
                 "max_user_properties",
                 "max_publish_rate",
@@ -58,10 +55,7 @@ LIMITS: Final = frozenset(
                 "versions",
             )
         ),
-        *(
-            f"session.{name}"
-            for name in ("max_expiry", "queue_qos0", "max_sessions", "max_bytes", "max_empty", "takeover")
-        ),
+        *(f"session.{name}" for name in ("max_expiry", "queue_qos0", "max_sessions", "max_bytes", "takeover")),
         *(
             f"queue.{name}"
             for name in (
@@ -74,7 +68,6 @@ LIMITS: Final = frozenset(
                 "total_messages",
                 "total_bytes",
                 "hold_publishers",
-                "standstill",
                 "on_full",
                 "tell_loss",
                 "subscriber_policies",
@@ -87,14 +80,12 @@ LIMITS: Final = frozenset(
         ),
         "retained.max_messages",
         "retained.max_bytes",
-        "retained.max_bytes_per_client",
         "retained.check_publisher",
         "store.on_failure",
         "federation.hop_limit",
         "federation.link_users",
         "federation.link_client_ids",
         "federation.answer_timeout",
-        "sys.slow_clients",
     }
 )
 """What `Server.apply_limits` puts in force. Bounds that a connection has of its own hold from its next CONNECT on."""
@@ -103,37 +94,25 @@ OTHERS: Final = frozenset(
     {
         "sys.interval",
         "shutdown.flush_timeout",
-        "shutdown.hooks_timeout",
         "alarms.raise_after",
-        "alarms.clear_after",
-        "alarms.clear_ratio",
         "alarms.interval",
         "alarms.loop_lag",
-        "alarms.queue_memory",
         "alarms.room",
         "alarms.disk_used",
         "alarms.certificate_days",
         "alarms.upstream_down",
         "alarms.drop_rate",
         "alarms.authentication_failures",
-        "alarms.store",
         "alarms.history",
         "alarms.webhook",
         "alarms.webhook_timeout",
-        "alarms.webhook_queue",
-        "alarms.webhook_retries",
-        "tracing.max_traces",
         "tracing.max_bytes",
         "tracing.max_seconds",
-        "tracing.packet_bytes",
         "tracing.directory",
-        "tracing.max_files",
         "tracing.mask_user_properties",
         "log.level",
         "log.client_bytes",
-        "log.client_bytes_per_address",
         "log.client_warnings",
-        "log.client_warnings_per_address",
     }
 )
 """What others of the broker put in force."""

@@ -27,7 +27,7 @@ MOST_CATCH_ALLS: Final = 10
 MOST_LINES: Final = 50
 """Lines at most; one more has the number of the others."""
 
-OF_ANY_STORE: Final = ("on_failure", "removed_link_expiry", "will_grace")
+OF_ANY_STORE: Final = ("on_failure", "will_grace")
 """What of `[store]` counts for a store of the program's own, too."""
 
 WORD: Final = re.compile(r"\{[a-z_]*\}")
@@ -90,9 +90,6 @@ def _store(settings: Settings, own: bool) -> Iterator[str]:
         for name in ("name", "lease_timeout"):
             if name in changed:
                 yield f"store.{name} has no effect without store.url"
-    if not settings.session.persistent:
-        where = "store.path" if store.path else "store.url"
-        yield f"{where} stores only retained messages, because session.persistent is false"
 
 
 def _addresses(listeners: Sequence[Listener]) -> Iterator[str]:

@@ -18,7 +18,6 @@ WAITING: Final = (
     "mqtt.max_inflight_bytes",
     "limits.max_client_bytes",
     "retained.max_bytes",
-    "retained.max_bytes_per_client",
 )
 """Limits on messages that wait, are in flight, or are retained. Each lets one message pass where nothing else is."""
 

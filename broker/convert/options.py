@@ -187,7 +187,7 @@ OPTIONS: Final[Mapping[str, Meaning]] = {
         Kind.MISSING, "a retained message stays until the expiry that its publisher gave it, if any"
     ),
     "retry_interval": _OLD,
-    "set_tcp_nodelay": Setting("runtime.tcp_nodelay", yes_or_no),
+    "set_tcp_nodelay": Left(Kind.NOTHING, "Canopy always sends small packets at once"),
     "store_clean_interval": _OLD,
     "sys_interval": Setting("sys.interval", number_or_none),
     "upgrade_outgoing_qos": Setting("mqtt.upgrade_outgoing_qos", yes_or_no),

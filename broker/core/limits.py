@@ -49,9 +49,6 @@ class Limits:
         self.auto_id_prefix = "canopy-"
         self.control_characters = False
         self.retain_available = True
-        self.wildcard_subscriptions = True
-        self.shared_subscriptions = True
-        self.subscription_identifiers = True
         self.allow_anonymous = True
         self.allow_empty_client_id = True
         self.max_session_expiry = NEVER
@@ -65,7 +62,6 @@ class Limits:
         self.live_bytes = 8_388_608
         self.session_messages = 10_000
         self.session_bytes = 33_554_432
-        self.persistent = True
         # While a store cannot write: publishes of QoS 1 and 2 are refused, rather than left without an answer.
         self.store_refuses = False
         # Seconds that a client whose broker died has to come back before its will is published, at least.

@@ -7,34 +7,28 @@ from typing import Annotated
 
 import typer
 
-from broker.command.commands import Group, fail
+from broker.command.commands import fail
 from broker.configuration.environment import CTL_CA, CTL_TOKEN_FILE, CTL_URL, CTL_USER
-from broker.ctl import alarms, bans, clients, explain, figures, messages, operating, recent, room, top, trace
+from broker.ctl import alarms, bans, clients, explain, messages, operating, recent, room, top, trace
 from broker.ctl.asking import CtlError
 from broker.ctl.options import DEFAULT_URL, Options, of_settings
 
 app = typer.Typer(name="ctl", help="Inspect and control a running broker.", no_args_is_help=True, rich_markup_mode=None)
-app.command("top")(top.top)
-app.add_typer(trace.app, name="trace", cls=Group)
-app.command("explain")(explain.explain)
-app.command("alarms")(alarms.alarms)
-app.command("figures")(figures.figures)
-app.command("room")(room.room)
 app.command("status")(operating.status)
+app.command("alarms")(alarms.alarms)
+app.command("room")(room.room)
+app.command("top")(top.top)
 app.command("clients")(clients.clients)
-app.command("client")(clients.client)
-app.command("losers")(recent.losers)
-app.command("refused")(recent.refused)
-app.command("kick")(clients.kick)
 app.command("subs")(clients.subs)
-app.command("sessions")(clients.sessions)
-app.command("end")(clients.end)
-app.command("bans")(bans.bans)
-app.command("ban")(bans.ban)
-app.command("unban")(bans.unban)
-app.add_typer(messages.app, name="retained", cls=Group)
+app.command("recent")(recent.recent)
+app.command("explain")(explain.explain)
+app.command("trace")(trace.trace)
+app.command("traces")(trace.traces)
+app.command("retained")(messages.retained)
 app.command("publish")(messages.publish)
-app.add_typer(operating.upstreams, name="upstream", cls=Group)
+app.command("kick")(clients.kick)
+app.command("ban")(bans.ban)
+app.command("upstream")(operating.upstream)
 app.command("reload")(operating.reload)
 app.command("log-level")(operating.log_level)
 app.command("drain")(operating.drain)

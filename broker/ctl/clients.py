@@ -1,4 +1,4 @@
-"""`canopy ctl clients`, `client`, `kick`, `sessions`, `end` and `subs`: who is there, and ending connections."""
+"""`canopy ctl clients`, `kick` and `subs`: who is there, and ending connections and sessions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from broker.ctl.lists import Columns, Limit, facts, show
 from broker.ctl.options import asking, done, options
 from broker.ctl.top import printable
 
-ClientId = Annotated[str, typer.Argument(metavar="CLIENT", help="A client identifier.", show_default=False)]
 Like = Annotated[
     str | None, typer.Option(metavar="TEXT", help="Only client identifiers that contain this text, in capitals or not.")
 ]
@@ -67,6 +66,12 @@ SUBSCRIPTIONS: Final[Columns] = {
 @asking
 def clients(
     context: typer.Context,
+    client_id: Annotated[
+        str | None, typer.Argument(metavar="[CLIENT]", help="Show all about this client, connected or not.")
+    ] = None,
+    away: Annotated[
+        bool, typer.Option("--away", help="List the sessions whose clients are away, in place of those connected.")
+    ] = False,
     like: Like = None,
     user: User = None,
     address: Annotated[
@@ -76,42 +81,30 @@ def clients(
     min_dropped: Dropped = None,
     limit: Limit = 100,
 ) -> None:
-    """List the clients that are connected, by client identifier."""
+    """List clients, by client identifier, or show one of them."""
+    if client_id is not None:
+        if away or any(each is not None for each in (like, user, address, min_lag, min_dropped)):
+            raise typer.BadParameter("options choose from all clients: give CLIENT or options")
+        facts(context, options(context).api().call("GET", f"/clients/{named(client_id)}"))
+        return
     show(
-        context, CLIENTS, "/clients", limit, conn_state="connected", like_clientid=like, username=user,
-        ip_address=address, min_lag=min_lag, min_dropped=min_dropped,
+        context, SESSIONS if away else CLIENTS, "/clients", limit, conn_state="disconnected" if away else "connected",
+        like_clientid=like, username=user, ip_address=address, min_lag=min_lag, min_dropped=min_dropped,
     )  # fmt: skip
 
 
 @asking
-def sessions(
-    context: typer.Context, like: Like = None, user: User = None, min_dropped: Dropped = None, limit: Limit = 100
+def kick(
+    context: typer.Context,
+    client_id: Annotated[str, typer.Argument(metavar="CLIENT", help="A client identifier.", show_default=False)],
+    session: Annotated[
+        bool, typer.Option("--session", help="End its session too: the broker keeps nothing of it.")
+    ] = False,
 ) -> None:
-    """List the sessions whose clients are away, by client identifier."""
-    show(
-        context, SESSIONS, "/clients", limit, conn_state="disconnected", like_clientid=like, username=user,
-        min_dropped=min_dropped,
-    )  # fmt: skip
-
-
-@asking
-def client(context: typer.Context, client_id: ClientId) -> None:
-    """Show the details of one client, connected or not."""
-    facts(context, options(context).api().call("GET", f"/clients/{named(client_id)}"))
-
-
-@asking
-def kick(context: typer.Context, client_id: ClientId) -> None:
     """End the connection of a client. Its session stays until it expires, and the client may reconnect."""
-    options(context).api().call("DELETE", f"/clients/{named(client_id)}")
-    done(context, f"ended the connection of {printable(client_id)}")
-
-
-@asking
-def end(context: typer.Context, client_id: ClientId) -> None:
-    """End a client's session and connection. The broker keeps nothing of the session."""
-    options(context).api().call("DELETE", f"/sessions/{named(client_id)}")
-    done(context, f"ended the session of {printable(client_id)}")
+    part, what = ("sessions", "session") if session else ("clients", "connection")
+    options(context).api().call("DELETE", f"/{part}/{named(client_id)}")
+    done(context, f"ended the {what} of {printable(client_id)}")
 
 
 @asking

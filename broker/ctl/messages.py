@@ -16,8 +16,6 @@ from broker.ctl.options import asking, done, options
 from broker.ctl.top import printable
 from broker.words import counted
 
-app = typer.Typer(name="retained", help="Retained messages.", no_args_is_help=True, rich_markup_mode=None)
-
 RETAINED: Final[Columns] = {
     "bytes": lambda of: of["payload_size"],
     "QoS": lambda of: of["qos"],
@@ -29,23 +27,28 @@ RETAINED: Final[Columns] = {
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
 
 
-@app.command("list")
 @asking
-def listed(
+def retained(
     context: typer.Context,
-    topic_filter: Annotated[str, typer.Argument(metavar="[FILTER]", help="Only topics that match this filter.")] = "#",
+    topic: Annotated[str, typer.Argument(metavar="[FILTER]", help="Only topics that match this filter.")] = "#",
+    get: Annotated[
+        bool, typer.Option("--get", help="Write the payload of the topic FILTER; on a terminal with escapes.")
+    ] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Clear the retained message of the topic FILTER.")] = False,
     limit: Limit = 100,
 ) -> None:
-    """List retained messages, by topic."""
-    show(context, RETAINED, "/mqtt/retainer/messages", limit, topic=topic_filter)
-
-
-@app.command()
-@asking
-def get(context: typer.Context, topic: Topic) -> None:
-    """Write the payload of a topic's retained message to standard output: as it is, or on a terminal with control
-    characters and bytes that are no UTF-8 escaped."""
-    found = options(context).api().call("GET", f"/mqtt/retainer/message/{named(topic)}")
+    """List retained messages, by topic, or get or clear one of them."""
+    if get and clear:
+        raise typer.BadParameter("--get or --clear, not both")
+    if not get and not clear:
+        show(context, RETAINED, "/mqtt/retainer/messages", limit, topic=topic)
+        return
+    place = f"/mqtt/retainer/message/{named(topic)}"
+    if clear:
+        options(context).api().call("DELETE", place)
+        done(context, f"cleared the retained message of {printable(topic)}")
+        return
+    found = options(context).api().call("GET", place)
     if options(context).as_json:
         typer.echo(json.dumps(found))
     else:
@@ -58,14 +61,6 @@ def harmless(payload: bytes) -> bytes:
     text = payload.decode("utf-8", "backslashreplace")
     shown = (each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
     return "".join(shown).encode() + (b"" if text.endswith("\n") else b"\n")
-
-
-@app.command()
-@asking
-def clear(context: typer.Context, topic: Topic) -> None:
-    """Clear the retained message of a topic."""
-    options(context).api().call("DELETE", f"/mqtt/retainer/message/{named(topic)}")
-    done(context, f"cleared the retained message of {printable(topic)}")
 
 
 @asking

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import Annotated, Final
 from urllib.parse import quote
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from broker.ctl.asking import CtlError, named
 from broker.ctl.lists import Columns, facts, table, write
@@ -53,27 +56,58 @@ class Method(StrEnum):
 
 
 @asking
-def status(context: typer.Context) -> None:
+def status(
+    context: typer.Context,
+    figures: Annotated[
+        str, typer.Option(metavar="PATTERN", help="Show figures instead, such as 'messages.*'. docs/sys.md has them.")
+    ] = "",
+) -> None:
     """Show the broker's version and state. The exit code is 3 if clients should not connect to it."""
+    if figures:
+        _figures(context, figures)
+        return
     answer = options(context).api().call("GET", "/status")
     facts(context, answer if options(context).as_json else {**answer, "uptime": duration(answer["uptime"])})
     if not answer["ready"]:
         raise typer.Exit(SOME)
 
 
-upstreams = typer.Typer(name="upstream", rich_markup_mode=None)
+def _figures(context: typer.Context, pattern: str) -> None:
+    """What the broker counts: current values, and totals since its start."""
+    api = options(context).api()
+    answer = api.call("GET", "/stats") | api.call("GET", "/metrics")
+    found = {name: value for name, value in sorted(answer.items()) if fnmatchcase(name, pattern)}
+    if options(context).as_json:
+        typer.echo(json.dumps(found))
+        return
+    made = Table(box=None, show_header=False)
+    made.add_column()
+    made.add_column(justify="right")
+    for name, value in found.items():
+        made.add_row(name, f"{value:,}" if isinstance(value, int) else f"{value:,.3f}")
+    Console(highlight=False, soft_wrap=True).print(made)
 
 
-@upstreams.callback(invoke_without_command=True)
 @asking
-def upstream(context: typer.Context) -> None:
+def upstream(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The link to reset.")] = None,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Make the link NAME connect again. Its queued messages stay queued.")
+    ] = False,
+) -> None:
     """Show the links to upstream brokers. The exit code is 3 if one of them is not connected.
 
     demanded: distinct filters of local clients; declared: filters that the link subscribes to instead.
     """
-    if context.invoked_subcommand is not None:
+    api = options(context).api()
+    if reset != (name is not None):
+        raise typer.BadParameter("a link is reset by: canopy ctl upstream NAME --reset")
+    if name is not None:
+        api.call("POST", f"/upstreams/{named(name)}/reset")
+        done(context, f"the link {printable(name)} connects again")
         return
-    answer = options(context).api().call("GET", "/upstreams")
+    answer = api.call("GET", "/upstreams")
     if options(context).as_json:
         typer.echo(json.dumps(answer))
     elif answer["data"]:
@@ -82,14 +116,6 @@ def upstream(context: typer.Context) -> None:
         typer.echo("there are no links")
     if any(link["state"] != "connected" for link in answer["data"]):
         raise typer.Exit(SOME)
-
-
-@upstreams.command()
-@asking
-def reset(context: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)]) -> None:
-    """Make a link connect again at once. Its queued messages stay queued."""
-    options(context).api().call("POST", f"/upstreams/{named(name)}/reset")
-    done(context, f"the link {printable(name)} connects again")
 
 
 @asking

@@ -1,8 +1,9 @@
-"""`canopy ctl losers` and `refused`: the clients to which something happened last, also after they have left."""
+"""`canopy ctl recent`: the clients to which something happened last, also after they have left."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from enum import StrEnum
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -36,13 +37,21 @@ REFUSED: Final[Columns] = {
 }
 
 
-@asking
-def losers(context: typer.Context, limit: Limit = 100) -> None:
-    """List the last 100 clients that lost messages, also those that have left."""
-    show(context, LOSERS, "/losers", limit)
+class What(StrEnum):
+    """What happened to them."""
+
+    LOSERS = "losers"
+    REFUSED = "refused"
 
 
 @asking
-def refused(context: typer.Context, limit: Limit = 100) -> None:
-    """List the last 100 clients that were refused a publish, a subscription or a delivery, and by which rule."""
-    show(context, REFUSED, "/refused", limit)
+def recent(
+    context: typer.Context,
+    what: Annotated[What, typer.Argument(metavar="losers|refused", show_default=False)],
+    limit: Limit = 100,
+) -> None:
+    """List the last 100 clients that lost messages or were refused something, also those that have left.
+
+    refused: a publish, a subscription or a delivery, and by which rule.
+    """
+    show(context, LOSERS if what is What.LOSERS else REFUSED, f"/{what.value}", limit)

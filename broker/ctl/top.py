@@ -49,9 +49,7 @@ def top(
     context: typer.Context,
     of: Annotated[list[Of] | None, typer.Option(help="Which tables; default: all.")] = None,
     by: Annotated[By, typer.Option(help="Sort by this; drops and lag only for subscribers.")] = By.MESSAGES,
-    window: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="One of the broker's top.windows; default: the first.")
-    ] = None,
+    window: Annotated[float | None, typer.Option(metavar="SECONDS", help="60 (the default) or 3600.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=4_096, help="Rows of each table.")] = 8,
     every: Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="Time between updates.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Show the tables once and exit.")] = False,

@@ -1,4 +1,4 @@
-"""`canopy ctl trace`: begin a trace and read it along, or have it as a file for Wireshark.
+"""`canopy ctl trace` and `traces`: begin a trace and read it along, or have it as a file for Wireshark.
 
 Promises: a trace that this command began ends with it, also by Ctrl-C, and is forgotten by the broker, unless it is to
 be kept (`--keep`) or its file could not be written.
@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Final
@@ -26,13 +27,6 @@ UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3_600.0}
 FORMS: Final = {".pcapng": "pcapng", ".pcap": "pcapng", ".jsonl": "jsonl", ".json": "jsonl"}
 """How a file's name ends → the form of what is in it; whatever else is text."""
 
-app = typer.Typer(
-    name="trace",
-    help="Trace the packets of a client, a topic or an address.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-
 
 def seconds(text: str | float) -> float:
     """A time as 30, 30s, 5m or 1h. Raises typer.BadParameter."""
@@ -42,103 +36,85 @@ def seconds(text: str | float) -> float:
     return float(found[1]) * UNITS[found[2]]
 
 
-For = Annotated[float, typer.Option("--for", parser=seconds, metavar="TIME", help="For how long: 30s, 5m, 1h.")]
 Output = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="FILE", help="Write to a file: .pcapng, .jsonl, or text."),
 ]
-MaxBytes = Annotated[int | None, typer.Option(min=1, metavar="BYTES", help="Memory that it may use in the broker.")]
-Keep = Annotated[bool, typer.Option("--keep", help="Keep the trace in the broker after it has ended.")]
 
 
-@app.command("client")
+class Kind(StrEnum):
+    """What is traced."""
+
+    CLIENT = "client"
+    TOPIC = "topic"
+    ADDRESS = "address"
+
+
+KINDS: Final = {Kind.CLIENT: "clientid", Kind.TOPIC: "topic", Kind.ADDRESS: "ip_address"}
+"""What the API calls them."""
+
+
 @asking
-def client(
+def trace(
     context: typer.Context,
-    client_id: Annotated[str, typer.Argument(metavar="ID", help="Its client identifier.")],
-    duration: For = 60.0,
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="client, topic or address.", show_default=False)],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="WHAT", help="A client identifier; a topic filter; an IP address, or a network.", show_default=False
+        ),
+    ],
+    duration: Annotated[
+        float, typer.Option("--for", parser=seconds, metavar="TIME", help="For how long: 30s, 5m, 1h.")
+    ] = 60.0,
     output: Output = None,
-    max_bytes: MaxBytes = None,
-    keep: Keep = False,
+    max_bytes: Annotated[
+        int | None, typer.Option(min=1, metavar="BYTES", help="Memory that it may use in the broker.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the trace in the broker after it has ended.")] = False,
 ) -> None:
-    """Trace all packets of one client."""
-    _run(context, "clientid", client_id, duration, output, max_bytes, keep)
+    """Trace all packets of a client or an address, or messages on a topic and subscriptions to it."""
+    _run(context, KINDS[kind], what, duration, output, max_bytes, keep)
 
 
-@app.command("topic")
 @asking
-def topic(
+def traces(
     context: typer.Context,
-    topic_filter: Annotated[str, typer.Argument(metavar="FILTER", help="A topic filter.")],
-    duration: For = 60.0,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Get the packets of this trace so far.")] = None,
     output: Output = None,
-    max_bytes: MaxBytes = None,
-    keep: Keep = False,
+    stop: Annotated[bool, typer.Option("--stop", help="End the trace NAME; the broker keeps its packets.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="End the trace NAME and delete it.")] = False,
 ) -> None:
-    """Trace messages whose topics match a filter, and subscriptions to them."""
-    _run(context, "topic", topic_filter, duration, output, max_bytes, keep)
+    """List the traces in the broker, or get, stop or remove one of them."""
+    if stop + remove + (output is not None) > 1:
+        raise typer.BadParameter("--output, --stop and --remove exclude each other")
+    api = options(context).api()
+    if name is None:
+        if stop or remove or output is not None:
+            raise typer.BadParameter("NAME is missing; canopy ctl traces lists the names")
+        _list(context, api)
+    elif remove:
+        api.call("DELETE", f"/trace/{named(name)}")
+        done(context, f"removed the trace {name}")
+    elif stop:
+        known = api.call("PUT", f"/trace/{named(name)}/stop")
+        typer.echo(json.dumps(known) if options(context).as_json else f"{name}: {counted(known['packets'], 'packet')}")
+    elif output is not None:
+        _save(api, name, output)
+    else:
+        form = "jsonl" if options(context).as_json else "text"
+        for line in api.lines("GET", f"/trace/{named(name)}/download", format=form):
+            _print(line)
 
 
-@app.command("address")
-@asking
-def address(
-    context: typer.Context,
-    network: Annotated[str, typer.Argument(metavar="IP", help="An IP address, or a network such as 10.0.0.0/8.")],
-    duration: For = 60.0,
-    output: Output = None,
-    max_bytes: MaxBytes = None,
-    keep: Keep = False,
-) -> None:
-    """Trace all packets of an address or a network."""
-    _run(context, "ip_address", network, duration, output, max_bytes, keep)
-
-
-@app.command("list")
-@asking
-def every(context: typer.Context) -> None:
-    """List the traces in the broker."""
-    found = options(context).api().call("GET", "/trace")
+def _list(context: typer.Context, api: Api) -> None:
+    found = api.call("GET", "/trace")
     if options(context).as_json:
         typer.echo(json.dumps(found["data"]))
         return
-    for trace in found["data"]:
-        value = json.dumps(trace["value"][:60])
-        typer.echo(
-            f"{trace['name']}  {trace['type']} {value}  {trace['status']}  {counted(trace['packets'], 'packet')}"
-        )
-
-
-@app.command("get")
-@asking
-def get(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The trace.")],
-    output: Output = None,
-) -> None:
-    """Get the packets of a trace so far, as lines or as a file."""
-    api = options(context).api()
-    if output is not None:
-        _save(api, name, output)
-        return
-    form = "jsonl" if options(context).as_json else "text"
-    for line in api.lines("GET", f"/trace/{named(name)}/download", format=form):
-        _print(line)
-
-
-@app.command("stop")
-@asking
-def stop(context: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="The trace.")]) -> None:
-    """End a trace; the broker keeps its packets."""
-    known = options(context).api().call("PUT", f"/trace/{named(name)}/stop")
-    typer.echo(json.dumps(known) if options(context).as_json else f"{name}: {counted(known['packets'], 'packet')}")
-
-
-@app.command("remove")
-@asking
-def remove(context: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="The trace.")]) -> None:
-    """End a trace and delete it."""
-    options(context).api().call("DELETE", f"/trace/{named(name)}")
-    done(context, f"removed the trace {name}")
+    for each in found["data"]:
+        value = json.dumps(each["value"][:60])
+        typer.echo(f"{each['name']}  {each['type']} {value}  {each['status']}  {counted(each['packets'], 'packet')}")
 
 
 def _run(

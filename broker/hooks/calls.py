@@ -86,7 +86,7 @@ class Calls:
         worker, self._worker = self._worker, None
         if worker is not None:
             assert self.server is not None
-            _, late = await asyncio.wait([worker], timeout=self.server.settings.shutdown.hooks_timeout)
+            _, late = await asyncio.wait([worker], timeout=self.server.settings.shutdown.flush_timeout)
             if late:
                 worker.cancel()
                 await asyncio.wait([worker])

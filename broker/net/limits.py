@@ -17,6 +17,18 @@ LARGEST_WINDOW: Final = 65_535
 """Unacknowledged publishes that the protocol allows in one direction (MQTT 5.0, section 3.1.2.11.3)."""
 
 
+EMPTY_PART: Final = 5
+"""That part of `session.max_sessions` may be empty sessions of clients that are away: nobody loses anything by their
+end but Session Present, and with more of them a flood of clients that never come back would take the room of others."""
+
+ALIAS_PART: Final = 256
+"""That part of `limits.max_alias_bytes` one client may take (256 KiB by default: 64 aliases of 3,900 bytes), so that a
+few clients cannot take it all."""
+
+LONGEST_ALIAS: Final = 66_000
+"""Bytes that the longest topic name takes as an alias: however low the bound of all clients is, one has room."""
+
+
 NAMES: Final = tuple(name for name in dir(Limits()) if not name.startswith("_"))
 """Every limit of the core. Compiled, an object has no `__dict__`."""
 
@@ -46,7 +58,6 @@ def limits(settings: Settings) -> Limits:
     made.receive_maximum = settings.mqtt.receive_maximum or LARGEST_WINDOW
     made.max_inflight = settings.mqtt.max_inflight or LARGEST_WINDOW
     made.max_session_expiry = settings.session.max_expiry or NEVER
-    made.persistent = settings.session.persistent
     made.store_refuses = settings.store.on_failure == "refuse"
     made.will_grace = settings.store.will_grace
     made.versions = tuple(VERSIONS[version] for version in settings.mqtt.versions)
@@ -58,7 +69,7 @@ def limits(settings: Settings) -> Limits:
     made.queue_qos0 = settings.session.queue_qos0
     made.max_sessions = settings.session.max_sessions
     made.max_session_bytes = settings.session.max_bytes
-    made.max_empty_sessions = settings.session.max_empty
+    made.max_empty_sessions = settings.session.max_sessions // EMPTY_PART
     made.any_user_takes_over = settings.session.takeover == "any-user"
     queue = settings.queue
     made.queue_policy = POLICIES.index(queue.policy)
@@ -72,16 +83,22 @@ def limits(settings: Settings) -> Limits:
     made.tell_publisher = queue.on_full == "tell-publisher"
     made.tell_loss = queue.tell_loss
     made.hold_publishers = queue.hold_publishers
-    made.standstill = queue.standstill
     made.subscriber_policies = tuple(POLICIES.index(policy) for policy in queue.subscriber_policies)
     made.rules = tuple(_rule(rule) for rule in queue.rules)
     made.max_retained_messages = settings.retained.max_messages
     made.max_retained_bytes = settings.retained.max_bytes
     made.max_client_bytes = settings.limits.max_client_bytes
     made.max_user_bytes = settings.limits.max_user_bytes
-    made.max_retained_bytes_per_client = settings.retained.max_bytes_per_client
+    # One bound for a client: it holds for its subscriptions and its retained messages alone, too.
+    made.max_filter_bytes_per_client = made.max_retained_bytes_per_client = made.max_client_bytes
+    made.max_alias_bytes_per_client = alias_share(made.max_alias_bytes)
     made.check_retained_publisher = settings.retained.check_publisher
     return made
+
+
+def alias_share(of_all: int) -> int:
+    """Bytes that the topic aliases of one client may take where those of all may take `of_all`. 0: no limit."""
+    return max(of_all // ALIAS_PART, LONGEST_ALIAS) if of_all else 0
 
 
 def _rule(rule: QueueRuleSettings) -> QueueRule:

@@ -38,6 +38,9 @@ PEERS: Final = 20_000
 LINES: Final = 500
 """Log lines of one kind in one look, at most: some milliseconds."""
 
+LISTED: Final = 10
+"""Slow subscribers under `$SYS/broker/slow/`, the slowest first; `canopy ctl clients --min-lag` lists them all."""
+
 MOST_LOSERS: Final = 10_000
 """Clients with losses to report, above which those that are gone are summed up at once."""
 
@@ -106,7 +109,6 @@ class Monitor:
         """Go by these settings from now on."""
         self._slow_after = settings.queue.slow_after
         self._interval = settings.queue.report_interval
-        self._listed = settings.sys.slow_clients
 
     @property
     def slow_count(self) -> int:
@@ -278,7 +280,7 @@ class Monitor:
         left = [client for client in slow.values() if client.seen < self._began]
         for client in left:
             del slow[client.client_id]
-        self.slowest = heapq.nlargest(self._listed, slow.values(), key=_delay)
+        self.slowest = heapq.nlargest(LISTED, slow.values(), key=_delay)
         self._tell(entered, left, now)
 
     def _enter(self, session: Session, now: float) -> SlowClient:

@@ -91,8 +91,7 @@ def tune(sock: Any, settings: Settings) -> None:
     """
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    if settings.runtime.tcp_nodelay:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     options = [("TCP_KEEPIDLE", PROBE_AFTER), ("TCP_KEEPINTVL", PROBE_EVERY), ("TCP_KEEPCNT", PROBES)]
     stall_timeout = settings.queue.stall_timeout

@@ -48,6 +48,12 @@ MOST: Final = 128
 SENDING: Final = 5.0
 """Seconds that a collector has for a batch, and that the broker waits for it when it stops."""
 
+SERVICE: Final = "canopy"
+"""The broker's name in traces; `service.instance.id` tells brokers apart."""
+
+WAITING_SECONDS: Final = 4
+"""Spans of as many seconds at `otel.max_rate` wait for the collector; more are dropped. Each takes about 2 KB."""
+
 BATCH: Final = 512
 DELAY_MS: Final = 1_000.0
 
@@ -110,8 +116,10 @@ class Spans:
         self._settings = settings
         # As `TraceIdRatioBased` has it: what other services sample is sampled here.
         self._bound = round(settings.sample * (1 << 64))
+        # What a collector that does not answer for some seconds leaves.
+        self._waiting = WAITING_SECONDS * settings.max_rate
         resource = Resource.create(
-            {"service.name": settings.service_name, "service.version": __version__, "service.instance.id": broker_id}
+            {"service.name": SERVICE, "service.version": __version__, "service.instance.id": broker_id}
         )
         self._provider = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False)
         if exporter is None:
@@ -119,9 +127,9 @@ class Spans:
         self._provider.add_span_processor(
             BatchSpanProcessor(
                 _Exporter(exporter, settings.endpoint, log),
-                max_queue_size=settings.queue_spans,
+                max_queue_size=self._waiting,
                 schedule_delay_millis=DELAY_MS,
-                max_export_batch_size=min(BATCH, settings.queue_spans),
+                max_export_batch_size=min(BATCH, self._waiting),
             )
         )
         self._tracer = self._provider.get_tracer("canopy", __version__)
@@ -164,7 +172,7 @@ class Spans:
         span = self._span("receive", SpanKind.SERVER, parent, attributes, now)
         self._arrived[text] = (span, now, str(attributes.get(TOPIC, "")))
         self._arrived.move_to_end(text)
-        if len(self._arrived) > self._settings.queue_spans:
+        if len(self._arrived) > self._waiting:
             self._arrived.popitem(last=False)
         # When the turn is through that it came with.
         asyncio.get_running_loop().call_soon(_end, span)

@@ -31,6 +31,15 @@ WALKED: Final[dict[By, int]] = {"messages": BY_MESSAGES, "bytes": BY_BYTES, "dro
 BEAT: Final = 1.0
 """Seconds between two beats: a new budget for the sample, and perhaps a walk."""
 
+WINDOWS: Final = (60.0, 3_600.0)
+"""Seconds over which rates are averaged: what is going on, and what was in the last hour."""
+
+SAMPLES: Final = 200
+"""Messages that are looked at in a second, about: two thousandths of a processor. Up to so many, all are counted."""
+
+WALKS_APART: Final = 10.0
+"""Seconds between two walks over the subscribers: with 100,000 of them a walk takes some tens of milliseconds."""
+
 PIECE: Final = 2_000
 """Sessions that a walk looks at in one turn of the event loop: a millisecond at most."""
 
@@ -91,17 +100,15 @@ class Top:
 
     def start(self) -> None:
         """Begin to count, if the settings have it."""
-        settings = self.settings
-        if not settings.enabled:
+        counters = self.settings.counters
+        if not counters:
             return
         now = self._server.loop.time()
         # Nobody outside can tell what is looked at.
         source = random.SystemRandom().randrange(1 << 64)
-        self._sampler.start(
-            tuple(settings.windows), settings.counters, settings.samples, random.Random(source).random, now
-        )
+        self._sampler.start(WINDOWS, counters, SAMPLES, random.Random(source).random, now)
         self._began = now
-        self._due = now + settings.interval
+        self._due = now + WALKS_APART
         self._timer = self._server.loop.call_later(BEAT, self._beat)
 
     def stop(self) -> None:
@@ -121,7 +128,7 @@ class Top:
             self._sampler.pass_time(now)
             self._sampler.renew()
             if now >= self._due and self._walk is None:
-                self._due = now + self.settings.interval
+                self._due = now + WALKS_APART
                 sessions = list(self._server.router.sessions.values())
                 self._walk = SubscriberWalk(sessions, self.settings.counters, now - self._began)
                 self._began = now
@@ -147,13 +154,13 @@ class Top:
     # -- what is shown -------------------------------------------------------------------------------------------------
 
     def list(self, of: Of, by: By, window: float | None = None, limit: int = 10) -> TopList:
-        """The first `limit`. `window`: one of `top.windows`, the first where it is None; subscribers have none.
+        """The first `limit`. `window`: one of `WINDOWS`, the first where it is None; subscribers have none.
 
         Raises:
             NoSuchList: it is not counted.
         """
-        if not self.settings.enabled:
-            raise NoSuchList("nothing is counted: top.enabled is false")
+        if not self.settings.counters:
+            raise NoSuchList("nothing is counted: top.counters is 0")
         if of == "subscribers":
             return self._subscribers(by, limit)
         if by not in RATES:
@@ -194,14 +201,14 @@ class Top:
     def _subscribers(self, by: By, limit: int) -> TopList:
         walk = self._walked
         if walk is None:
-            return TopList([], 0.0, 0.0, self.settings.interval, 1)
+            return TopList([], 0.0, 0.0, WALKS_APART, 1)
         measure = WALKED[by]
         places = [Place(name.decode("utf-8", "replace"), value) for name, value in walk.heaviest(measure, limit)]
         return TopList(places, walk.totals[measure], walk.floor(measure), walk.elapsed, 1)
 
     def all(self, limit: int) -> Iterator[tuple[Of, By, TopList]]:
         """Every list that there is."""
-        if self.settings.enabled:
+        if self.settings.counters:
             for of in SAMPLED:
                 for by in RATES:
                     yield of, by, self.list(of, by, None, limit)

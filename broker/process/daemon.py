@@ -123,7 +123,7 @@ def run(
     before[signal.SIGHUP] = signal.signal(signal.SIGHUP, hangup.on_signal)
     unraisable, sys.unraisablehook = sys.unraisablehook, _Ignored()
     try:
-        with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_serve(settings, make, output, hangup, unused, supervisor))
     finally:
         for number, handler in before.items():
@@ -237,10 +237,8 @@ def _status(broker: Service) -> str:
     return f"listening on {', '.join(broker.listening)}"
 
 
-def loop_factory(settings: Settings) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's loop where it is wanted and installed, else None: asyncio's own."""
-    if not settings.runtime.uvloop:
-        return None
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's loop where it is installed, else None: asyncio's own."""
     try:
         import uvloop
     except ImportError:
@@ -304,17 +302,15 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
     broker = make(settings)
-    if settings.runtime.gc_freeze:
-        # Before a store is read: to look for garbage among all of its objects takes seconds, in which no client is
-        # answered, and reading makes none.
-        gc.collect()
-        broker.before_listening = gc.freeze
+    # Before a store is read: to look for garbage among all of its objects takes seconds, in which no client is
+    # answered, and reading makes none.
+    gc.collect()
+    broker.before_listening = gc.freeze
     broker.suspended = Suspends(loop).look
     await broker.start()
-    if settings.runtime.gc_freeze:
-        # What was loaded since then.
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
+    # What was loaded since then.
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
     await _announce(build_info(), settings, broker, output)
     supervisor.ready(_status(broker))
     reloading = loop.create_task(hangup.serve(broker))

@@ -70,7 +70,7 @@ def _found(settings: Settings, listening: Sequence[str]) -> Iterator[tuple[str, 
                 continue
             for user in _users(settings, listener):
                 ids = _client_ids(settings, user)
-                subject = None if ids is None else _subject(settings, book, listener, user, ids)
+                subject = None if ids is None else _subject(book, listener, user, ids)
                 if ids is not None and subject is not None:
                     yield _commands([*where, *_version(settings)], user, ids, subject)
 
@@ -192,9 +192,7 @@ def _client_ids(settings: Settings, user: str | None) -> list[str] | None:
 # -- the topic ---------------------------------------------------------------------------------------------------------
 
 
-def _subject(
-    settings: Settings, book: RuleBook, listener: Listener, user: str | None, ids: Sequence[str]
-) -> Subject | None:
+def _subject(book: RuleBook, listener: Listener, user: str | None, ids: Sequence[str]) -> Subject | None:
     """What the user may subscribe to and publish; None: nothing is known."""
     if listener.mount and book.says_anything:
         return None
@@ -204,11 +202,10 @@ def _subject(
             continue
         levels = ["hello" if level == "#" else "demo" if level == "+" else level for level in topic_filter.split("/")]
         topic = "/".join(levels)
-        asked = topic_filter if settings.mqtt.wildcard_subscriptions else topic
         if (
-            book.about_filter(reader, asked).allowed
+            book.about_filter(reader, topic_filter).allowed
             and book.about(reader, RECEIVE, topic).allowed
             and book.about(writer, PUBLISH, topic).allowed
         ):
-            return Subject(asked, topic)
+            return Subject(topic_filter, topic)
     return None

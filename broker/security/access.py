@@ -223,7 +223,7 @@ class Access(AccessControl):
         if reason_code in GUESSES:
             # What was proved is not known here: each time counts.
             user = connect.user_name or ""
-            self.chain.wrong(origin.host, connect.client_id, user, secrets.token_bytes(8))
+            self.chain.wrong(origin.host, user, secrets.token_bytes(8))
 
 
 def _brings_rules(table: AuthenticatorTable) -> bool:

@@ -121,7 +121,7 @@ class Chain:
         It is banned, or comes by a listener that does not ask whoever brings the method: nobody shall find out there
         which passwords are right.
         """
-        if self.guessing.banned(origin.host, connect.client_id, time.monotonic()):
+        if self.guessing.banned(origin.host, time.monotonic()):
             return reasons.BANNED
         method = connect.properties.strings.get(AUTHENTICATION_METHOD, "")
         brings = next((each for each in self._default.authenticators if method in each.methods()), None)
@@ -132,7 +132,7 @@ class Chain:
     def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
         """The verdict in the sense of `AccessControl.admit`."""
         now = time.monotonic()
-        banned = self.guessing.banned(origin.host, connect.client_id, now)
+        banned = self.guessing.banned(origin.host, now)
         if banned:
             ticket.detail = _told(banned)
             return reasons.BANNED
@@ -240,7 +240,7 @@ class Chain:
         ticket.detail = verdict.text
         if verdict.reason_code != reasons.BAD_USER_NAME_OR_PASSWORD:
             return verdict.reason_code
-        self.wrong(attempt.origin.host, attempt.client_id, attempt.user_name or "", attempt.password or b"")
+        self.wrong(attempt.origin.host, attempt.user_name or "", attempt.password or b"")
         delay = self.delay(began)
         # As many as may be worked on may wait; who comes beyond is told at once.
         if delay <= 0.0 or len(self._delayed) >= self._settings.max_authentications:
@@ -259,10 +259,11 @@ class Chain:
         """Seconds until wrong credentials that came at `began` (monotonic) are answered; negative: that has passed."""
         return began + self._settings.failure_delay - time.monotonic()
 
-    def wrong(self, host: str, client_id: str, user: str, secret: bytes) -> None:
+    def wrong(self, host: str, user: str, secret: bytes) -> None:
         """Credentials were wrong: count them. With a ban all that is under way from there ends, and the log tells."""
         now = time.monotonic()
-        for banned in self.guessing.failed(host, client_id, user, secret, now):
+        banned = self.guessing.failed(host, user, secret, now)
+        if banned:
             self._end_banned(now)
             if now >= self._lines_until:
                 self._lines, self._lines_until = 0, now + INTERVAL
@@ -274,7 +275,7 @@ class Chain:
         """Else who sends a thousand guesses at once would have an answer to each."""
         loop = asyncio.get_running_loop()
         for task, (attempt, ticket) in list(self._tasks.items()):
-            banned = self.guessing.banned(attempt.origin.host, attempt.client_id, now)
+            banned = self.guessing.banned(attempt.origin.host, now)
             if banned:
                 del self._tasks[task]
                 task.cancel()

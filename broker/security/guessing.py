@@ -1,8 +1,9 @@
-"""Who guesses credentials: what failed is counted by address or client identifier, and who fails too often is banned.
+"""Who guesses credentials: what failed is counted by address, and an address that fails too often is banned.
 
 Owns both tables. Different credentials count, so that a device that comes again and again with an old password bans
-nobody; what is kept of them is a number under a random key. Promises: at most `max_guessers` addresses and identifiers
-are counted, and as many banned; the oldest are forgotten first. IPv6 counts by /64.
+nobody; what is kept of them is a number under a random key. A client identifier is never banned: anybody who knows one
+could have its client banned. Promises: at most `max_bans` addresses are counted, and as many banned; the oldest are
+forgotten first. IPv6 counts by /64.
 
 Callers pass `now` in seconds of a monotonic clock.
 """
@@ -19,7 +20,6 @@ from broker.core.addresses import network
 from broker.settings import Security
 
 ADDRESS: Final = "address "
-CLIENT_ID: Final = "client-id "
 """How the keys of the tables begin, and how a ban is named in the log."""
 
 
@@ -30,7 +30,7 @@ class Guessing:
         self._settings = settings
         self._exempt = tuple(ipaddress.ip_network(each) for each in settings.ban_exempt)
         self._key = secrets.token_bytes(16)
-        # Address or identifier → what failed there, and when it did last. The one that failed last stands at the end.
+        # Address → what failed there, and when it did last. The one that failed last stands at the end.
         self._failed: OrderedDict[str, dict[int, float]] = OrderedDict()
         # → when its ban ends; the newest at the end.
         self._banned: OrderedDict[str, float] = OrderedDict()
@@ -49,29 +49,30 @@ class Guessing:
             self._banned.clear()
             self._failed.clear()
 
-    def banned(self, host: str, client_id: str, now: float) -> str:
-        """What of the client is banned, as the log has it; "" for nothing. Counts a refused CONNECT."""
-        for key in self._keys(host, client_id) if self._banned else ():
-            until = self._banned.get(key, 0.0)
-            if until > now:
-                self.refused += 1
-                return key
-            if until:
-                del self._banned[key]
+    def banned(self, host: str, now: float) -> str:
+        """The address as the log has it, if it is banned; else "". Counts a refused CONNECT."""
+        key = self._named(host) if self._banned else ""
+        until = self._banned.get(key, 0.0)
+        if until > now:
+            self.refused += 1
+            return key
+        if until:
+            del self._banned[key]
         return ""
 
-    def failed(self, host: str, client_id: str, user: str, secret: bytes, now: float) -> list[str]:
-        """Credentials of a client were wrong. Who is banned by that, as the log has it.
+    def failed(self, host: str, user: str, secret: bytes, now: float) -> str:
+        """Credentials of a client were wrong. Its address as the log has it, if that brought a ban; else "".
 
         `secret`: the password, or whatever was wrong; what is random counts each time.
         """
         self.failures += 1
         settings = self._settings
         if settings.ban_after == 0:
-            return []
+            return ""
+        key = self._named(host)
         name = user.encode()
         mark = hashlib.blake2b(b"%d:%b%b" % (len(name), name, secret), digest_size=8, key=self._key).digest()
-        return [key for key in self._keys(host, client_id) if self._note(key, int.from_bytes(mark), now)]
+        return key if key and self._note(key, int.from_bytes(mark), now) else ""
 
     def count(self, now: float) -> int:
         """How many bans hold. Walks over those that have ended since the last call alone, and forgets them.
@@ -86,9 +87,9 @@ class Guessing:
             del banned[oldest]
         return len(banned)
 
-    def lift(self, address: bool, who: str) -> bool:
-        """End the ban of an address, or of a client identifier. Whether there was one."""
-        return self._banned.pop((ADDRESS + network(who)) if address else CLIENT_ID + who, None) is not None
+    def lift(self, host: str) -> bool:
+        """End the ban of an address. Whether there was one."""
+        return self._banned.pop(ADDRESS + network(host), None) is not None
 
     def current(self, now: float) -> list[tuple[str, float]]:
         """The bans that hold, and the seconds that each has left."""
@@ -101,29 +102,22 @@ class Guessing:
         self._failed.move_to_end(key)
         marks[mark] = now
         if len(marks) >= settings.ban_after:
-            for old in [each for each, at in marks.items() if at <= now - settings.ban_window]:
+            for old in [each for each, at in marks.items() if at <= now - settings.ban_time]:
                 del marks[old]
         if len(marks) >= settings.ban_after:
             del self._failed[key]
             self._banned[key] = now + settings.ban_time
             self._banned.move_to_end(key)
             self.bans += 1
-            if len(self._banned) > settings.max_guessers:
+            if len(self._banned) > settings.max_bans:
                 self._banned.popitem(last=False)
             return True
-        if len(self._failed) > settings.max_guessers:
+        if len(self._failed) > settings.max_bans:
             self._failed.popitem(last=False)
         return False
 
-    def _keys(self, host: str, client_id: str) -> list[str]:
-        # Who has no identifier, as a request by HTTP, is known by its address alone.
-        by = self._settings.ban_by if client_id else "address"
-        keys = []
-        if by != "client-id" and host and not self._is_exempt(host):
-            keys.append(ADDRESS + network(host))
-        if by != "address":
-            keys.append(CLIENT_ID + client_id)
-        return keys
+    def _named(self, host: str) -> str:
+        return ADDRESS + network(host) if host and not self._is_exempt(host) else ""
 
     def _is_exempt(self, host: str) -> bool:
         try:

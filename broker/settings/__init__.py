@@ -28,7 +28,7 @@ from broker.settings.given import Settings
 from broker.settings.http import Http, is_loopback, parse_http
 from broker.settings.listeners import Certificate, Endpoint, Listener, Tls, parse_endpoint
 from broker.settings.otel import Otel
-from broker.settings.process import Runtime, Shutdown
+from broker.settings.process import Shutdown
 from broker.settings.root import defaults, flatten, section_models
 from broker.settings.sections import (
     EFFECTS,
@@ -94,7 +94,6 @@ __all__ = [
     "Retained",
     "Routing",
     "Rule",
-    "Runtime",
     "ScramTable",
     "Section",
     "Security",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from broker.settings.http import Http
     from broker.settings.listeners import Listener
     from broker.settings.otel import Otel
-    from broker.settings.process import Runtime, Shutdown
+    from broker.settings.process import Shutdown
     from broker.settings.sections import (
         Limits,
         Log,
@@ -81,7 +81,6 @@ class Settings(AllSettings):
             recorder: Recorder | Mapping[str, Any] = ...,
             log: Log | Mapping[str, Any] = ...,
             shutdown: Shutdown | Mapping[str, Any] = ...,
-            runtime: Runtime | Mapping[str, Any] = ...,
         ) -> None: ...
 
     else:

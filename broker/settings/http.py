@@ -78,16 +78,12 @@ class Http(Section):
     socket_mode: Annotated[str, Field(pattern=r"^0?[0-7]{3}\z")] = "0600"
     """Who may connect to a Unix socket, as the file's mode in octal digits; they are operators."""
     max_connections: Annotated[int, Field(ge=1, le=MOST_MESSAGES)] = 128
-    """Connections; one more is closed at once."""
-    max_event_streams: Annotated[int, Field(ge=0, le=MOST_MESSAGES)] = 16
-    """Pages that may be open at a time; one more is answered with 503. Each is one of the connections. 0: none."""
+    """Connections; one more is closed at once. An eighth of them may be open pages; one more is answered with 503."""
     max_request_bytes: Annotated[int, Field(ge=1_024, le=MOST_BYTES)] = 2_097_152
     """Bytes of the body of a request; a larger one is answered with 413."""
     timeout: Wait = 30.0
     """Seconds in which a request has to be here, and be answered, and in which its client has to take something of the
-    answer."""
-    idle_timeout: Wait = 60.0
-    """Seconds for which a connection without a request stays open."""
+    answer. A connection without a request stays open for twice as long."""
 
     @model_validator(mode="after")
     def _whole(self) -> Http:

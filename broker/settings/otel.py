@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
-from broker.settings.values import MOST_MESSAGES, Section, wrong
+from broker.settings.values import Section, wrong
 
 
 def _endpoint(url: str) -> str:
@@ -31,8 +31,4 @@ class Otel(Section):
     sample: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.1
     """The part of the traces, of those that their publisher samples, of which spans are made."""
     max_rate: Annotated[int, Field(ge=1, le=1_000_000)] = 1_000
-    """Spans made in one second; the others are counted."""
-    queue_spans: Annotated[int, Field(ge=1, le=MOST_MESSAGES)] = 4_096
-    """Spans that wait for the collector; more are dropped."""
-    service_name: Annotated[str, Field(min_length=1, max_length=255)] = "canopy"
-    """What the broker is called in traces."""
+    """Spans made in one second; the others are counted. Those of four seconds may wait for the collector."""

@@ -17,7 +17,7 @@ from broker.settings.brokers.upstream import Federation, Presence, Upstream
 from broker.settings.http import Http
 from broker.settings.listeners import Endpoint, Listener
 from broker.settings.otel import Otel
-from broker.settings.process import Runtime, Shutdown
+from broker.settings.process import Shutdown
 from broker.settings.sections import (
     Limits,
     Log,
@@ -123,7 +123,6 @@ class AllSettings(BaseModel):
     recorder: Recorder = Recorder()
     log: Log = Log()
     shutdown: Shutdown = Shutdown()
-    runtime: Runtime = Runtime()
 
     @model_validator(mode="after")
     def _apart(self) -> AllSettings:

@@ -14,7 +14,6 @@ from broker.settings.values import (
     LONGEST_TIME,
     MOST_BYTES,
     MOST_MESSAGES,
-    MOST_SLOW_CLIENTS,
     NEVER,
     CountOrUnlimited,
     Pattern,
@@ -84,8 +83,8 @@ class Limits(Section):
     """Bytes of the largest packet accepted, fixed header included, at least 2. MQTT 5.0 clients are told. 0: no limit
     but what can be forwarded, 267,386,884."""
     max_connect_size: Annotated[int, Field(ge=0, le=LARGEST_PACKET), AfterValidator(_connect_size)] = 100_000
-    """Bytes of the largest packet accepted before the client is: its CONNECT, and AUTH, at least 64. 0: max_packet_size
-    alone bounds them."""
+    """Bytes of the largest packet accepted before the client is: its CONNECT, and AUTH, at least 64; and of the HTTP
+    request for a WebSocket, there from 512 to 65,536. 0: max_packet_size alone bounds them."""
     max_partial_bytes: SizeOrUnlimited = 268_435_456
     """Bytes that were read of all clients together and are not whole packets yet, or not acted on; above it the
     connection whose packet is incomplete for longest is ended with 0x97. 0: no limit."""
@@ -93,8 +92,6 @@ class Limits(Section):
     """Seconds within which the next 1,024 bytes of an incomplete packet, or its rest, must come. 0: no limit."""
     connect_timeout: SecondsOrOff = 10.0
     """Seconds from accepting a connection to the end of its CONNECT (and of an AUTH exchange). 0: no limit."""
-    max_upgrade_size: Annotated[int, Field(ge=512, le=65_536)] = 16_384
-    """Bytes of the HTTP request for a WebSocket; a larger one is answered with 431."""
     max_payload_size: SizeOrUnlimited = 0
     """Bytes of the payload of a message or will. A publish beyond it goes nowhere and is answered 0x97, where QoS and
     version have an answer; a CONNECT with such a will is refused. 0: no limit but the packet's."""
@@ -110,22 +107,18 @@ class Limits(Section):
     max_client_bytes: SizeOrUnlimited = 35_651_584
     """Bytes that the broker keeps for one client in all: subscriptions, retained messages, session, and messages that
     wait in it or are in flight. Beyond it these are refused or dropped, but for 1 MiB each of what waits and what is in
-    flight. A part whose own bound is higher raises it. 0: no limit."""
+    flight. Where `queue.session_bytes` is higher, that bounds the sum, and this one subscriptions and retained
+    messages, each by themselves. 0: no limit, so that one client can fill the memory."""
     max_user_bytes: SizeOrUnlimited = 0
     """Bytes that all clients of one user, or of one address where they have no user, may hold together: subscriptions,
     retained messages, sessions, and messages that wait in them. Beyond it the first three are refused. 0: no limit but
     what is fair."""
-    max_filter_bytes_per_client: SizeOrUnlimited = 33_554_432
-    """Bytes that the subscriptions of one session may take, each counted as if no other client had its filter; one more
-    is refused with 0x97. 0: no limit, so that one client can fill the memory."""
     max_filter_bytes: SizeOrUnlimited = 1_610_612_736
     """Bytes that all subscriptions and topic filters together may take; one more is refused with 0x97. 0: no limit."""
-    max_alias_bytes_per_client: SizeOrUnlimited = 262_144
-    """Bytes that the topic aliases of one client may take: their topic names, and 160 for each. One that sets more is
-    disconnected with 0x97. 0: no limit but `mqtt.topic_alias_maximum` of the longest names."""
     max_alias_bytes: SizeOrUnlimited = 67_108_864
-    """The same for all clients together. From three quarters of it on, whoever connects is told that it may set none.
-    0: no limit."""
+    """Bytes that the topic aliases of all clients may take: their topic names, and 160 for each; a 256th of it for one
+    client, at least 66,000. One that sets more is disconnected with 0x97. From three quarters of it on, whoever
+    connects is told that it may set none. 0: no limit but `mqtt.topic_alias_maximum` of the longest names for each."""
     max_user_properties: CountOrUnlimited = 1_000
     """User properties in one packet of a client, and in its will; a packet with more ends the connection with 0x97. 0:
     no limit but the packet's size."""
@@ -169,12 +162,6 @@ class Mqtt(Section):
     is refused with return code 5. 0: what the client asks for."""
     retain_available: bool = True
     """Whether messages are retained."""
-    wildcard_subscriptions: bool = True
-    """Whether filters may hold wildcards."""
-    shared_subscriptions: bool = True
-    """Whether `$share/group/filter` is served."""
-    subscription_identifiers: bool = True
-    """Whether subscriptions may carry an identifier."""
     allow_anonymous: bool = True
     """Whether a connection may come without a user name."""
     allow_empty_client_id: bool = True
@@ -193,21 +180,18 @@ class Session(Section):
     """What is kept for clients that are away."""
 
     max_expiry: Annotated[int, Field(ge=0, le=NEVER)] = 604_800
-    """Seconds a session is kept after its connection ended, at most. 0: no limit, it is what the client asks for, and
+    """Seconds a session is kept after its connection ended, at most, and what waits for a link after the link was
+    removed from the settings. 0: no limit, it is what the client asks for, and
     for ever where 3.1.1 asks for a session that stays. 4294967295: the same."""
-    persistent: bool = True
-    """Whether a session may outlive its connection. Off: none does, whatever the client asks for."""
     queue_qos0: bool = False
     """Whether QoS 0 messages too wait for a client that is away."""
     max_sessions: CountOrUnlimited = 250_000
-    """Sessions kept in all, connected or not. Over it a client that has none is refused with 0x97, unless an empty
-    session can end for it (`max_empty`). 0: no limit."""
+    """Sessions kept in all, connected or not; a fifth of them may be of clients that are away and hold nothing: no
+    subscription, message, or will. Over it a client that has none is refused with 0x97, unless such a session can end
+    for it. 0: no limit."""
     max_bytes: SizeOrUnlimited = 402_653_184
     """Bytes that all sessions may take by themselves: identifiers, user names and wills, without subscriptions and
     queues. Over it as with `max_sessions`. 0: no limit."""
-    max_empty: CountOrUnlimited = 50_000
-    """Sessions kept for clients that are away and hold nothing: no subscription, message, or will. Over it the one that
-    has been empty for longest ends. 0: no limit."""
     takeover: Literal["same-user", "any-user"] = "same-user"
     """Who may take up a session with its client identifier: who has the user name of the client that made it (or, like
     that one, none), or anybody. Others are refused with 0x85."""
@@ -296,8 +280,6 @@ class Queue(Section):
     hold_publishers: SecondsOrOff = 5.0
     """Seconds for which a publisher in full flight is held back while a subscriber that reads has more than half of a
     full queue before it; a tenth of the time that passes is given back. 0: nobody is held back."""
-    standstill: SecondsOrOff = 0.5
-    """Seconds after which a client that has taken nothing does not read, and holds back nobody. 0: nobody is held."""
     on_full: Literal["acknowledge", "tell-publisher"] = "acknowledge"
     """Whether a 5.0 publisher of QoS 1 or 2 whose message every matching queue refused is told, by 0x97 in PUBACK or
     PUBREC."""
@@ -332,8 +314,6 @@ class Retained(Section):
     """Retained messages in all. 0: no limit."""
     max_bytes: SizeOrUnlimited = 268_435_456
     """Bytes of topics and payloads retained in all, with 256 for each topic level not shared. 0: no limit."""
-    max_bytes_per_client: SizeOrUnlimited = 33_554_432
-    """The same of what one client has published, as long as it is retained; links excepted. 0: no limit."""
     check_publisher: bool = False
     """Whether a retained message is sent only while its publisher may publish to its topic (mosquitto's
     `check_retain_source`). Of a publisher without a session, client identifier and user name alone are known."""
@@ -353,8 +333,6 @@ class Sys(Section):
 
     interval: SecondsOrOff = 10.0
     """Seconds between updates. 0: no `$SYS` topics."""
-    slow_clients: Annotated[int, Field(ge=0, le=MOST_SLOW_CLIENTS)] = 10
-    """Slow subscribers that are listed, the slowest first. 0: none."""
 
 
 def _folder(value: str) -> str:
@@ -402,50 +380,30 @@ class Recorder(Section):
     """`delta`: the segments are a table of Delta Lake, too, one commit for each. Needs the extra `delta`."""
 
 
-def _windows(windows: Sequence[float]) -> tuple[float, ...]:
-    if len(set(windows)) < len(windows):
-        raise wrong("windows that differ")
-    return tuple(windows)
+def _counters(value: int) -> int:
+    if 0 < value < 16:
+        raise wrong("0, or an integer from 16 to 4096")
+    return value
 
 
 class Top(Section):
     """Who and what costs most: topics, prefixes, publishers, subscribers."""
 
-    enabled: bool = True
-    """Whether it is counted."""
-    counters: Annotated[int, Field(ge=16, le=4_096)] = 256
-    """Names that are kept in each list (16 to 4096): whoever has more than this part of the traffic is in it."""
-    samples: Annotated[int, Field(ge=10, le=100_000)] = 200
-    """Messages that are looked at in a second, about (10 to 100,000). Up to so many come in, all are counted."""
-    windows: Annotated[
-        Sequence[Annotated[float, Field(ge=1, le=LONGEST_TIME, allow_inf_nan=False)]],
-        Field(min_length=1, max_length=3),
-        AfterValidator(_windows),
-    ] = (60.0, 3_600.0)
-    """Seconds over which rates are averaged, one to three of them. Always a tuple after validation."""
-    interval: Annotated[float, Field(ge=1, le=LONGEST_TIME, allow_inf_nan=False)] = 10.0
-    """Seconds between two walks over the subscribers."""
-    places: Annotated[int, Field(ge=0, le=100)] = 3
-    """Places of each list that are shown under `$SYS/broker/top/`. 0: none."""
+    counters: Annotated[int, Field(ge=0, le=4_096), AfterValidator(_counters)] = 256
+    """Names that are kept in each list (16 to 4096): whoever has more than this part of the traffic is in it. 0:
+    nothing is counted."""
 
 
 class Tracing(Section):
     """What traces (`canopy ctl trace`) may take."""
 
-    max_traces: Annotated[int, Field(ge=1, le=32)] = 8
-    """Traces that are kept, those that run among them (1 to 32). One more takes the place of the oldest that has
-    ended."""
     max_bytes: Annotated[int, Field(ge=65_536, le=MOST_BYTES)] = 8_388_608
-    """Bytes that one trace may take in memory, from 64 KiB; then it ends."""
+    """Bytes that one trace may take in memory, from 64 KiB; then it ends. Eight traces are kept, and 32 files."""
     max_seconds: Annotated[float, Field(gt=0, le=LONGEST_TIME, allow_inf_nan=False)] = 3_600.0
     """Seconds that one trace may last, above 0."""
-    packet_bytes: Annotated[int, Field(ge=1_024, le=MOST_BYTES)] = 65_536
-    """Bytes that are kept of one packet, from 1 KiB; of a longer one the rest is missing."""
     directory: str = ""
     """A folder that a trace which has ended is written to, for Wireshark; it is made where it is not there. Empty:
     traces are in memory alone."""
-    max_files: Annotated[int, Field(ge=1, le=100_000)] = 32
-    """Files of traces in that folder; the oldest are removed. Each is a little larger than its trace."""
     mask_user_properties: bool = False
     """Whether the values of user properties are made unreadable, as passwords and authentication data always are."""
 
@@ -460,11 +418,9 @@ class Log(Section):
     """`auto`: for people on a terminal, JSON elsewhere."""
     client_bytes: CountOrUnlimited = 1_000_000
     """Bytes of other lines about clients (connected, disconnected, taken over) that are written at once; a fifteenth of
-    them more each second. The rest is summed up in one line. 0: no limit."""
-    client_bytes_per_address: CountOrUnlimited = 680_000
-    """The same for one IP address, or one /64 of IPv6. 0: no limit of its own."""
+    them more each second. One IP address, or one /64 of IPv6, may have 68 % of them. The rest is summed up in one line.
+    0: no limit."""
     client_warnings: CountOrUnlimited = 100
     """Warnings about clients (refused, protocol broken, evicted) that are written at once; a tenth of them more each
-    second. The rest is summed up in one line. 0: no limit."""
-    client_warnings_per_address: CountOrUnlimited = 10
-    """The same for one IP address, or one /64 of IPv6. 0: no limit of its own."""
+    second. One IP address, or one /64 of IPv6, may have a tenth of them. The rest is summed up in one line. 0: no
+    limit."""

@@ -11,8 +11,6 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_va
 from broker.settings.values import (
     LONGEST_COMMIT_WINDOW,
     LONGEST_TIME,
-    NEVER,
-    CountOrUnlimited,
     SecondsOrOff,
     Section,
     Size,
@@ -80,11 +78,10 @@ class Store(Section):
     on_damage: Literal["refuse", "set-aside"] = "refuse"
     """What a start does with a file whose pages are damaged: it ends with a line that says so (`refuse`), or puts the
     file aside under another name, begins with what is whole in it, and raises an alarm (`set-aside`)."""
-    memory_messages: CountOrUnlimited = 1_000
-    """Messages that wait for one session in memory; what comes beyond waits on disk alone, and is read back in pages as
-    the client takes it. 0: all of it is in memory as well, and the three bounds below do nothing."""
     memory_bytes: SizeOrUnlimited = 1_048_576
-    """The same in bytes, as queues count them. 0: no limit."""
+    """Bytes of messages that wait for one session in memory, as queues count them, and at most 1,000 messages; what
+    comes beyond waits on disk alone, and is read back in pages as the client takes it. 0: all of it is in memory as
+    well, and the two bounds below do nothing."""
     memory_total_bytes: SizeOrUnlimited = 268_435_456
     """Bytes in all queues in memory, beyond which whatever has to wait for a session waits on disk alone. 0: no
     limit."""
@@ -97,9 +94,6 @@ class Store(Section):
     will_grace: Annotated[float, Field(ge=0, le=LONGEST_TIME, allow_inf_nan=False)] = 30.0
     """Seconds that a client has to come back after a start, if it was connected when the broker was killed, before its
     will is published; a longer Will Delay Interval counts instead. 0: the will's own delay alone."""
-    removed_link_expiry: Annotated[int, Field(ge=0, le=NEVER)] = 604_800
-    """Seconds for which what waits for a link is kept when the link is in the settings no more. 0: not at all.
-    4294967295: for ever."""
 
     @field_validator("url")
     @classmethod

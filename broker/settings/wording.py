@@ -174,7 +174,6 @@ ALLOWED: Final = {
     "security.client_ids[]": 'a pattern, like "{user}-*"',
     "security.ban_exempt": 'a list of IP addresses and networks, like ["10.0.0.0/8"]',
     "security.authentication_timeout": "a number above 0, to 3600.0",
-    "security.ban_window": ABOVE_0,
     "security.ban_time": "a number above 0, to 2592000.0",
     "federation.broker_id": '1 to 32 letters, digits, "_" and "-", like "site-7", or "" for a random one',
     "federation.link_users": PATTERNS,

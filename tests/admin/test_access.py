@@ -201,7 +201,7 @@ class TestGuessing:
         assert counts["bans/refused"] >= 3
         with pytest.raises(AssertionError):
             await wire.Peer.join(broker.ports[0], "device")
-        assert broker.securing.access.chain.guessing.lift(True, "127.0.0.1")
+        assert broker.securing.access.chain.guessing.lift("127.0.0.1")
         assert (await get(ask, broker, headers=bearer(OTHER)))[0] == 200
 
     async def test_an_address_that_guessed_by_mqtt_is_banned_here(
@@ -209,7 +209,7 @@ class TestGuessing:
     ) -> None:
         broker = await serve(files, security={"ban_after": 1, "ban_exempt": ()})
         assert broker.securing is not None
-        broker.securing.access.chain.wrong("127.0.0.1", "device", "user", b"password")
+        broker.securing.access.chain.wrong("127.0.0.1", "user", b"password")
         with pytest.raises(aiohttp.ClientError):
             await get(ask, broker, headers=bearer(OTHER))
 
@@ -228,15 +228,6 @@ class TestGuessing:
         for guess in guesses:
             guess.cancel()
         await asyncio.wait(guesses)
-
-    async def test_where_clients_are_banned_by_their_identifiers_these_are_by_their_addresses(
-        self, serve: Serve, ask: aiohttp.ClientSession, files: dict[str, Any]
-    ) -> None:
-        security = {"failure_delay": 0.0, "ban_after": 1, "ban_exempt": (), "ban_by": "client-id"}
-        broker = await serve(files, security=security)
-        assert (await get(ask, broker, headers=bearer("guess")))[0] == 401
-        with pytest.raises(aiohttp.ClientError):
-            await get(ask, broker, headers=bearer(OTHER))
 
 
 class TestWhere:

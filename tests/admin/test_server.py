@@ -177,7 +177,7 @@ async def test_a_broker_stops_while_handshakes_are_under_way(serve: Serve, tmp_p
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHo", b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nGET"])
 async def test_a_request_that_does_not_come_is_waited_for_no_longer_than_set(serve: Serve, sent: bytes) -> None:
-    broker = await serve({"timeout": 0.2, "idle_timeout": 0.2})
+    broker = await serve({"timeout": 0.2})
     reader, writer = await raw(broker)
     writer.write(sent)
     await rest(reader)

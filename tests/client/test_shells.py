@@ -214,7 +214,7 @@ class TestBlocking:
     def test_a_broker_that_goes_away(self) -> None:
         with scripted(welcome) as address, BlockingClient(address, machine()) as client:
             client.connect()
-            with pytest.raises(LostError, match="closed by the broker"):
+            with pytest.raises(LostError, match="the broker closed the connection"):
                 client.receive()
             with pytest.raises(LostError, match="there is no connection"):
                 client.receive()

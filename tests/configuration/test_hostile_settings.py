@@ -13,7 +13,7 @@ from tests.fuzz import settings_target
 
 
 def test_every_setting_with_values_of_three_wrong_types(tmp_path: Path) -> None:
-    assert settings_target.each_alone(tmp_path, ('"yes"', "{ a = 1 }", '[["a"]]')) > 900
+    assert settings_target.each_alone(tmp_path, ('"yes"', "{ a = 1 }", '[["a"]]')) > 750
 
 
 def test_several_at_a_time() -> None:

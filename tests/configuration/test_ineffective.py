@@ -163,7 +163,3 @@ class TestStore:
         (line,) = told(store={"synchronous": "off"})
         assert line == "store.synchronous has no effect without store.path or store.url: everything is in memory"
         assert told(store={"path": "/s", "synchronous": "off"}) == []
-
-    def test_sessions_that_never_stay(self) -> None:
-        (line,) = told(store={"path": "/s"}, session={"persistent": False})
-        assert line.startswith("store.path stores only retained messages")

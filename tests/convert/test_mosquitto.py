@@ -74,7 +74,6 @@ class TestSettings:
             ("persistent_client_expiration 2m", "session.max_expiry", 5_184_000),
             ("queue_qos0_messages true", "session.queue_qos0", True),
             ("retain_available false", "mqtt.retain_available", False),
-            ("set_tcp_nodelay false", "runtime.tcp_nodelay", False),
             ("sys_interval 60", "sys.interval", 60),
             ("upgrade_outgoing_qos true", "mqtt.upgrade_outgoing_qos", True),
             ("accept_protocol_versions 4, 5", "mqtt.versions", ("3.1.1", "5.0")),

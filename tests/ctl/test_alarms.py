@@ -1,4 +1,4 @@
-"""`canopy ctl alarms` and `canopy ctl figures`, as somebody at a terminal uses them."""
+"""`canopy ctl alarms` and `canopy ctl status --figures`, as somebody at a terminal uses them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_what_is_wrong(broker: Broker, ctl: Ctl) -> None:
 
 async def test_what_is_counted(broker: Broker, ctl: Ctl) -> None:
     broker.router.counters.dropped[AGE] = 12_345
-    found = await ctl("figures", "messages.dropped.age")
+    found = await ctl("status", "--figures", "messages.dropped.age")
     assert found.stdout.split() == ["messages.dropped.age", "12,345"], found.stderr
-    found = await ctl("--json", "figures", "connections*")
+    found = await ctl("--json", "status", "--figures", "connections*")
     assert json.loads(found.stdout)["connections"] == 0, found.stderr

@@ -54,7 +54,7 @@ async def test_clients_are_listed_and_shown(join: Join, ctl: Ctl) -> None:
     assert [line.split()[0] for line in lines[1:]] == ["[red]b", "a", r"c\u202e"]
     found = json.loads(await told(ctl, "--json", "clients", "--like", "red"))
     assert [each["clientid"] for each in found["data"]] == ["[red]b"]
-    shown = dict(line.split(None, 1) for line in (await told(ctl, "client", "a")).splitlines() if " " in line)
+    shown = dict(line.split(None, 1) for line in (await told(ctl, "clients", "a")).splitlines() if " " in line)
     assert (shown["clientid"], shown["connected"], shown["ip_address"]) == ("a", "yes", "127.0.0.1")
     assert shown["port"].isdecimal()
 
@@ -76,12 +76,12 @@ async def test_a_client_is_kicked_and_its_session_ended(broker: Broker, join: Jo
     await told(ctl, "kick", "plant/a?#")
     (last,) = await peer.closed()
     assert (last.kind, last.code) == (DISCONNECT, ADMINISTRATIVE_ACTION)
-    assert (await told(ctl, "sessions")).splitlines()[1].split()[0] == "plant/a?#"
+    assert (await told(ctl, "clients", "--away")).splitlines()[1].split()[0] == "plant/a?#"
     result = await ctl("kick", "plant/a?#")
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
-    await told(ctl, "end", "plant/a?#")
+    await told(ctl, "kick", "--session", "plant/a?#")
     assert broker.router.sessions == {}
-    assert await told(ctl, "client", "plant/a?#", code=1) == ""
+    assert await told(ctl, "clients", "plant/a?#", code=1) == ""
 
 
 async def test_subscriptions_are_listed(join: Join, ctl: Ctl) -> None:
@@ -97,12 +97,12 @@ async def test_who_is_banned_is_listed_until_the_ban_is_lifted(join: Join, ctl: 
     await told(ctl, "ban", "client", "plant/a?#", "--for", "1h", "--reason", "[loud]")
     assert (await peer.closed())[-1].code == ADMINISTRATIVE_ACTION
     await told(ctl, "ban", "network", "10.0.0.0/8")
-    rows = [line.split() for line in (await told(ctl, "bans")).splitlines()[1:]]
+    rows = [line.split() for line in (await told(ctl, "ban")).splitlines()[1:]]
     assert [(row[0], row[1]) for row in rows] == [("client", "plant/a?#"), ("network", "10.0.0.0/8")]
     assert (rows[0][-1], rows[1][3]) == ("[loud]", "infinity")
-    await told(ctl, "unban", "client", "plant/a?#")
-    await told(ctl, "unban", "network", "10.0.0.0/8")
-    assert (await ctl("unban", "network", "10.0.0.0/8")).stderr == "canopy: there is no such ban\n"
+    await told(ctl, "ban", "--lift", "client", "plant/a?#")
+    await told(ctl, "ban", "--lift", "network", "10.0.0.0/8")
+    assert (await ctl("ban", "--lift", "network", "10.0.0.0/8")).stderr == "canopy: there is no such ban\n"
     await join("plant/a?#")
 
 
@@ -116,11 +116,13 @@ async def test_messages_are_published_kept_and_cleared(broker: Broker, join: Joi
     await told(ctl, "publish", "plant/2", "--file", str(file), "--retain")
     result = await ctl("publish", "plant/3", "--file", "-", stdin=b"in")
     assert result.stdout == "for 1 subscriber\n"
-    rows = [line.split() for line in (await told(ctl, "retained", "list", "plant/#")).splitlines()]
+    rows = [line.split() for line in (await told(ctl, "retained", "plant/#")).splitlines()]
     assert [(row[0], row[-1]) for row in rows[1:]] == [("2", "plant/1"), ("2", "plant/2")]
-    assert (await ctl("retained", "get", "plant/2")).stdout_bytes == b"\x00\xff"
-    assert json.loads(await told(ctl, "--json", "retained", "get", "plant/1"))["user_properties"] == [["by", "me=you"]]
-    await told(ctl, "retained", "clear", "plant/1")
+    assert (await ctl("retained", "--get", "plant/2")).stdout_bytes == b"\x00\xff"
+    assert json.loads(await told(ctl, "--json", "retained", "--get", "plant/1"))["user_properties"] == [
+        ["by", "me=you"]
+    ]
+    await told(ctl, "retained", "--clear", "plant/1")
     assert broker.router.retained.get("plant/1") is None
     result = await ctl("publish", "plant/+", "x")
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
@@ -204,7 +206,7 @@ async def test_a_link_is_reset() -> None:
             await until(lambda: made.connected)
 
             async def reset(name: str, connects: int) -> Result:
-                command = ["--url", broker.http[0], "upstream", "reset", name]
+                command = ["--url", broker.http[0], "upstream", name, "--reset"]
                 result = await asyncio.to_thread(CliRunner().invoke, app, command)
                 await until(lambda: made.connects == connects and made.connected)
                 return result

@@ -133,12 +133,6 @@ def test_the_table_names_the_places(tree: Path) -> None:
     assert "missing" not in text
 
 
-def test_the_table_counts(tree: Path) -> None:
-    text = (tree / "docs/conformance.md").read_text(encoding="utf-8")
-    assert "| Five | 3 | 2 | 2 | 2 | 1 |" in text
-    assert "| Three | 2 | 2 | 2 | 2 | 0 |" in text
-
-
 def test_the_table_has_no_line_numbers(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = tree / "broker/core/reader.py"
     code.write_text(code.read_text(encoding="utf-8").replace("LIMIT = 3\n", "LIMIT = 3\n\n\n"), encoding="utf-8")
@@ -167,12 +161,6 @@ def test_a_missing_test_is_reported(tree: Path, capsys: pytest.CaptureFixture[st
     assert "**missing**" in tool.statements(tree)
 
 
-def test_a_missing_place_in_the_code_is_reported(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    replace(tree / "broker/core/reader.py", tag("MQTT3-3.1.2-9"), "")
-    assert tool.main(["--root", str(tree), "--write"]) == 0
-    assert check(tree, capsys) == (1, ["MQTT3-3.1.2-9: no code: Only here."])
-
-
 def test_a_shared_statement_needs_all_that_it_is_the_same_as(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for file in ("broker/core/reader.py", "tests/core/test_reader.py"):
         replace(tree / file, tag("MQTT-3.1.2-1"), "")
@@ -183,38 +171,12 @@ def test_a_shared_statement_needs_all_that_it_is_the_same_as(tree: Path, capsys:
     )
 
 
-def test_a_shared_statement_may_have_its_own_tag(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for file in ("broker/core/reader.py", "tests/core/test_reader.py"):
-        replace(tree / file, tag("MQTT-3.1.2-1"), tag("MQTT3-1.5.3-1"))
-    assert tool.main(["--root", str(tree), "--write"]) == 0
-    assert check(tree, capsys) == (1, ["MQTT-3.1.2-1: no code and test: Good | names."])
-
-
 def test_a_stale_table_is_reported(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     replace(tree / "docs/conformance.md", "| Five | 3 |", "| Five | 4 |")
     result, lines = check(tree, capsys)
     assert result == 1
     assert len(lines) == 1
     assert "out of date" in lines[0]
-
-
-def test_a_table_not_yet_written_is_out_of_date(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tree / "docs/conformance.md").unlink()
-    result, lines = check(tree, capsys)
-    assert result == 1
-    assert "out of date" in lines[0]
-
-
-def test_the_table_is_printed(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main(["--root", str(tree), "--table"]) == 0
-    assert capsys.readouterr().out == tool.statements(tree)
-
-
-def test_missing_lists_and_passes(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    replace(tree / "tests/core/test_reader.py", tag("MQTT3-3.1.2-9"), "")
-    capsys.readouterr()
-    assert tool.main(["--root", str(tree), "--missing"]) == 0
-    assert capsys.readouterr().out.splitlines() == ["MQTT3-3.1.2-9: no test: Only here."]
 
 
 @pytest.mark.parametrize(

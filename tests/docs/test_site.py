@@ -45,6 +45,18 @@ def test_the_page_of_settings_has_each_setting_and_its_variable() -> None:
     assert "| whole number, 0 to 267,386,884 | `8388608` | Bytes of the largest packet accepted" in row
 
 
+def test_settings_are_few_enough_to_know() -> None:
+    """Who needs one more says which one goes, or why a constant with its reason does not do."""
+    assert len(defaults()) <= 160
+
+
+def test_a_setting_leads_to_the_pages_that_explain_it() -> None:
+    page = tool.settings_page()
+    row = next(line for line in page.splitlines() if line.startswith("| `queue.hold_publishers` |"))
+    assert "See [" in row
+    assert "[overload](overload.md)" in row
+
+
 def test_every_setting_tells_what_it_is() -> None:
     for model in tool.subclasses(Section):
         assert tool.docstrings(model).keys() == model.model_fields.keys() - {"type"}, model
@@ -54,7 +66,7 @@ def test_the_page_of_commands_has_each_command_with_its_options() -> None:
     page = tool.commands_page()
     commands = _commands(typer.main.get_command(app), "canopy")
     assert [line.lstrip("# ") for line in page.splitlines() if line.startswith("##")] == commands
-    assert "canopy ctl trace client" in commands
+    assert "canopy ctl trace" in commands
     assert "--log-level LEVEL" in page
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from tests.e2e.faults import CHUNK, PATIENCE, FaultProxy, Link, reset, shrink
+from tests.e2e.faults import PATIENCE, FaultProxy, Link, reset, shrink
 
 FELT: Final = 200_000
 """Bytes that a stalled link takes at most before the sender feels it: buffers of four sockets, with the system's own
@@ -162,22 +162,6 @@ async def test_a_stall_is_felt_by_the_sender_and_only_in_its_direction(stage: St
     assert got.result() == data
 
 
-async def test_a_stall_holds_back_ends_and_resets_too(stage: Stage) -> None:
-    ends, resets = await stage.pair(), await stage.pair()
-    for pair in (ends, resets):
-        pair.link.up.stall()
-        await pair.client.send(b"last")
-    ends.client.socket.close()
-    reset(resets.client.socket)
-    for pair in (ends, resets):
-        await settled()
-        assert pair.server.nothing_to_read()
-        pair.link.heal()
-    assert await ends.server.read(10) == b"last"
-    with pytest.raises(ConnectionResetError):
-        await resets.server.read(10)
-
-
 async def test_a_trickle_is_no_faster_than_it_says(stage: Stage) -> None:
     pair = await stage.pair()
     loop = asyncio.get_running_loop()
@@ -192,54 +176,6 @@ async def test_a_trickle_is_no_faster_than_it_says(stage: Stage) -> None:
     await pair.server.send(bytes(3_000))
     pair.link.heal()
     assert await pair.client.read(3_000) == bytes(3_000)
-
-
-async def test_a_delay_is_a_long_line_and_not_a_narrow_one(stage: Stage) -> None:
-    pair = await stage.pair()
-    loop = asyncio.get_running_loop()
-    pair.link.delay(0.2)
-    started = loop.time()
-    await pair.client.send(b"ping")
-    assert await pair.server.read(4) == b"ping"
-    await pair.server.send(b"pong")
-    assert await pair.client.read(4) == b"pong"
-    assert loop.time() - started >= 0.4
-    # One chunk for each delay would take this many seconds.
-    size = 100 * CHUNK
-    started = loop.time()
-    async with asyncio.TaskGroup() as group:
-        group.create_task(pair.client.send(bytes(size)))
-        group.create_task(pair.server.read(size))
-    assert 0.2 <= loop.time() - started < 100 * 0.2 / 2
-    pair.link.heal()
-    # Twice the delay is what it took before.
-    assert await _round_trip(pair) < 0.4
-
-
-async def _round_trip(pair: Pair) -> float:
-    loop = asyncio.get_running_loop()
-    started = loop.time()
-    await pair.client.send(b"ping")
-    await pair.server.read(4)
-    return loop.time() - started
-
-
-async def test_a_cut_is_a_reset_for_both(stage: Stage) -> None:
-    pairs = [await stage.pair() for _ in range(3)]
-    await pairs[0].link.cut()
-    for end in (pairs[0].client, pairs[0].server):
-        with pytest.raises(ConnectionResetError):
-            await end.read(1)
-    assert pairs[0].link.ended
-    # The others go on, until all are cut, stalled or not.
-    assert await _round_trip(pairs[1]) < PATIENCE
-    pairs[1].link.stall()
-    pairs[2].link.delay(60.0)
-    await pairs[2].client.send(b"under way")
-    await stage.proxy.cut()
-    for pair in pairs[1:]:
-        with pytest.raises(ConnectionResetError):
-            await pair.client.read(1)
 
 
 @pytest.mark.parametrize("side", ["client", "server"])
@@ -266,36 +202,6 @@ async def test_half_open_tells_nobody_anything(stage: Stage) -> None:
     with pytest.raises(ConnectionResetError):
         await pair.server.read(1)
     await pair.link.wait_ended()
-
-
-async def test_who_is_not_there_is_refused() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        async with FaultProxy(taken.getsockname()[1]) as proxy:
-            with socket.socket() as client:
-                client.setblocking(False)
-                await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", proxy.port))
-                with pytest.raises(ConnectionResetError):
-                    await End(client).read(1)
-            assert proxy.links == []
-
-
-async def test_faults_from_the_first_byte() -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
-    listener.setblocking(False)
-    loop = asyncio.get_running_loop()
-    with listener, socket.socket() as client:
-        client.setblocking(False)
-        async with FaultProxy(listener.getsockname()[1], greet=lambda link: link.stall()) as proxy:
-            await loop.sock_connect(client, ("127.0.0.1", proxy.port))
-            await End(client).send(b"early")
-            server, _ = await loop.sock_accept(listener)
-            with server:
-                link = await proxy.link(0)
-                await settled()
-                assert End(server).nothing_to_read()
-                link.heal()
-                assert await End(server).read(5) == b"early"
 
 
 async def test_nothing_is_left_of_links_in_any_state() -> None:

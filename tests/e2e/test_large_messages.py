@@ -30,7 +30,7 @@ MIB = 1 << 20
 SMALL: dict[str, Any] = {
     "queue": {"live_bytes": 65_536, "session_bytes": 65_536},
     "mqtt": {"max_inflight_bytes": 65_536},
-    "retained": {"max_bytes": 65_536, "max_bytes_per_client": 1_024},
+    "retained": {"max_bytes": 65_536},
     "limits": {"max_packet_size": 0, "max_client_bytes": 65_536},
     "store": {"commit_bytes": 65_536},
 }

@@ -153,9 +153,7 @@ async def test_a_rule_of_the_settings_has_its_line(start: Start, caplog: pytest.
     [
         (["limits.max_subscriptions_per_client=1"], ["a", "b"], 0x97, "limits.max_subscriptions_per_client"),
         (["limits.max_topic_levels=2"], ["a/b/c"], 0x8F, "limits.max_topic_levels"),
-        (["mqtt.shared_subscriptions=false"], ["$share/g/a"], 0x9E, "mqtt.shared_subscriptions"),
-        (["mqtt.wildcard_subscriptions=false"], ["a/#"], 0xA2, "mqtt.wildcard_subscriptions"),
-        (["limits.max_filter_bytes_per_client=1"], ["a"], 0x97, "limits.max_filter_bytes"),
+        (["limits.max_client_bytes=1"], ["a"], 0x97, "limits.max_client_bytes"),
     ],
 )
 @pytest.mark.parametrize("version", [4, 5])

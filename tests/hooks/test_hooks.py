@@ -373,7 +373,7 @@ class TestTold:
                 entered.set()
                 await asyncio.Event().wait()
 
-        async with asyncio.timeout(10), serving(Never(), shutdown={"hooks_timeout": seconds}) as broker:
+        async with asyncio.timeout(10), serving(Never(), shutdown={"flush_timeout": seconds}) as broker:
             peer = await Peer.join(broker.ports[0], "a")
             await entered.wait()
             peer.abort()

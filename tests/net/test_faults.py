@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from broker.core import guards
-from broker.core.causes import KEEP_ALIVE
 from broker.core.codec import reasons
 from broker.core.codec.packets import Connect
 from broker.core.hooks import (
@@ -115,15 +114,6 @@ async def test_a_listener_that_raises_at_the_end_of_sessions() -> None:
         assert broker.faults.counts[guards.EVENT_LISTENER] == 2 * MANY
         assert broker.faults.counts.get("connection", 0) == 0
         await healthy(broker)
-
-
-async def test_a_listener_that_raises_in_a_keep_alive_time_out() -> None:
-    async with embedded(event_listener=FailingListener()) as broker:
-        clients = [Client(broker, "", says=wire.connect(f"c{number}", keep_alive=10)) for number in range(4)]
-        for client in clients:
-            client.connection.check(broker.loop.time() + GRACE * 11)
-            assert client.connection.protocol.close_cause == KEEP_ALIVE
-        assert broker.faults.counts == {guards.EVENT_LISTENER: 4}
 
 
 @pytest.mark.parametrize("ending", ["lost", "disconnect", "keep alive", "taken over"])

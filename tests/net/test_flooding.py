@@ -12,7 +12,6 @@ from broker.core.codec.framing import DECODED
 from broker.core.codec.packets import Connect
 from broker.core.connection.protocol import LARGE_READ, TURN_WORK
 from broker.core.hooks import LATER, AccessControl, Origin, Ticket
-from broker.core.queues.live.outbox import CONTROL_LIMIT
 from broker.net.connections.admission import HALF_OPEN_ROOM
 from broker.net.partial_packets import PASSED_OVER, PartialPackets
 from broker.net.scheduling.hub import WAKES
@@ -21,7 +20,6 @@ from broker.net.scheduling.turns import LITTLE_BYTES
 from broker.net.stream import FULL_READ
 from tests.e2e import wire
 from tests.net.transports import Client, Embed, rounds
-from tests.support.waiting import until
 
 
 class Undecided(AccessControl):
@@ -301,26 +299,6 @@ async def test_connections_that_say_nothing_keep_nobody_out(embed: Embed) -> Non
 
 
 # -------------------------------------------------------------------------------------------------------------- answers
-
-
-@pytest.mark.parametrize("flood", [wire.PING, wire.subscribe(1, [("t", 0)])], ids=["PINGREQ", "SUBSCRIBE"])
-async def test_who_does_not_read_the_answers_is_not_read_from(embed: Embed, flood: bytes) -> None:
-    """Its answers wait up to the limit and a turn's worth, and what it goes on sending waits with its system."""
-    broker = await embed()
-    client = Client(broker, "c")
-    await rounds()
-    client.connection.pause_writing()
-    for _ in range(100):
-        if not client.transport.reading:
-            break
-        client.connection.data_received(flood * 20_000)
-        await rounds(10)
-    assert not client.transport.reading
-    assert client.connection.outbox.queue.control_bytes <= CONTROL_LIMIT + 8_192 * 4
-    assert broker.hub.partial.bytes <= len(flood) * 20_000
-    client.connection.connection_lost(None)
-    await until(lambda: not broker.hub.turns.waiting)
-    assert broker.hub.partial.bytes == 0
 
 
 async def test_a_message_for_very_many_is_written_in_turns(embed: Embed) -> None:

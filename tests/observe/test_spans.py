@@ -186,7 +186,7 @@ async def test_a_collector_gets_them_by_otlp() -> None:
     settings = {
         "listen": ("mqtt://127.0.0.1:0",),
         "shutdown": {"flush_timeout": 0.0},
-        "otel": {"endpoint": f"http://127.0.0.1:{port}/v1/traces", "sample": 1.0, "service_name": "plant"},
+        "otel": {"endpoint": f"http://127.0.0.1:{port}/v1/traces", "sample": 1.0},
     }
     async with server, Broker(Settings.model_validate(settings)) as broker:
         client = await Peer.join(broker.ports[0], "c")
@@ -195,7 +195,7 @@ async def test_a_collector_gets_them_by_otlp() -> None:
     # What waits is sent before it ends.
     request = ExportTraceServiceRequest.FromString(asked[0])
     (found,) = request.resource_spans
-    assert "plant" in {attribute.value.string_value for attribute in found.resource.attributes}
+    assert "canopy" in {attribute.value.string_value for attribute in found.resource.attributes}
     assert [span.name for span in found.scope_spans[0].spans] == ["receive"]
 
 
@@ -235,12 +235,13 @@ class TestParent:
             await made.close()
 
     async def test_what_is_remembered_of_arrivals_is_bounded(self) -> None:
-        made = await asyncio.to_thread(Spans, Otel(sample=1.0, queue_spans=10), "id", None, InMemorySpanExporter())
+        made = await asyncio.to_thread(Spans, Otel(sample=1.0, max_rate=50), "id", None, InMemorySpanExporter())
         try:
-            for number in range(50):
+            for number in range(500):
+                made._second = 0
                 carried = f"00-{TRACE}-{number + 1:016x}-01"
                 packet = wire.publish("t", b"", props=[(wire.USER_PROPERTY, ("traceparent", carried))])
                 made.packet(True, packet, len(packet), "c")
-            assert len(made._arrived) == 10
+            assert len(made._arrived) == 4 * 50
         finally:
             await made.close()

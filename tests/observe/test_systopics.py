@@ -12,7 +12,6 @@ from broker.core.counters import AGE, FULL_MESSAGES, GLOBAL
 from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.message import Message
 from broker.core.session.session import Session
-from broker.net.monitor import SlowClient
 from broker.observe.systopics import CLIENTS, LONGEST_TOPIC, LOOKED_AT, TURN, SysTopics
 from broker.settings import Alarms, Federation, Limits, Log, Queue, Shutdown, Sys, Upstream
 from canopy import Broker, Settings
@@ -31,11 +30,11 @@ SELDOM = 86_400.0
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
-    """A broker that logs nothing and raises no alarm, as of a late event loop: nothing but `$SYS` tells of losses."""
+    """A broker that logs nothing, raises no alarm and calls nobody slow, however late the event loop is."""
     settings = Settings(
         listen=("mqtt://127.0.0.1:0",),
         limits=Limits(max_client_id_length=0),
-        queue=Queue(report_interval=0.0),
+        queue=Queue(report_interval=0.0, slow_after=0.0),
         sys=Sys(interval=SELDOM),
         alarms=Alarms(interval=0.0),
         shutdown=Shutdown(flush_timeout=0.0),
@@ -64,22 +63,6 @@ def session_of(broker: Broker, client_id: str) -> Session:
     return broker.router.sessions[client_id]
 
 
-async def test_totals(broker: Broker) -> None:
-    """What waits in all queues, and how late the event loop is."""
-    assert (told(broker, "messages/queued"), told(broker, "bytes/queued")) == ("0", "0")
-    assert told(broker, "slow/count") == "0"
-    assert told(broker, "slow/1") is None
-    load = broker.router.counters.load
-    broker.lag_monitor.close()
-    load.messages, load.bytes, load.lag = 12, 3_456, 1.23456
-    topics(broker).update()
-    assert (told(broker, "messages/queued"), told(broker, "bytes/queued")) == ("12", "3456")
-    assert told(broker, "load/lag") == "1.235"
-    load.messages, load.bytes, load.lag = 0, 0, 0.0
-    topics(broker).update()
-    assert (told(broker, "messages/queued"), told(broker, "load/lag")) == ("0", "0.000")
-
-
 async def test_what_very_many_have_subscribed_to_comes_in_turns(broker: Broker) -> None:
     """Each turn publishes some values, and waits until their subscribers were written to; everybody gets all."""
     crowd = [Client(broker, f"c{number}") for number in range(300)]
@@ -106,40 +89,6 @@ async def test_what_very_many_have_subscribed_to_comes_in_turns(broker: Broker) 
     await rounds(5)
     assert {client.take().count(b"$SYS/broker/") for client in crowd} == {count}
     lose_all(broker)
-
-
-async def test_what_came_in_circles(broker: Broker) -> None:
-    """A message that has been here before is counted, and the broker has a name for that from its start."""
-    assert broker.router.broker_id
-    assert told(broker, "messages/looped") == "0"
-    broker.router.counters.looped += 3
-    topics(broker).update()
-    assert told(broker, "messages/looped") == "3"
-
-
-async def test_what_a_client_has_lost(broker: Broker) -> None:
-    """Its total and the causes there are, as they change; nothing of clients that have lost nothing."""
-    peers = [await join(broker, name) for name in ("one", "other")]
-    topics(broker).update()
-    assert told(broker, "clients/one/dropped") is None
-    ledger = session_of(broker, "one").ledger
-    ledger.lost(FULL_MESSAGES, 3)
-    ledger.lost(AGE, 4)
-    topics(broker).update()
-    assert told(broker, "clients/one/dropped") == "7"
-    assert told(broker, "clients/one/dropped/full-messages") == "3"
-    assert told(broker, "clients/one/dropped/age") == "4"
-    assert told(broker, "clients/one/dropped/global") is None
-    assert told(broker, "clients/other/dropped") is None
-    # Also what the monitor has taken down in between, which logs nothing here.
-    ledger.lost(GLOBAL, 10)
-    broker.monitor.look(broker.loop.time())
-    assert broker.router.counters.load.unreported == []
-    topics(broker).update()
-    assert told(broker, "clients/one/dropped") == "17"
-    assert told(broker, "clients/one/dropped/global") == "10"
-    for peer in peers:
-        peer.abort()
 
 
 async def test_only_what_changed_is_published(broker: Broker) -> None:
@@ -217,16 +166,6 @@ async def test_very_many_clients_are_looked_at_in_turns(broker: Broker, monkeypa
     assert system._clients == {}
 
 
-async def test_names_that_a_topic_cannot_have(broker: Broker) -> None:
-    """A level separator, wildcards and the escape character are percent-encoded; all else stands as it is."""
-    peer = await join(broker, "a/b+c#d%e f\N{GREEK SMALL LETTER PI}")
-    ledger = session_of(broker, "a/b+c#d%e f\N{GREEK SMALL LETTER PI}").ledger
-    ledger.lost(AGE, 2)
-    topics(broker).update()
-    assert told(broker, "clients/a%2Fb%2Bc%23d%25e f\N{GREEK SMALL LETTER PI}/dropped") == "2"
-    peer.abort()
-
-
 async def test_a_name_that_is_too_long(broker: Broker) -> None:
     """What would not fit a topic name is left out, and the rest is told."""
     long = "#" * (LONGEST_TOPIC // 3)
@@ -238,37 +177,6 @@ async def test_a_name_that_is_too_long(broker: Broker) -> None:
     assert told(broker, "clients/" + "%23" * len(long) + "/dropped") is None
     for peer in peers:
         peer.abort()
-
-
-async def test_the_slowest(broker: Broker) -> None:
-    """One topic for each place, as JSON; places that nobody has any more are empty."""
-    peer = await join(broker, "c\u00e9")
-    session = session_of(broker, "c\u00e9")
-    assert session.outbox is not None
-    session.ledger.lost(AGE, 4)
-    clients = [SlowClient(session.client_id, session.ledger, 0.0) for _ in range(2)]
-    clients[0].update(session, session.outbox, 2.5, 1.0)
-    clients[0].waiting, clients[0].bytes, clients[0].high_water = 10, 1_000, 20
-    broker.monitor.slowest = clients
-    topics(broker).update()
-    assert json.loads(told(broker, "slow/1") or "") == {
-        "client_id": "c\u00e9",
-        "delay": 2.5,
-        "waiting": 10,
-        "bytes": 1_000,
-        "high_water": 20,
-        "dropped": 4,
-    }
-    assert json.loads(told(broker, "slow/2") or "")["delay"] == 0.0
-    assert told(broker, "slow/3") is None
-    broker.monitor.slowest = clients[:1]
-    topics(broker).update()
-    assert told(broker, "slow/1") is not None
-    assert told(broker, "slow/2") is None
-    broker.monitor.slowest = []
-    topics(broker).update()
-    assert told(broker, "slow/1") is None
-    peer.abort()
 
 
 async def test_no_topics_nothing_kept() -> None:

@@ -13,10 +13,15 @@ import pytest
 from broker.core.sampling.sampler import Sampler
 from broker.observe import top as module
 from broker.observe.figures import catalogue
-from broker.observe.top import By, NoSuchList, Of, Top
-from broker.settings import Top as TopSettings
+from broker.observe.top import WINDOWS, By, NoSuchList, Of, Top
 from canopy import Broker, Settings
 from tests.e2e.wire import Peer
+
+
+@pytest.fixture(autouse=True)
+def every_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test counts by the hour what a broker counts by the second."""
+    monkeypatch.setattr(module, "SAMPLES", 100_000)
 
 
 def broker(**top: Any) -> Broker:
@@ -26,7 +31,7 @@ def broker(**top: Any) -> Broker:
                 "listen": ("mqtt://127.0.0.1:0",),
                 "shutdown": {"flush_timeout": 0.0},
                 "sys": {"interval": 0.0},
-                "top": {"samples": 100_000, **top},
+                "top": top,
             }
         )
     )
@@ -106,10 +111,10 @@ async def test_what_breaks_in_a_beat_stays_there(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_switched_off_nothing_is_counted() -> None:
-    async with broker(enabled=False) as served:
+    async with broker(counters=0) as served:
         assert not served.router.sampler.on
         assert served.top._timer is None
-        with pytest.raises(NoSuchList, match=r"top\.enabled"):
+        with pytest.raises(NoSuchList, match=r"top\.counters"):
             served.top.list("topics", "messages")
         assert list(served.top.all(3)) == []
 
@@ -125,17 +130,17 @@ async def test_what_is_not_counted(of: Of, by: By, window: float | None) -> None
 
 
 async def test_sys_has_the_first_places() -> None:
-    async with broker(places=2) as served:
+    async with broker() as served:
         one = await Peer.join(served.ports[0], "one")
-        for topic in ("a/1", "a/1", "a/1", "a/2", "a/2", "a/3"):
+        for topic in ("a/1", "a/1", "a/1", "a/1", "a/2", "a/2", "a/2", "a/3", "a/3", "a/4"):
             await one.publish(topic, b"x", qos=1)
         topics = dict(sys_topics(served))
         told = json.loads(topics["top/topics/messages"])
-        assert [place["name"] for place in told] == ["a/1", "a/2"]
-        assert told[0]["value"] == pytest.approx(1.5 * told[1]["value"], rel=0.01)
+        assert [place["name"] for place in told] == ["a/1", "a/2", "a/3"]
+        assert told[0]["value"] == pytest.approx(4 / 3 * told[1]["value"], rel=0.01)
         assert json.loads(topics["top/publishers/bytes"])[0]["name"] == "one"
         one.abort()
-    async with broker(places=0) as served:
+    async with broker(counters=0) as served:
         assert [topic for topic, _ in sys_topics(served) if topic.startswith("top/")] == []
 
 
@@ -145,11 +150,10 @@ def sys_topics(served: Broker) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("counters", [16, 256])
 def test_full_lists_of_the_longest_names_take_so_many_bytes_and_no_more(counters: int) -> None:
-    settings = TopSettings(counters=counters)
     tracemalloc.start()
     try:
         sampler = Sampler()
-        sampler.start(tuple(settings.windows), counters, 100_000, iter(()).__next__, 0.0)
+        sampler.start(WINDOWS, counters, 100_000, iter(()).__next__, 0.0)
         gc.collect()
         before, _ = tracemalloc.get_traced_memory()
         for number in range(3 * counters):
@@ -159,7 +163,7 @@ def test_full_lists_of_the_longest_names_take_so_many_bytes_and_no_more(counters
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    lists = 2 * 3 * len(settings.windows)
+    lists = 2 * 3 * len(WINDOWS)
     assert after - before < counters * lists * 650
 
 

@@ -142,12 +142,12 @@ WORKING: dict[str, tuple[Make, str]] = {
         },
         "a/b",
     ),
-    "only 5.0, without wildcards and with names": (
+    "only 5.0, and with names": (
         lambda _: {
             "listen": [ANYWHERE],
-            "mqtt": {"versions": ["5.0"], "wildcard_subscriptions": False, "allow_empty_client_id": False},
+            "mqtt": {"versions": ["5.0"], "allow_empty_client_id": False},
         },
-        "demo/hello",
+        "demo/#",
     ),
     "names of clients that belong to users": (
         lambda at: {

@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE = "broker/core/limits.py"
-LOAD = "loadtest/load/checks/mark.py"
+LOAD = "loadtest/load/ledger/mark.py"
 REFUSED = "class Mark:\n    def read(self) -> int:\n        return 'no int'\n"
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]

@@ -25,7 +25,7 @@ from broker.core.queues.message import Message
 from broker.record.files.folder import Folder, Left, RecorderError
 from broker.record.files.segment import Segment
 from broker.record.recorder import Recorder
-from broker.record.writer import Options, Writer
+from broker.record.writer import Writer
 from broker.settings import Recorder as RecorderSettings
 from broker.settings import Shutdown, Sys
 from canopy import Broker, Settings
@@ -194,19 +194,6 @@ class TestRecording:
                     await peer.publish("t", b"", qos=1)
         assert noted == [(2, 2), (3, 3), (4, 4)]
 
-    async def test_runs_follow_each_other(self, tmp_path: Path) -> None:
-        """Numbers go on, in one process too; nothing is missing between them."""
-        for _ in range(3):
-            async with recording(tmp_path) as broker:
-                peer = await join(broker)
-                await peer.publish("t", b"")
-                peer.abort()
-        rows = await rows_in(tmp_path)
-        assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1))
-        assert len({row["run_id"] for row in rows}) == 3
-        found = await checked(tmp_path)
-        assert (found.faults, found.gaps, found.segments) == ([], [], 3)
-
     async def test_rotation_by_size(self, tmp_path: Path) -> None:
         async with recording(tmp_path, segment_bytes=65_536) as broker:
             peer = await join(broker)
@@ -278,39 +265,6 @@ class TestRecording:
             assert broker.router.retained.get(PREFIX + "state") is None
             assert threads_of_recorders() == 0
         assert threading.active_count() <= before + 1
-
-    async def test_a_slow_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The loop goes on, memory stays bounded, and what did not fit is named to the number."""
-        free = threading.Event()
-        add = Segment.add
-
-        def slow(self: Segment, batch: Any) -> None:
-            assert free.wait(60)
-            add(self, batch)
-
-        monkeypatch.setattr(Segment, "add", slow)
-        async with recording(tmp_path, queue_events=400) as broker:
-            peer = await join(broker)
-            for _ in range(10):
-                await peer.send(*[wire.publish("t", b"x") for _ in range(100)])
-                await peer.fence()
-            recorder = of(broker)
-            assert recorder.tap is not None
-            assert recorder.tap.waiting <= 401
-            assert recorder.lost > 500
-            # Who comes is still told.
-            other = await join(broker, "other")
-            other.abort()
-            free.set()
-            await until(lambda: recorder.tap is not None and recorder.tap.waiting == 0, peer)
-            await peer.publish("t", b"last", qos=1)
-        rows = await rows_in(tmp_path)
-        found = await checked(tmp_path)
-        assert found.faults == []
-        assert sum(row["kind"] == "publish" for row in rows) + sum(gap[2] for gap in found.gaps) == 1_001
-        assert {gap[3] for gap in found.gaps} == {"queue-full"}
-        assert [row["client_id"] for row in rows if row["kind"] == "connect"] == ["c", "other"]
-        assert any(row.get("payload") == b"last" for row in rows)
 
 
 class TestGivingUp:
@@ -531,13 +485,6 @@ class TestGivingUp:
         found = await checked(tmp_path)
         assert (found.faults, found.gaps) == ([], [])
 
-    async def test_a_folder_that_cannot_be_written_to(self, tmp_path: Path) -> None:
-        (tmp_path / "file").write_text("")
-        async with recording(tmp_path / "file", sys_interval=86_400.0) as broker:
-            assert told(broker, "state") == f"{tmp_path / 'file'}: cannot be written to (file exists)"
-            peer = await join(broker)
-            await peer.publish("t", b"", qos=1)
-
     async def test_two_brokers(self, tmp_path: Path) -> None:
         """The second serves, and says that it does not record."""
         async with recording(tmp_path) as first:
@@ -744,25 +691,6 @@ class TestSettings:
     def test_refused(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(ValidationError):
             Settings.model_validate({"recorder": wrong})
-
-    def test_defaults_are_those_of_the_recorder(self) -> None:
-        """A program that makes a recorder itself gets what the settings give."""
-        ours, theirs = Options(Path()), Settings().recorder
-        for name in (
-            "filters",
-            "payloads",
-            "deliveries",
-            "segment_bytes",
-            "segment_seconds",
-            "queue_events",
-            "queue_bytes",
-            "snapshot_seconds",
-            "draft_seconds",
-            "table",
-            "when_full",
-            "hold_timeout",
-        ):
-            assert getattr(ours, name) == getattr(theirs, name), name
 
     async def test_without_pyarrow(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "pyarrow", None)

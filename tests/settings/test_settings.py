@@ -356,7 +356,6 @@ class TestMessages:
             ("mqtt.retain_available", "yes", '"yes"', "true or false"),
             ("routing.trie", "fast", '"fast"', '"nodes" or "compact"'),
             ("session.max_expiry", "4294967296", "4294967296", "an integer from 0 to 4294967295"),
-            ("session.persistent", "0", "0", "true or false"),
             ("queue.policy", "newest", '"newest"', '"drop-newest" or "drop-oldest" or "disconnect" or "latest"'),
             ("queue.max_age", "-1", "-1", "a number from 0 to 86400.0"),
             ("queue.live_messages", "-1", "-1", "an integer from 0 to 2000000000"),
@@ -380,7 +379,7 @@ class TestMessages:
                 '"latest"',
                 '[[queue.rules]] tables, or a list of them, like [{client_id = "display-*", policy = "latest"}]',
             ),
-            ("sys.slow_clients", "1001", "1001", "an integer from 0 to 1000"),
+            ("top.counters", "15", "15", "0, or an integer from 16 to 4096"),
             ("listen", "7", "7", 'a list of URLs, like ["mqtt://127.0.0.1:1883"]'),
             ("listen", "[1]", "[1]", 'a list of URLs, like ["mqtt://127.0.0.1:1883"]'),
         ],
@@ -664,7 +663,7 @@ class TestWhatTheCoreGets:
         made = limits(Settings())
         assert (made.queue_policy, made.queue_max_age, made.subscriber_policies) == (0, 0.0, (0, 1, 2, 3))
         assert (made.total_messages, made.total_bytes) == (0, 1_073_741_824)
-        assert (made.tell_publisher, made.tell_loss, made.persistent, made.rules) == (False, True, True, ())
+        assert (made.tell_publisher, made.tell_loss, made.rules) == (False, True, ())
         assert (made.max_publish_rate, made.max_publish_bytes, made.publish_patience, made.max_loop_lag) == (
             0,
             0,
@@ -676,7 +675,7 @@ class TestWhatTheCoreGets:
         made = limits(
             Settings(
                 limits=Limits(max_publish_rate=1.5, max_publish_bytes=2, publish_patience=3.5, max_loop_lag=4.5),
-                session=Session(persistent=False, max_expiry=5),
+                session=Session(max_expiry=5),
                 queue=Queue(
                     policy="latest",
                     max_age=6.5,
@@ -694,7 +693,7 @@ class TestWhatTheCoreGets:
         )
         assert (made.max_publish_rate, made.max_publish_bytes) == (1.5, 2)
         assert (made.publish_patience, made.max_loop_lag) == (3.5, 4.5)
-        assert (made.persistent, made.max_session_expiry) == (False, 5)
+        assert made.max_session_expiry == 5
         assert (made.queue_policy, made.queue_max_age) == (POLICIES.index("latest"), 6.5)
         assert (made.live_messages, made.live_bytes, made.session_messages, made.session_bytes) == (7, 8, 9, 10)
         assert (made.total_messages, made.total_bytes) == (11, 12)
@@ -720,9 +719,23 @@ class TestWhatTheCoreGets:
             )
         )
         assert (made.max_packet_size, made.receive_maximum, made.max_inflight) == (LARGEST_PACKET, 65_535, 65_535)
-        assert (made.max_session_expiry, made.persistent) == (NEVER, True)
+        assert made.max_session_expiry == NEVER
         assert (made.live_messages, made.live_bytes, made.session_messages, made.session_bytes) == (0, 0, 0, 0)
         assert (made.total_messages, made.total_bytes) == (0, 0)
+
+    def test_what_one_client_has_of_the_whole(self) -> None:
+        made = limits(Settings())
+        assert made.max_filter_bytes_per_client == made.max_retained_bytes_per_client == 35_651_584
+        assert (made.max_alias_bytes_per_client, made.max_empty_sessions) == (262_144, 50_000)
+        made = limits(
+            Settings(limits=Limits(max_client_bytes=1_000, max_alias_bytes=70_000), session=Session(max_sessions=10))
+        )
+        assert made.max_filter_bytes_per_client == made.max_retained_bytes_per_client == 1_000
+        # However low the bound of all is, a client may have an alias of the longest name.
+        assert (made.max_alias_bytes_per_client, made.max_empty_sessions) == (66_000, 2)
+        made = limits(Settings(limits=Limits(max_client_bytes=0, max_alias_bytes=0), session=Session(max_sessions=0)))
+        assert made.max_filter_bytes_per_client == made.max_retained_bytes_per_client == 0
+        assert (made.max_alias_bytes_per_client, made.max_empty_sessions) == (0, 0)
 
     def test_the_sums_over_all_queues_are_bounded_too(self) -> None:
         load = Server(Settings(queue=Queue(total_messages=5, total_bytes=6))).router.counters.load

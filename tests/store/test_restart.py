@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -283,13 +283,6 @@ async def test_no_client_can_connect_before_everything_is_back(house: House) -> 
     assert seen == [(["c"], 1, [])]
 
 
-async def test_two_brokers_cannot_share_a_store(house: House) -> None:
-    with pytest.raises(StartupError, match="in use"):
-        await Broker(Settings(listen=("mqtt://127.0.0.1:0",)), store=house.store).start()
-    # The first one has not noticed.
-    await house.peer("c")
-
-
 async def test_a_broker_that_cannot_listen_lets_go_of_its_store(house: House) -> None:
     port = house.running.ports[0]
     store = MemoryStore()
@@ -440,52 +433,3 @@ async def test_without_a_store_nothing_is_kept() -> None:
         await peer.disconnect()
     async with Broker(settings) as second:
         assert not second.router.sessions
-
-
-@pytest.mark.long
-async def test_thousands_of_messages_over_restarts(house: House) -> None:
-    """QoS 2, the broker replaced again and again: all in order, none lost or doubled [MQTT-4.3.3-1] [MQTT-4.6.0-6]."""
-    count, restarts = 2_000, 4
-    subscriber = await house.peer("s")
-    await subscriber.subscribe(("t", 2))
-    publisher = await house.peer("p")
-    received: list[bytes] = []
-    # Packet identifiers of what came and is not released yet: the receiver's half of exactly-once (section 4.3.3).
-    known: set[int] = set()
-
-    async def take(peer: Peer) -> None:
-        """Take what comes until the broker goes away."""
-        while len(received) < count:
-            try:
-                packet = await peer.recv()
-            except wire.Closed:
-                peer.abort()
-                return
-            number = packet.packet_id
-            if packet.kind == wire.PUBLISH and number is not None:
-                if number not in known:
-                    known.add(number)
-                    received.append(packet.payload)
-                answer = ack(wire.PUBREC, number)
-            elif packet.kind == wire.PUBREL and number is not None:
-                known.discard(number)
-                answer = ack(wire.PUBCOMP, number)
-            else:
-                continue
-            with suppress(ConnectionError):
-                await peer.send(answer)
-
-    async def bring(peer: Peer, numbers: range) -> None:
-        for number in numbers:
-            await peer.publish("t", b"%d" % number, qos=2)
-
-    for part in range(restarts):
-        house.read_elsewhere = subscriber
-        taking = asyncio.ensure_future(take(subscriber))
-        await bring(publisher, range(part * count // restarts, (part + 1) * count // restarts))
-        await house.restart()
-        await taking
-        publisher = await house.peer("p", present=True)
-        subscriber = await house.peer("s", present=True)
-    await take(subscriber)
-    assert received == [b"%d" % number for number in range(count)]

@@ -71,7 +71,7 @@ def all_room_for_filters(field: Field) -> None:
     _others(field)
 
 
-@attack(growth=CROWD, settings=("retained.max_bytes=16777216", "retained.max_bytes_per_client=0"))
+@attack(growth=CROWD, settings=("retained.max_bytes=16777216", "limits.max_client_bytes=0"))
 def all_room_for_retained_messages(field: Field) -> None:
     """One address that retains ever more messages under ever new identifiers, and leaves; then 20 others retain some"""
     for number in field.rounds(6):

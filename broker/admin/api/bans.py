@@ -20,10 +20,9 @@ from broker.admin.host import Host
 from broker.admin.paging import BUILT, TURN, Page, PageQuery, cut, in_turns, name_of
 from broker.admin.routing import BASE, Call, Route
 from broker.admin.walking import first_names
-from broker.core.bans import ADDRESS, CLIENT_ID, KINDS, Ban
+from broker.core.bans import ADDRESS, KINDS, Ban
 from broker.core.causes import ADMINISTRATIVE_ACTION
 from broker.core.codec import reasons
-from broker.security.guessing import ADDRESS as GUESSED_ADDRESS
 from broker.security.guessing import Guessing
 
 BROKER = "guessing"
@@ -75,7 +74,7 @@ def _guessing(broker: Host) -> Guessing | None:
 
 def _guessed(broker: Host, key: str, left: float) -> KnownBan:
     return KnownBan(
-        as_=ADDRESS if key.startswith(GUESSED_ADDRESS) else CLIENT_ID,
+        as_=ADDRESS,
         who=key.partition(" ")[2],
         by=BROKER,
         reason="wrong passwords",
@@ -95,8 +94,7 @@ async def bans(call: Call) -> Page[KnownBan]:
     guessing = _guessing(broker)
     # Its clock is the process's own.
     async for key, left in in_turns([] if guessing is None else guessing.current(time.monotonic()), TURN):
-        kind = ADDRESS if key.startswith(GUESSED_ADDRESS) else CLIENT_ID
-        found[f"{kind}\0{key.partition(' ')[2]}\0{BROKER}"] = partial(_guessed, broker, key, left)
+        found[f"{ADDRESS}\0{key.partition(' ')[2]}\0{BROKER}"] = partial(_guessed, broker, key, left)
     after = name_of(query.cursor) if query.cursor else None
     names, meta = cut(await first_names(found, after, query.limit + 1, lambda _: True), query.limit, str)
     return Page(data=[found[name]() async for name in in_turns(names, BUILT)], meta=meta)
@@ -142,8 +140,8 @@ async def lift(call: Call) -> None:
     except ValueError:
         raise ApiError(400, "BAD_REQUEST", f"{who} is not an IP address or network") from None
     guessing = _guessing(broker)
-    if guessing is not None:
-        there = guessing.lift(kind == ADDRESS, who) or there
+    if guessing is not None and kind == ADDRESS:
+        there = guessing.lift(who) or there
     if not there:
         raise ApiError(404, "NOT_FOUND", "there is no such ban")
     broker.log.warning("ban lifted by an operator", kind=kind, who=who, by=call.who.name)

@@ -352,7 +352,7 @@ async def kick(call: Call) -> None:
         raise ApiError(
             404,
             "CLIENTID_NOT_FOUND",
-            "the client is not connected; it has a session, which DELETE /sessions/… (canopy ctl end) ends",
+            "the client is not connected; it has a session, which DELETE /sessions/… (canopy ctl kick --session) ends",
         )
     call.broker.log.warning("client disconnected by an operator", client_id=session.client_id, by=call.who.name)
     connection.close(ADMINISTRATIVE_ACTION, reasons.ADMINISTRATIVE_ACTION, KICKED)

@@ -18,7 +18,7 @@ class Wanted(BaseModel):
     by: By = "messages"
     """`drops` and `lag` only for subscribers."""
     window: float | None = None
-    """Seconds, one of `top.windows`; null: the first of them. Not for subscribers."""
+    """Seconds, 60 or 3600; null: the first of them. Not for subscribers."""
     limit: Annotated[int, Field(ge=1, le=4_096)] = 10
 
 

@@ -20,7 +20,7 @@ from broker.core.codec.filter_list import FilterList
 from broker.core.codec.mounted_names import outer_filter
 from broker.core.codec.packets import Packet, Suback, SubscriptionRequest, Unsuback
 from broker.core.codec.properties import NO_PROPERTIES, REASON_STRING, SUBSCRIPTION_IDENTIFIER
-from broker.core.codec.topic_names import SHARE_PREFIX, has_wildcard, level_count, parse_shared
+from broker.core.codec.topic_names import SHARE_PREFIX, level_count, parse_shared
 from broker.core.connection.answers import Answers
 from broker.core.hooks import AccessControl
 from broker.core.persistence.keeping import keep_subscription
@@ -210,10 +210,6 @@ class FilterWork:
                 raise Refused("the store cannot be written", reasons.IMPLEMENTATION_SPECIFIC_ERROR)
         if filters.subscribes:
             self._identifier = filters.properties.integers.get(SUBSCRIPTION_IDENTIFIER, 0)
-            if self._identifier > 0 and not router.limits.subscription_identifiers:
-                raise Refused(
-                    "subscription identifiers are not supported", reasons.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED
-                )
             if session.v5 and filters.properties.user:
                 try:
                     self._options = queue_options.read(filters.properties.user)
@@ -351,12 +347,6 @@ class FilterWork:
         router = self._router
         name = request.topic_filter
         limits = router.limits
-        if group and not limits.shared_subscriptions:
-            self._why = "mqtt.shared_subscriptions"
-            return reasons.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-        if not limits.wildcard_subscriptions and has_wildcard(topic_filter):  # [MQTT3-3.8.3-2]
-            self._why = "mqtt.wildcard_subscriptions"
-            return reasons.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
         if 0 < limits.max_topic_levels <= len(topic_filter) and limits.max_topic_levels < level_count(topic_filter):
             self._why = "limits.max_topic_levels"
             return reasons.TOPIC_FILTER_INVALID

@@ -173,9 +173,7 @@ def _made(router: Router, record: SessionRecord) -> Session:
 
 def _times(router: Router, session: Session, record: SessionRecord, gone_for: float, now: float) -> None:
     """Its expiry and its will, and the accounts of it."""
-    if not router.limits.persistent:
-        session.expires_at = now
-    elif session.expiry_interval != NEVER:
+    if session.expiry_interval != NEVER:
         session.expires_at = _time(session.expiry_interval - gone_for, now)
     if record.will is not None:
         _will(router, session, record.will, now)

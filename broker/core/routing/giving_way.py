@@ -86,7 +86,7 @@ def filter_room(router: Router, session: Session, name: str, group_name: str, to
         if 0 < limits.max_user_bytes < owner.bytes + cost:
             accounts.refuse(owner, accounts.filters, MAX_USER_BYTES)
             return MAX_USER_BYTES
-        return "limits.max_client_bytes" if cost > session.account.room else "limits.max_filter_bytes_per_client"
+        return "limits.max_client_bytes"
     until: i64 = router.work + GIVE_WORK
     while not table.is_fair(limits, session, cost):
         ending: Session | None = None

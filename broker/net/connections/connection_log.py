@@ -9,6 +9,7 @@ which warnings are counted and others weighed (`log_room`); what is above `log.c
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -29,6 +30,13 @@ from broker.core.codec.packets import NEVER, V5, V31, V311
 from broker.net.connections.client import Client
 from broker.net.connections.log_room import LogRoom
 from broker.settings import Log
+
+ADDRESS_BYTES: Final = 0.68
+"""That share of `log.client_bytes` one IP address (IPv6: /64) may use: enough for 2,000 devices behind one address that
+all connect again at once."""
+
+ADDRESS_WARNINGS: Final = 0.1
+"""The same of `log.client_warnings`, so that one address that fails all the time does not hide others."""
 
 INTERVAL: Final = 10.0
 """Seconds for which lines about clients are counted together, and after which there is all room for warnings again."""
@@ -145,8 +153,8 @@ class ConnectionLog:
 
     def bound(self, settings: Log) -> None:
         """Write no more than these settings allow. 0: no limit."""
-        self._room.bound(settings.client_bytes, settings.client_bytes_per_address)
-        self._warnings.bound(settings.client_warnings, settings.client_warnings_per_address)
+        self._room.bound(settings.client_bytes, round(settings.client_bytes * ADDRESS_BYTES))
+        self._warnings.bound(settings.client_warnings, math.ceil(settings.client_warnings * ADDRESS_WARNINGS))
         # Whether anybody sees lines of the level info, as of the last look: nobody is asked for each connection.
         self.informs: bool = self._log().is_enabled_for(logging.INFO)
 

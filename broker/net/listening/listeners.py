@@ -30,7 +30,7 @@ from broker.net.listening.tls_transport import TlsTransport
 from broker.net.scheduling.hub import FlushScheduler
 from broker.net.websocket.transport import WebSocketTransport
 from broker.net.websocket.upgrade import Terms
-from broker.settings import Endpoint, Settings
+from broker.settings import Endpoint, Limits, Settings
 from broker.settings import Listener as ListenerSettings
 from broker.settings import Tls as TlsSettings
 
@@ -39,12 +39,27 @@ SERVED: Final = frozenset({"mqtt", "mqtts", "mqtt+unix", "ws", "wss"})
 
 PROXY_VERSIONS: Final = {"v1": V1, "v2": V2}
 
+BACKLOG: Final = 1024
+"""Connections that the system holds ready for acceptance, on each listener: more than a broker accepts in the time that
+one round of the event loop may take. The system allows no more than its own net.core.somaxconn."""
+
+LONGEST_REQUEST: Final = 65_536
+SHORTEST_REQUEST: Final = 512
+"""Bytes within which the bound on a request for a WebSocket lies, whatever the bound on what comes before a client is
+accepted: browsers send their cookies with it, and no request fits into less."""
+
 KEEP_FILE: Final[dict[str, Any]] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 """Has the event loop leave the file of a Unix socket to us: newer ones remove it."""
 
 
 # It has the methods of a protocol, as the stages have, and is none by inheritance: they are compiled.
 _connection: Final = cast("Callable[[ConnectionTable, ListenerTerms], asyncio.Protocol]", Connection)
+
+
+def request_bytes(limits: Limits) -> int:
+    """Bytes of the HTTP request for a WebSocket, with all headers: like a CONNECT, it comes from anybody."""
+    most = limits.max_connect_size or limits.max_packet_size or LONGEST_REQUEST
+    return min(max(most, SHORTEST_REQUEST), LONGEST_REQUEST)
 
 
 class StartupError(Exception):
@@ -84,7 +99,7 @@ class Listener:
         # What a request for a WebSocket has to be like; None: the listener is for none.
         self._upgrades: Terms | None = None
         if self.scheme in ("ws", "wss"):
-            self._upgrades = Terms(settings.path, tuple(settings.origins), server.settings.limits.max_upgrade_size)
+            self._upgrades = Terms(settings.path, tuple(settings.origins), request_bytes(server.settings.limits))
         # With PROXY headers: whose; None: from nobody.
         self._trusted: TrustedProxies | None = None
         if settings.proxy_protocol != "none":
@@ -152,7 +167,6 @@ class Listener:
 
     async def _open_tcp(self) -> None:
         # What comes over TCP comes whole and in order, both ways [MQTT-4.2.0-1].
-        runtime = self.server.settings.runtime
         host, port = self.endpoint.host, self.endpoint.port
         loop = asyncio.get_running_loop()
         try:
@@ -160,7 +174,7 @@ class Listener:
                 self._factory,
                 self.endpoint.bound,
                 port,
-                backlog=runtime.tcp_backlog,
+                backlog=BACKLOG,
                 reuse_address=True,
                 start_serving=False,
             )
@@ -184,7 +198,7 @@ class Listener:
             self._server = await loop.create_unix_server(
                 self._factory,
                 sock=sock,
-                backlog=self.server.settings.runtime.tcp_backlog,
+                backlog=BACKLOG,
                 start_serving=False,
                 **KEEP_FILE,
             )
@@ -213,7 +227,7 @@ class Listener:
     def limit(self, settings: Settings) -> None:
         """Keep to these limits from now on, for connections to come."""
         if self._upgrades is not None:
-            self._upgrades.most_bytes = settings.limits.max_upgrade_size
+            self._upgrades.most_bytes = request_bytes(settings.limits)
         for sock in self.sockets:
             sockets.tune(sock, settings)
 

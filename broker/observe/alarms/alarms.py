@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from broker.net.log import Faults
 
 
-WEBHOOK: Final = ("webhook", "webhook_timeout", "webhook_queue", "webhook_retries")
+WEBHOOK: Final = ("webhook", "webhook_timeout")
 """The settings of the webhook."""
 
 

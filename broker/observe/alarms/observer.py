@@ -39,6 +39,13 @@ KINDS: Final = {
 INTENDED: Final = (EXPIRED, AGE, REPLACED)
 """Causes of drops that somebody asked for: a message had grown too old, or a newer one took its place."""
 
+CLEAR_RATIO: Final = 0.8
+"""An alarm is cleared when its value has been below that share of its bound, so that one that hovers there is told
+once,"""
+
+CLEAR_TIMES: Final = 6.0
+"""for as many times `alarms.raise_after`."""
+
 DAY: Final = 86_400.0
 
 LONGEST_NAME: Final = 256
@@ -108,7 +115,7 @@ class Observer:
     def _bounds(self, limit: float, *, at_once: bool = False) -> Bounds:
         settings = self.settings
         return Bounds(
-            limit, limit * settings.clear_ratio, 0.0 if at_once else settings.raise_after, settings.clear_after
+            limit, limit * CLEAR_RATIO, 0.0 if at_once else settings.raise_after, CLEAR_TIMES * settings.raise_after
         )
 
     def _rates(self, elapsed: float) -> Iterator[Observation]:
@@ -139,9 +146,9 @@ class Observer:
 
     def _queues(self) -> Iterator[Observation]:
         load = self._sources.server.router.counters.load
-        if self.settings.queue_memory and load.max_bytes < UNLIMITED:
+        if self.settings.room and load.max_bytes < UNLIMITED:
             share = int(load.bytes) / int(load.max_bytes)
-            yield Observation("queue-memory", "", share, "", self._bounds(self.settings.queue_memory))
+            yield Observation("queue-memory", "", share, "", self._bounds(self.settings.room))
 
     def _rooms(self) -> Iterator[Observation]:
         if not self.settings.room:
@@ -157,8 +164,8 @@ class Observer:
     def _disks(self, disks: dict[str, float]) -> Iterator[Observation]:
         limit = self.settings.disk_used
         for name, share in disks.items():
-            # What is far from full at `clear_ratio` of its bound would never be told of as mended.
-            bounds = Bounds(limit, limit - 0.2 * (1.0 - limit), 0.0, self.settings.clear_after)
+            # What is far from full at `CLEAR_RATIO` of its bound would never be told of as mended.
+            bounds = Bounds(limit, limit - 0.2 * (1.0 - limit), 0.0, CLEAR_TIMES * self.settings.raise_after)
             yield Observation("disk-space", name, share, "", bounds, self._folders[name])
 
     def _certificates(self, clock: float) -> Iterator[Observation]:
@@ -182,13 +189,13 @@ class Observer:
         if not limit or links is None:
             return
         for name, link in links.links.items():
-            bounds = Bounds(limit, limit, 0.0, self.settings.clear_after)
+            bounds = Bounds(limit, limit, 0.0, CLEAR_TIMES * self.settings.raise_after)
             seconds = 0.0 if link.connected else now - link.down_since
             yield Observation("upstream-down", name, seconds, "s", bounds, link.trouble)
 
     def _store(self) -> Iterator[Observation]:
         watch = self._sources.store
-        if self.settings.store and watch is not None:
+        if watch is not None:
             bounds = self._bounds(1.0, at_once=True)
             detail = watch.state if watch.failing else ""
             yield Observation("store-failing", "", float(watch.failing), "", bounds, detail)
@@ -196,7 +203,7 @@ class Observer:
 
     def _recorder(self) -> Iterator[Observation]:
         recorder = self._sources.recorder
-        if self.settings.recorder and recorder is not None:
+        if recorder is not None:
             bounds, failure = self._bounds(1.0, at_once=True), recorder.failure
             yield Observation("recorder-failing", "", float(bool(failure)), "", bounds, failure)
             behind = recorder.behind

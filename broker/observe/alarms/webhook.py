@@ -17,6 +17,9 @@ import aiohttp
 
 from broker.settings import Alarms
 
+ATTEMPTS: Final = 6
+"""Attempts for one alarm, over about half a minute: a service that is started again is back by then."""
+
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 """Seconds between two attempts: doubled after each, up to this."""
@@ -44,7 +47,7 @@ class Webhook:
         if self._stopped:
             return
         self._waiting.append(told)
-        if len(self._waiting) > self._settings.webhook_queue:
+        if len(self._waiting) > self._settings.history:
             self._leave_out(self._waiting.popleft(), "too many wait")
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._work())
@@ -76,7 +79,7 @@ class Webhook:
     async def _deliver(self, session: aiohttp.ClientSession, told: dict[str, Any]) -> None:
         pause = self.pause
         why = ""
-        for attempt in range(self._settings.webhook_retries + 1):
+        for attempt in range(ATTEMPTS):
             if attempt:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(pause * 2, LONGEST_PAUSE)

@@ -41,10 +41,14 @@ def _slowest(reading: Reading) -> Iterator[Sample]:
         yield (str(place),), _slow(client)
 
 
+PLACES: Final = 3
+"""Entries of each list under `$SYS/broker/top/`; `canopy ctl top` shows more."""
+
+
 def _top(reading: Reading) -> Iterator[Sample]:
     top = reading.sources.top
-    if top is not None and top.settings.places > 0:
-        for of, by, found in top.all(top.settings.places):
+    if top is not None and top.settings.counters:
+        for of, by, found in top.all(PLACES):
             if found.places:
                 told = [{"name": place.name, "value": round(place.value, 3)} for place in found.places]
                 yield (of, by), json.dumps(told)

@@ -208,7 +208,7 @@ HTTP: Final = (
     _http("connections_refused", COUNTER, "connections/refused", "Those that found no place (http.max_connections)"),
     _http("connections_evicted", COUNTER, "connections/evicted", "Those that had no request under way, and made room"),
     _http("connections_cut", COUNTER, "connections/cut", "Those that were too slow (http.timeout)"),
-    _http("event_streams", GAUGE, "event streams", "Pages that are open, and read along (http.max_event_streams)"),
+    _http("event_streams", GAUGE, "event streams", "Open pages, at most an eighth of http.max_connections"),
     _http("event_streams_refused", COUNTER, "event streams/refused", "Those that found no place"),
 )
 

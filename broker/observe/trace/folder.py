@@ -1,6 +1,6 @@
 """The folder in which traces that have ended outlive the broker, as files for Wireshark.
 
-Owns the names `canopy-TIME-NAME.pcapng` in it, and touches nothing else there. Promises: no more than `max_files` of
+Owns the names `canopy-TIME-NAME.pcapng` in it, and touches nothing else there. Promises: no more than `MOST_FILES` of
 them, the oldest go first; nobody but the broker's user may read one; a file that is there is whole.
 """
 
@@ -16,10 +16,13 @@ from typing import Final
 from broker.observe.trace.kept import Trace
 from broker.observe.trace.pcapng import blocks
 
+MOST_FILES: Final = 32
+"""Files of traces in the folder. Each is a little larger than its trace: `tracing.max_bytes` bounds them, too."""
+
 _OURS: Final = re.compile(r"canopy-\d{8}T\d{6}Z-.+\.pcapng\Z")
 
 
-def save(folder: Path, trace: Trace, max_files: int) -> Path:
+def save(folder: Path, trace: Trace) -> Path:
     """Write a trace that has ended. It blocks: it is for a thread.
 
     Raises:
@@ -39,6 +42,6 @@ def save(folder: Path, trace: Trace, max_files: int) -> Path:
         raise
     # Their names begin with the time.
     ours = sorted(each for each in folder.iterdir() if _OURS.match(each.name))
-    for old in ours[:-max_files]:
+    for old in ours[:-MOST_FILES]:
         old.unlink(missing_ok=True)
     return file

@@ -37,6 +37,13 @@ if TYPE_CHECKING:
     from broker.observe.spans import Spans
     from broker.settings import Tracing
 
+MOST_TRACES: Final = 8
+"""Traces that are kept, those that run among them, so that `tracing.max_bytes` bounds the memory of them all. One more
+takes the place of the oldest that has ended."""
+
+PACKET_BYTES: Final = 65_536
+"""Bytes that are kept of one packet; of a longer one the rest is missing. The trace's own bound holds for all."""
+
 BITS: Final = 60
 """Traces that can be told apart in a mask."""
 
@@ -165,10 +172,10 @@ class Traces(Onlooker):
 
     def _place(self) -> int:
         """A bit for one more trace. Raises TraceError."""
-        if len(self.all) >= self._settings.max_traces:
+        if len(self.all) >= MOST_TRACES:
             ended = next((trace.name for trace in self.all.values() if not trace.running), None)
             if ended is None:
-                raise TraceError(f"{len(self.all)} traces run, and no more may (tracing.max_traces)")
+                raise TraceError(f"{len(self.all)} traces run, and no more may")
             del self.all[ended]
         for place in range(BITS):
             bit = 1 << place
@@ -198,7 +205,7 @@ class Traces(Onlooker):
         """Have a file of a trace that has ended."""
         settings = self._settings
         try:
-            await asyncio.to_thread(save, Path(settings.directory), trace, settings.max_files)
+            await asyncio.to_thread(save, Path(settings.directory), trace)
         except OSError as error:
             self._broker.log.warning("trace not written", trace=trace.name, reason=error.strerror or str(error))
 
@@ -250,7 +257,7 @@ class Traces(Onlooker):
                 every, topical = self.wanted(connection.host, client_id, not client_id)
                 if every or topical or self.spans is not None:
                     self._met += 1
-                    looking = Looking(self, connection, self._met, begun, self._settings.packet_bytes, self._known)
+                    looking = Looking(self, connection, self._met, begun, PACKET_BYTES, self._known)
                     self._lookings[connection] = looking
                     looking.want(every, topical)
                     looking.watch.begin()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
@@ -23,20 +23,15 @@ class Security(Section):
     failure_delay: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 1.0
     """Seconds after its CONNECT at which a client that is refused is told so. 0: at once."""
     ban_after: Annotated[int, Field(ge=0, le=1_000)] = 20
-    """Different wrong credentials of one address within `ban_window` after which it is banned; IPv6 counts by /64. The
+    """Different wrong credentials of one address within `ban_time` after which it is banned; IPv6 counts by /64. The
     same credentials again count once. 0: never."""
-    ban_window: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 300.0
-    """Seconds for which a failure counts."""
     ban_time: Annotated[float, Field(gt=0, le=2_592_000, allow_inf_nan=False)] = 600.0
-    """Seconds for which a ban lasts: each CONNECT is refused with 0x8A, whatever its password."""
-    ban_by: Literal["address", "client-id", "both"] = "address"
-    """What is counted and banned. By client identifier, anybody who knows one can have its client banned."""
+    """Seconds for which a failure counts, and for which a ban lasts: each CONNECT is refused with 0x8A, whatever its
+    password."""
     ban_exempt: Annotated[Sequence[str], AfterValidator(networks)] = ("127.0.0.0/8", "::1/128")
     """Networks whose addresses are never banned. Always a tuple after validation."""
-    max_guessers: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
-    """Addresses (and client identifiers) whose failures are remembered, and as many bans."""
     max_bans: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
-    """Bans by operators. They end with the broker."""
+    """Addresses whose failures are remembered, as many that are banned for them, and bans by operators."""
     hashing_threads: Annotated[int, Field(ge=1, le=64)] = 2
     """Threads that hash passwords."""
     max_hashings: Annotated[int, Field(ge=1, le=MOST_MESSAGES)] = 1_000

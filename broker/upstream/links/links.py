@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from broker.core.codec.packets import NEVER
 from broker.core.guards import GuardedSubscriptionListener
 from broker.core.hooks import SubscriptionListener
 from broker.core.persistence.journal import SessionRecord
@@ -146,7 +147,7 @@ class Links(SubscriptionListener):
         for topic_filter in list(session.subscriptions):
             router.unsubscribe(session, topic_filter)
         waiting = session.queue.messages + session.inflight.unsent() + len(session.unacknowledged())
-        left = server.settings.store.removed_link_expiry - gone_for
+        left = (server.settings.session.max_expiry or NEVER) - gone_for
         if journal is not None and waiting > 0:
             server.log.warning(
                 "messages wait for an upstream that is not in the settings",

@@ -23,8 +23,8 @@ from broker.core.codec.topic_names import parse_shared
 from broker.words import counted
 from loadtest.load.capture.recording import OPEN_END, PUBLISHERS, Recording
 from loadtest.load.capture.spool import scan
-from loadtest.load.checks.mark import SIZE
 from loadtest.load.engine.job import Job, Target
+from loadtest.load.ledger.mark import SIZE
 from loadtest.load.scenario import toml_text
 from loadtest.load.scenario.schema import Scenario
 

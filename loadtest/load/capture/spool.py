@@ -30,8 +30,8 @@ from broker.core.codec.errors import ProtocolError
 from broker.core.codec.topic_names import validate_topic
 from loadtest.load.capture.file import CaptureError, about, rows
 from loadtest.load.capture.recording import MOST_STREAMS, RETAIN, Recording, Share
-from loadtest.load.checks.mark import SIZE
 from loadtest.load.engine.schedule import NEVER
+from loadtest.load.ledger.mark import SIZE
 
 BYTES: Final = 16
 """Of one message: eight of its time, four of its stream's number, four of its size."""

@@ -21,33 +21,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
-from broker.core.codec import encoder, packets, properties
-from broker.core.codec.decoder import Decoder
+from broker.client.aio import AsyncClient
+from broker.client.failures import FAILURE, ClientError, RefusedError
+from broker.client.machine import ClientMachine, connect_packet
+from broker.core.codec import packets, properties
 from broker.core.codec.errors import ProtocolError
-from broker.core.codec.packets import (
-    Ack,
-    Connack,
-    Connect,
-    Disconnect,
-    Packet,
-    Pingresp,
-    Publish,
-    Suback,
-    Subscribe,
-    SubscriptionRequest,
-)
+from broker.core.codec.packets import Publish, SubscriptionRequest
 from broker.core.codec.properties import decode_forward
 from broker.core.codec.reasons import name as reason_name
 from broker.core.codec.topic_names import parse_shared, validate_filter
 from broker.words import counted
 from loadtest.load.capture.file import CaptureError, Writer
 from loadtest.load.checks.broker_statistics import Listener
-from loadtest.load.engine.clients import connecting
-from loadtest.load.engine.clients.connection import MAX_PACKET, told
+from loadtest.load.engine.clients.connection import told
 from loadtest.load.engine.job import Target
-from loadtest.load.engine.transports import open_stream, trouble
+from loadtest.load.engine.transports import TargetError, address
 
 ROWS: Final = 65_536
 """Messages of one row group at the most."""
@@ -58,8 +48,7 @@ MOST_TOPICS: Final = 1_000_000
 PATIENCE: Final = 10.0
 """Seconds to connect, and to subscribe."""
 KEEP_ALIVE: Final = 60
-"""Seconds; a PINGREQ goes out in half of them."""
-CLOSED: Final = "the broker closed the connection"
+"""Seconds."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +107,7 @@ async def capture(wanted: Wanted, stop: asyncio.Event, progress: Callable[[int],
             listener = Listener(f"canopy-capture-{secrets.token_hex(4)}")
             await listener.open(wanted.target)
             version = listener.values.get("version", "")
-            listener.close()
+            await listener.close()
             await run.until_the_end(progress)
         finally:
             await run.close()
@@ -127,7 +116,7 @@ async def capture(wanted: Wanted, stop: asyncio.Event, progress: Callable[[int],
 
 
 class _Capture:
-    """One capture; an `asyncio.Protocol` by its methods."""
+    """One capture."""
 
     def __init__(self, wanted: Wanted, writer: Writer, stop: asyncio.Event) -> None:
         self._wanted = wanted
@@ -135,15 +124,9 @@ class _Capture:
         self._stop = stop
         self._loop = asyncio.get_running_loop()
         self._version = packets.V5 if wanted.version == "5.0" else packets.V311
-        self._decoder = Decoder(MAX_PACKET, False, self._version)
-        self._transport: asyncio.Transport | None = None
-        self._subscribed: asyncio.Future[None] = self._loop.create_future()
+        self._client: AsyncClient | None = None
         self._over = asyncio.Event()
-        self._closed = self._loop.create_future()
         self._trouble = ""
-        self._unanswered = False
-        self._taken: set[int] = set()
-        """Packet identifiers of QoS 2 messages that are not released yet."""
         self._begun = datetime.now(UTC)
         self._begun_ns = time.monotonic_ns()
         self._ended_ns = 0
@@ -159,55 +142,67 @@ class _Capture:
 
     async def open(self) -> None:
         """Connect and subscribe."""
-        target = self._wanted.target
+        wanted = self._wanted
+        connect = connect_packet(
+            f"canopy-capture-{secrets.token_hex(4)}",
+            version=self._version,
+            keep_alive=KEEP_ALIVE,
+            user_name=wanted.user_name,
+            password=wanted.password,
+        )
+        # Captured as it was published; without this, a broker takes RETAIN off what it forwards at once.
+        requests = [
+            SubscriptionRequest(each, wanted.qos, False, self._version == packets.V5) for each in wanted.filters
+        ]
         try:
-            async with asyncio.timeout(PATIENCE):
-                await open_stream(target, self)
-                await self._subscribed
-        except TimeoutError:
-            raise CaptureError(f"{target}: no answer in {PATIENCE:g} s") from None
-        except OSError as error:
-            raise CaptureError(f"{target}: {trouble(error)}") from error
+            where = address(wanted.target)
+            client = AsyncClient(where, ClientMachine(connect), timeout=PATIENCE, on_message=self._arrived)
+            self._client = client
+            await client.connect()
+            self._begun, self._begun_ns = datetime.now(UTC), time.monotonic_ns()
+            answer = await client.subscribe(*requests)
+        except RefusedError as error:
+            raise CaptureError(f"{wanted.target}: refused: {reason_name(error.reason_code)}") from None
+        except (ClientError, TargetError) as error:
+            raise CaptureError(f"{wanted.target}: {getattr(error, 'why', error)}") from error
+        for topic_filter, code in zip(wanted.filters, answer.reason_codes, strict=True):
+            if code >= FAILURE:
+                raise CaptureError(f"{wanted.target}: refused {topic_filter}: {reason_name(code)}")
 
     async def until_the_end(self, progress: Callable[[int], None]) -> None:
         """Wait until somebody or something ends it."""
+        assert self._client is not None
         wanted = self._wanted
         end = None if wanted.seconds is None else self._begun_ns / 1e9 + wanted.seconds
-        ping_at = time.monotonic() + KEEP_ALIVE / 2
         stopping = self._loop.create_task(self._stop.wait())
         ending = self._loop.create_task(self._over.wait())
+        losing = self._loop.create_task(self._client.lost())
+        waiting: list[asyncio.Task[Any]] = [stopping, ending, losing]
         try:
-            while not (stopping.done() or ending.done()):
+            while not any(each.done() for each in waiting):
                 now = time.monotonic()
                 if end is not None and now >= end:
                     return
-                if now >= ping_at:
-                    ping_at = now + KEEP_ALIVE / 2
-                    self._ping()
                 left = 1.0 if end is None else min(1.0, end - now)
-                await asyncio.wait([stopping, ending], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
                 progress(self._count)
                 if self._writing is not None and self._writing.done():
                     self._writing.result()
+            failure = losing.result() if losing.done() else None
+            if failure is not None and not self._over.is_set():
+                self._trouble = failure.why
         finally:
             self._over.set()
             self._ended_ns = time.monotonic_ns()
-            stopping.cancel()
-            ending.cancel()
-            await asyncio.gather(stopping, ending, return_exceptions=True)
+            for each in waiting:
+                each.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
 
     async def close(self) -> None:
         """Leave, and write the rest."""
         self._over.set()
-        if self._transport is not None:
-            if not self._transport.is_closing():
-                self._send(Disconnect())
-                self._transport.close()
-            await self._closed
-        if not self._subscribed.done():
-            self._subscribed.cancel()
-        elif not self._subscribed.cancelled():
-            self._subscribed.exception()
+        if self._client is not None:
+            await self._client.disconnect()
         if self._writing is not None:
             await self._writing
         if self._rows["topic"]:
@@ -230,113 +225,16 @@ class _Capture:
             "begun": self._begun.isoformat(),
         }
 
-    def _ping(self) -> None:
-        if self._unanswered:
-            self._end("the broker does not answer PINGREQ")
-        elif self._transport is not None:
-            self._unanswered = True
-            self._transport.write(encoder.PINGREQ)
+    # -- messages ------------------------------------------------------------------------------------------------------
 
-    # -- what asyncio calls --------------------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say who is there."""
-        self._transport = cast(asyncio.Transport, transport)
-        name = f"canopy-capture-{secrets.token_hex(4)}"
-        wanted = self._wanted
-        secret = None if wanted.password is None else wanted.password.encode()
-        self._send(Connect(name, self._version, True, KEEP_ALIVE, None, wanted.user_name, secret))
-
-    def data_received(self, data: bytes) -> None:
-        """Take the packets of one read."""
-        now = time.monotonic_ns()
-        acks: list[bytes] = []
-        try:
-            self._decoder.feed(data)
-            while self._decoder.next_frame():
-                packet = self._decoder.packet()
-                if isinstance(packet, Publish):
-                    self._publish(packet, now, acks)
-                else:
-                    self._other(packet, acks)
-        except ProtocolError as error:
-            self._end(f"the broker broke the protocol: {error}")
-            return
-        if acks and self._transport is not None:
-            self._transport.write(b"".join(acks))
-        if len(self._rows["topic"]) >= ROWS or self._bytes >= BYTES:
-            self._write()
-
-    def eof_received(self) -> bool:
-        """The broker will send no more."""
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
-        self._transport = None
-        if not self._over.is_set():
-            self._end(f"connection lost: {exc}" if exc else CLOSED)
-        self._closed.set_result(None)
-
-    # -- packets -------------------------------------------------------------------------------------------------------
-
-    def _send(self, packet: Packet) -> None:
-        if self._transport is not None:
-            self._transport.write(encoder.encode(packet, self._version))
-
-    def _end(self, why: str) -> None:
-        """The broker ends it."""
-        if not self._subscribed.done():
-            self._subscribed.set_exception(CaptureError(f"{self._wanted.target}: {why}"))
-        if not self._over.is_set():
-            self._trouble = why
-            self._over.set()
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _other(self, packet: Packet, acks: list[bytes]) -> None:
-        if isinstance(packet, Connack):
-            if packet.reason_code:
-                self._end(f"refused: {self._code(packet.reason_code)}")
-                return
-            # Captured as it was published; without this, a broker takes RETAIN off what it forwards at once.
-            wanted = [
-                SubscriptionRequest(each, self._wanted.qos, False, self._version == packets.V5)
-                for each in self._wanted.filters
-            ]
-            self._begun, self._begun_ns = datetime.now(UTC), time.monotonic_ns()
-            self._send(Subscribe(1, wanted))
-        elif isinstance(packet, Suback):
-            for topic_filter, code in zip(self._wanted.filters, packet.reason_codes, strict=False):
-                if code >= 0x80:
-                    self._end(f"refused {topic_filter}: {self._code(code, 'failure')}")
-                    return
-            if not self._subscribed.done():
-                self._subscribed.set_result(None)
-        elif isinstance(packet, Pingresp):
-            self._unanswered = False
-        elif isinstance(packet, Disconnect):
-            self._end(f"the broker sent DISCONNECT: {reason_name(packet.reason_code)}")
-        elif isinstance(packet, Ack) and packet.kind == packets.PUBREL:
-            self._taken.discard(packet.packet_id)
-            acks.append(encoder.ack(packets.PUBCOMP, packet.packet_id, 0, self._version))
-
-    def _code(self, code: int, otherwise: str = "") -> str:
-        return otherwise if otherwise and self._version < packets.V5 else connecting.refusal(code, self._version)
-
-    def _publish(self, packet: Publish, now: int, acks: list[bytes]) -> None:
-        if packet.qos == 1:
-            acks.append(encoder.ack(packets.PUBACK, packet.packet_id, 0, self._version))
-        elif packet.qos == 2:
-            acks.append(encoder.ack(packets.PUBREC, packet.packet_id, 0, self._version))
-            if packet.packet_id in self._taken:
-                return
-            self._taken.add(packet.packet_id)
+    def _arrived(self, packet: Publish) -> None:
         if self._over.is_set():
             return
-        self._row(packet, now)
+        self._row(packet, time.monotonic_ns())
         if self._count == self._wanted.messages:
             self._over.set()
+        if len(self._rows["topic"]) >= ROWS or self._bytes >= BYTES:
+            self._write()
 
     def _row(self, packet: Publish, now: int) -> None:
         since = now - self._begun_ns
@@ -370,8 +268,7 @@ class _Capture:
     def _write(self) -> None:
         """Write what there is in a thread; while it still writes the last, read no more."""
         if self._writing is not None and not self._writing.done():
-            if self._transport is not None:
-                self._transport.pause_reading()
+            self._read_on(False)
             return
         batch = self._rows
         self._rows = {name: [] for name in batch}
@@ -384,5 +281,8 @@ class _Capture:
         except CaptureError:
             self._over.set()
             raise
-        if self._transport is not None:
-            self._transport.resume_reading()
+        self._read_on(True)
+
+    def _read_on(self, on: bool) -> None:
+        if self._client is not None:
+            self._client.read_on(on)

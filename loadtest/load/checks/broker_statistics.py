@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Final, cast
+from typing import Final
 
-from broker.core.codec import encoder, packets
-from broker.core.codec.decoder import Decoder
-from broker.core.codec.errors import ProtocolError
-from broker.core.codec.packets import Connack, Connect, Disconnect, Publish, Suback, Subscribe, SubscriptionRequest
+from broker.client.aio import AsyncClient
+from broker.client.failures import FAILURE, ClientError
+from broker.client.machine import ClientMachine, connect_packet
+from broker.core.codec.packets import V311, Publish
 from loadtest.load.engine.job import Target
-from loadtest.load.engine.transports import TargetError, open_stream
+from loadtest.load.engine.transports import TargetError, address
 from loadtest.load.report.result import Deliveries, Reconciled
 
 ROOT: Final = "$SYS/broker/"
@@ -31,6 +31,8 @@ TOTALS: Final = ("messages/dropped", "publish/messages/dropped")
 FILTERS: Final = (VERSION, UPTIME, "messages/dropped/#", "publish/messages/dropped")
 PATIENCE: Final = 3.0
 """Seconds to connect and subscribe."""
+LARGEST: Final = 1 << 20
+"""Bytes of a packet that is read."""
 FIRST: Final = 0.3
 """Seconds for the retained values to come."""
 LONGEST: Final = 12.0
@@ -41,7 +43,7 @@ be compared publish each second. `--strict` waits for them all the same."""
 
 
 class Listener:
-    """A client that hears the broker's own topics; an `asyncio.Protocol`."""
+    """A client that hears the broker's own topics."""
 
     def __init__(self, client_id: str, user_name: str | None = None, password: str | None = None) -> None:
         self.values: dict[str, str] = {}
@@ -49,25 +51,27 @@ class Listener:
         self.updates = 0
         """How often the uptime has changed: so often everything was published anew."""
         self._changed = asyncio.Event()
-        self._subscribed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._decoder = Decoder(1 << 20, False, packets.V311)
-        secret = None if password is None or user_name is None else password.encode()
-        self._connect = Connect(client_id, packets.V311, True, 0, None, user_name, secret)
-        self._transport: asyncio.Transport | None = None
+        secret = None if user_name is None else password
+        connect = connect_packet(
+            client_id, version=V311, keep_alive=0, user_name=user_name, password=secret, max_packet_size=LARGEST
+        )
+        self._machine = ClientMachine(connect)
+        self._client: AsyncClient | None = None
 
     async def open(self, target: Target) -> bool:
         """Connect and subscribe; whether that went well."""
         try:
-            async with asyncio.timeout(PATIENCE):
-                await open_stream(target, self)
-                if not await self._subscribed:
-                    return False
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FIRST):
-                    while UPTIME not in self.values:
-                        await self._next()
-        except (OSError, TimeoutError, TargetError):
+            self._client = AsyncClient(address(target), self._machine, timeout=PATIENCE, on_message=self.heard)
+            await self._client.connect()
+            answer = await self._client.subscribe(*(ROOT + each for each in FILTERS))
+        except (ClientError, TargetError):
             return False
+        if all(code >= FAILURE for code in answer.reason_codes):
+            return False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST):
+                while UPTIME not in self.values:
+                    await self._next()
         return VERSION in self.values
 
     async def fresh(self, complete: bool = False, longest: float = LONGEST) -> bool:
@@ -76,19 +80,19 @@ class Listener:
         Values are published one after the other, so that one time may be half of it from before: two are waited for.
         Where the deliveries are `complete`, one time does.
         """
-        if UPTIME not in self.values or self._transport is None:
+        if UPTIME not in self.values or not self._machine.connected:
             return False
         before = self.updates
         wanted = before + (1 if complete else 2)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(longest):
-                while self.updates < wanted and self._transport is not None:
+                while self.updates < wanted and self._machine.connected:
                     await self._next()
-        return self.updates > before and self._transport is not None
+        return self.updates > before and self._machine.connected
 
     def dropped(self) -> tuple[int, dict[str, int]] | None:
         """Messages dropped since the broker's start, and by cause; None when it does not say, or is gone."""
-        if self._transport is None:
+        if not self._machine.connected:
             return None
         for total in TOTALS:
             value = self.values.get(total, "")
@@ -102,70 +106,29 @@ class Listener:
                 return int(value), causes
         return None
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Leave."""
-        if self._transport is not None:
-            self._transport.write(encoder.encode(Disconnect(), packets.V311))
-            self._transport.close()
+        if self._client is not None:
+            await self._client.disconnect()
+
+    def heard(self, packet: Publish) -> None:
+        """Take note of a value."""
+        name = packet.topic.decode(errors="replace").removeprefix(ROOT)
+        self.values[name] = packet.payload.decode(errors="replace")
+        if name == UPTIME and not packet.retain:
+            self.updates += 1
+        self._changed.set()
 
     async def _next(self) -> None:
+        """Wait for a value, or the end of the connection."""
+        assert self._client is not None
         self._changed.clear()
-        await self._changed.wait()
-
-    # -- what asyncio calls --------------------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say who is there."""
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.write(encoder.encode(self._connect, packets.V311))
-
-    def data_received(self, data: bytes) -> None:
-        """Take note of values."""
+        waiting = [asyncio.ensure_future(each) for each in (self._changed.wait(), self._client.lost())]
         try:
-            self._decoder.feed(data)
-            while self._decoder.next_frame():
-                self._packet(self._decoder.packet())
-        except ProtocolError:
-            if self._transport is not None:
-                self._transport.abort()
-
-    def _packet(self, packet: packets.Packet) -> None:
-        if isinstance(packet, Connack):
-            if packet.reason_code:
-                self._answer(False)
-                return
-            requests = [SubscriptionRequest(ROOT + each, 0) for each in FILTERS]
-            assert self._transport is not None
-            self._transport.write(encoder.encode(Subscribe(1, requests), packets.V311))
-        elif isinstance(packet, Suback):
-            self._answer(True)
-        elif isinstance(packet, Publish):
-            name = packet.topic.decode(errors="replace").removeprefix(ROOT)
-            self.values[name] = packet.payload.decode(errors="replace")
-            if name == UPTIME and not packet.retain:
-                self.updates += 1
-            self._changed.set()
-
-    def _answer(self, well: bool) -> None:
-        if not self._subscribed.done():
-            self._subscribed.set_result(well)
-
-    def pause_writing(self) -> None:
-        """Nothing here is large."""
-
-    def resume_writing(self) -> None:
-        """Nothing here is large."""
-
-    def eof_received(self) -> bool:
-        """The broker is gone."""
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The broker is gone."""
-        del exc
-        self._transport = None
-        self._answer(False)
-        self._changed.set()
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting:
+                each.cancel()
 
 
 def reconcile(

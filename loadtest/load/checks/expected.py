@@ -15,7 +15,7 @@ from typing import Final
 
 from broker.core.codec.topic_names import matches, parse_shared
 from broker.core.topics.trie import create
-from loadtest.load.checks.deliveries import Judge, Receipt
+from loadtest.load.ledger.deliveries import Judge, Receipt
 from loadtest.load.report.result import Deliveries, Pair
 from loadtest.load.scenario.patterns import Pattern
 from loadtest.load.scenario.plan import Plan

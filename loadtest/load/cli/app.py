@@ -12,27 +12,13 @@ import typer
 
 from loadtest.load.cli import one_liners
 from loadtest.load.cli.common import (
-    CaOption,
-    CertOption,
-    InsecureOption,
-    JunitOption,
-    KeyOption,
+    Credentials,
     LimitOption,
-    OutOption,
     Output,
-    PasswordOption,
-    ProcessesOption,
-    PrometheusOption,
-    RecordsOption,
     ScaleOption,
     Secured,
     SetOption,
-    StrictOption,
     TargetOption,
-    ThresholdOption,
-    UserOption,
-    UsersOption,
-    default_processes,
     load_scenario,
     parse_targets,
     play_and_report,
@@ -59,33 +45,17 @@ def run(
     target: TargetOption = None,
     sets: SetOption = None,
     scale: ScaleOption = None,
-    processes: ProcessesOption = None,
-    out: OutOption = None,
     calibrate: LimitOption = True,
-    strict: StrictOption = False,
-    records: RecordsOption = False,
-    threshold: ThresholdOption = None,
-    junit: JunitOption = None,
-    prometheus: PrometheusOption = None,
-    ca: CaOption = None,
-    cert: CertOption = None,
-    key: KeyOption = None,
-    insecure: InsecureOption = False,
-    user: UserOption = None,
-    password: PasswordOption = None,
-    users: UsersOption = None,
+    *,
+    output: Output,
+    secured: Secured,
+    who: Credentials,
 ) -> None:
     """Run a scenario against a running broker, and write a report."""
     from loadtest.load.engine.job import Job
 
     played, text = load_scenario(scenario, sets, scale)
-    job = Job(
-        with_users(played, user, password, users),
-        text,
-        parse_targets(target, Secured(ca, cert, key, insecure)),
-        processes=processes or default_processes(played),
-    )
-    play_and_report(job, Output(out, calibrate, strict, records, tuple(threshold or ()), junit, prometheus))
+    play_and_report(Job(with_users(played, who), text, parse_targets(target, secured)), output, calibrate)
 
 
 @app.command("list")

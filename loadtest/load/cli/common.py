@@ -8,11 +8,11 @@ much could not be judged, 4 a threshold was missed, 130 after Ctrl-C (with a rep
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import datetime
-from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, get_type_hints
 
 import typer
 
@@ -37,37 +37,6 @@ TargetOption = Annotated[
         help="mqtt://HOST:PORT (mqtt://127.0.0.1:1883), mqtts://, ws://HOST:PORT/PATH or wss://. Repeatable.",
     ),
 ]
-CaOption = Annotated[
-    str | None,
-    typer.Option("--ca", "--cacertfile", metavar="FILE", help="TLS: authority (PEM) of the broker's certificate."),
-]
-CertOption = Annotated[
-    str | None, typer.Option("--cert", "--certfile", metavar="FILE", help="TLS: the clients' certificate.")
-]
-KeyOption = Annotated[
-    str | None, typer.Option("--key", "--keyfile", metavar="FILE", help="TLS: key of the clients' certificate.")
-]
-InsecureOption = Annotated[bool, typer.Option("--insecure", help="TLS: accept any certificate of the broker.")]
-UserOption = Annotated[
-    str | None,
-    typer.Option(
-        "-u", "--user", "--username", metavar="PATTERN", help="User name, such as user-%c, for groups without one."
-    ),
-]
-PasswordOption = Annotated[
-    str | None,
-    typer.Option(
-        "-P",
-        "--password",
-        metavar="PATTERN",
-        envvar="CANOPY_LOAD_PASSWORD",
-        show_envvar=True,
-        help="Password, may contain patterns too.",
-    ),
-]
-UsersOption = Annotated[
-    str | None, typer.Option("--users", metavar="FILE", help="CSV file of USER_NAME,PASSWORD lines, used in turn.")
-]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -80,54 +49,89 @@ ScaleOption = Annotated[
 OutOption = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Folder for the report (canopy-load/SCENARIO-TIME).")
 ]
-ProcessesOption = Annotated[
-    int | None, typer.Option("--processes", metavar="N", min=1, max=256, help="Number of generator processes.")
-]
 LimitOption = Annotated[bool, typer.Option("--limit/--no-limit", help="Measure the generator's own limit first.")]
-StrictOption = Annotated[
-    bool,
-    typer.Option(
-        "--strict",
-        help="Exit code 3 if messages were lost, duplicated, reordered, altered or not sent, if connections broke, or "
-        "if more than 1 % could not be judged.",
-    ),
-]
-ThresholdOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--threshold",
-        metavar="CONDITION",
-        help="Such as 'p99 < 50ms', 'lost == 0', 'rate >= 10000'; if missed, exit code 4. Repeatable.",
-    ),
-]
-JunitOption = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Also write JUnit XML.")]
-PrometheusOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--prometheus",
-        metavar="FILE",
-        help="Also write metrics for the node exporter's textfile collector: every second, and at the end.",
-    ),
-]
 
 
-RecordsOption = Annotated[
-    bool, typer.Option("--records", help="Write a row for every message: Parquet files in OUT/records.")
-]
+@dataclass(frozen=True)
+class Secured:
+    """The options of TLS."""
+
+    ca: Annotated[
+        str | None,
+        typer.Option("--ca", "--cacertfile", metavar="FILE", help="TLS: authority (PEM) of the broker's certificate."),
+    ] = None
+    cert: Annotated[
+        str | None, typer.Option("--cert", "--certfile", metavar="FILE", help="TLS: the clients' certificate.")
+    ] = None
+    key: Annotated[
+        str | None, typer.Option("--key", "--keyfile", metavar="FILE", help="TLS: key of the clients' certificate.")
+    ] = None
+    insecure: Annotated[bool, typer.Option("--insecure", help="TLS: accept any certificate of the broker.")] = False
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Who the clients are."""
+
+    user: Annotated[
+        str | None,
+        typer.Option(
+            "-u", "--user", "--username", metavar="PATTERN", help="User name, such as user-%c, for groups without one."
+        ),
+    ] = None
+    password: Annotated[
+        str | None,
+        typer.Option(
+            "-P",
+            "--password",
+            metavar="PATTERN",
+            envvar="CANOPY_LOAD_PASSWORD",
+            show_envvar=True,
+            help="Password, may contain patterns too.",
+        ),
+    ] = None
+    users: Annotated[
+        str | None,
+        typer.Option("--users", metavar="FILE", help="CSV file of USER_NAME,PASSWORD lines, used in turn."),
+    ] = None
 
 
 @dataclass(frozen=True)
 class Output:
     """What a run leaves, and what it is asked for beside its scenario."""
 
-    folder: Path | None = None
-    calibrate: bool = True
-    """Whether the generator's own limit is measured first."""
-    strict: bool = False
-    records: bool = False
-    thresholds: tuple[str, ...] = ()
-    junit: Path | None = None
-    prometheus: Path | None = None
+    processes: Annotated[
+        int | None, typer.Option("--processes", metavar="N", min=1, max=256, help="Number of generator processes.")
+    ] = None
+    out: OutOption = None
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Exit code 3 if messages were lost, duplicated, reordered, altered or not sent, if connections broke, "
+            "or if more than 1 % could not be judged.",
+        ),
+    ] = False
+    records: Annotated[
+        bool, typer.Option("--records", help="Write a row for every message: Parquet files in OUT/records.")
+    ] = False
+    threshold: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--threshold",
+            metavar="CONDITION",
+            help="Such as 'p99 < 50ms', 'lost == 0', 'rate >= 10000'; if missed, exit code 4. Repeatable.",
+        ),
+    ] = None
+    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Also write JUnit XML.")] = None
+    prometheus: Annotated[
+        Path | None,
+        typer.Option(
+            "--prometheus",
+            metavar="FILE",
+            help="Also write metrics for the node exporter's textfile collector: every second, and at the end.",
+        ),
+    ] = None
 
 
 def fail(text: str, code: int = FAILED) -> NoReturn:
@@ -138,17 +142,36 @@ def fail(text: str, code: int = FAILED) -> NoReturn:
 
 
 def told(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Foreseen failures of a command as lines for people."""
+    """The command as typer takes it: foreseen failures are lines for people, and a parameter that is a dataclass of
+    options (`Secured`, `Output` …) stands for these options."""
+    hints = get_type_hints(command, include_extras=True)
+    groups = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    parameters: list[Parameter] = []
+    for name, parameter in signature(command).parameters.items():
+        if name not in groups:
+            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[name]))
+            continue
+        taken = get_type_hints(groups[name], include_extras=True)
+        for each in fields(groups[name]):
+            default = Parameter.empty if each.default is MISSING else each.default
+            parameters.append(
+                Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=taken[each.name])
+            )
 
-    @wraps(command)
-    def guarded(*arguments: Any, **flags: Any) -> Any:
+    def guarded(**given: Any) -> Any:
+        held = {
+            name: kind(**{each.name: given.pop(each.name) for each in fields(kind)}) for name, kind in groups.items()
+        }
         try:
-            return command(*arguments, **flags)
+            return command(**given, **held)
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] not in EXTRA:
                 raise
             fail(f"`canopy load` needs {error.name}: in a clone of Canopy run `make setup` or pip install '.[load]'")
 
+    guarded.__name__, guarded.__doc__ = command.__name__, command.__doc__
+    guarded.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    guarded.__annotations__ = {each.name: each.annotation for each in parameters}
     return guarded
 
 
@@ -160,16 +183,6 @@ def load_scenario(name: str, sets: list[str] | None, scale: float | None) -> tup
         return library.load(name, sets or (), scale)
     except library.ScenarioError as error:
         fail(str(error), MISUSED)
-
-
-@dataclass(frozen=True)
-class Secured:
-    """The options of TLS."""
-
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
-    insecure: bool = False
 
 
 def parse_targets(texts: list[str] | None, secured: Secured = Secured()) -> list[Target]:
@@ -194,12 +207,12 @@ def parse_targets(texts: list[str] | None, secured: Secured = Secured()) -> list
     return targets
 
 
-def with_users(scenario: Scenario, user: str | None, password: str | None, users: str | None) -> Scenario:
+def with_users(scenario: Scenario, who: Credentials) -> Scenario:
     """The scenario with the credentials of the command line; ends the command where they are wrong."""
     from loadtest.load.scenario import library
 
     try:
-        return library.with_users(scenario, user, password, users)
+        return library.with_users(scenario, who.user, who.password, who.users)
     except library.ScenarioError as error:
         fail(str(error), MISUSED)
 
@@ -249,8 +262,9 @@ def stamp() -> str:
     return f"{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
 
-def play_and_report(job: Job, output: Output) -> None:
-    """Play a job with a view on the terminal, write the report, end the command with its exit code."""
+def play_and_report(job: Job, output: Output, calibrate: bool) -> None:
+    """Play a job with a view on the terminal, write the report, end the command with its exit code. `calibrate`: the
+    generator's own limit is measured first."""
     from dataclasses import replace
 
     from rich.console import Console
@@ -259,21 +273,23 @@ def play_and_report(job: Job, output: Output) -> None:
     from loadtest.load.report import exports, files, live
     from loadtest.load.scenario import thresholds
 
-    job = replace(job, thresholds=output.thresholds, strict=output.strict)
-    for text in output.thresholds:
+    conditions = tuple(output.threshold or ())
+    processes = output.processes or default_processes(job.scenario)
+    job = replace(job, processes=processes, thresholds=conditions, strict=output.strict)
+    for text in conditions:
         try:
             thresholds.parse(text, [group.name for group in job.scenario.groups])
         except ValueError as error:
             fail(f"--threshold {text}: {error}", MISUSED)
-    spare_report(output.folder)
+    spare_report(output.out)
     console = Console(stderr=False)
-    folder = output.folder or Path("canopy-load") / f"{job.scenario.name}-{stamp()}"
+    folder = output.out or Path("canopy-load") / f"{job.scenario.name}-{stamp()}"
     try:
         for place in (folder, *(file.parent for file in (output.junit, output.prometheus) if file)):
             files.check(place)
         if output.records:
             job = replace(job, records=str(folder / "records"))
-        if output.calibrate:
+        if calibrate:
             job = replace(job, own_limit=own_limit(console))
         with live.audience(console, job.scenario, str(job.targets[0])) as audience:
             told = audience if output.prometheus is None else exports.Metrics(audience, job.scenario, output.prometheus)

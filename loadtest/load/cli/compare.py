@@ -26,7 +26,6 @@ from loadtest.load.cli.common import (
     INTERRUPTED,
     MISUSED,
     OutOption,
-    ProcessesOption,
     ScaleOption,
     SetOption,
     fail,
@@ -66,7 +65,9 @@ def compare(
         Mqtt | None,
         typer.Option(help="MQTT version of all clients; default: the scenario's, or 3.1.1 if a broker has no 5.0."),
     ] = None,
-    processes: ProcessesOption = None,
+    processes: Annotated[
+        int | None, typer.Option("--processes", metavar="N", min=1, max=256, help="Number of generator processes.")
+    ] = None,
     own_limit: Annotated[
         bool, typer.Option("--limit/--no-limit", help="Measure the generator's own limit first.")
     ] = True,

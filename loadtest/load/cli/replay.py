@@ -22,25 +22,11 @@ from broker.words import counted
 from loadtest.load.cli.common import (
     FAILED,
     MISUSED,
-    CaOption,
-    CertOption,
-    InsecureOption,
-    JunitOption,
-    KeyOption,
+    Credentials,
     LimitOption,
-    OutOption,
     Output,
-    PasswordOption,
-    ProcessesOption,
-    PrometheusOption,
-    RecordsOption,
     Secured,
-    StrictOption,
     TargetOption,
-    ThresholdOption,
-    UserOption,
-    UsersOption,
-    default_processes,
     fail,
     parse_targets,
     play_and_report,
@@ -77,10 +63,8 @@ def capture(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="File to write (capture-TIME.parquet).")
     ] = None,
-    ca: CaOption = None,
-    cert: CertOption = None,
-    key: KeyOption = None,
-    insecure: InsecureOption = False,
+    *,
+    secured: Secured,
     user: Annotated[str | None, typer.Option("-u", "--user", "--username", metavar="NAME", help="User name.")] = None,
     password: Annotated[
         str | None,
@@ -96,7 +80,7 @@ def capture(
     from loadtest.load.engine.running import run
 
     file = out or Path(f"capture-{stamp()}.parquet")
-    (broker,) = parse_targets([target], Secured(ca, cert, key, insecure))
+    (broker,) = parse_targets([target], secured)
     wanted = Wanted(
         broker, filters or ["#"], file, qos, VERSIONS[mqtt], seconds,
         messages, sizes_only, user, password,
@@ -152,21 +136,11 @@ def replay(
     ] = None,
     prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Prefix of every topic.")] = "",
     mqtt: MqttOption = Mqtt.V5_0,
-    processes: ProcessesOption = None,
-    out: OutOption = None,
     calibrate: LimitOption = True,
-    strict: StrictOption = False,
-    records: RecordsOption = False,
-    threshold: ThresholdOption = None,
-    junit: JunitOption = None,
-    prometheus: PrometheusOption = None,
-    ca: CaOption = None,
-    cert: CertOption = None,
-    key: KeyOption = None,
-    insecure: InsecureOption = False,
-    user: UserOption = None,
-    password: PasswordOption = None,
-    users: UsersOption = None,
+    *,
+    output: Output,
+    secured: Secured,
+    who: Credentials,
 ) -> None:
     """Publish recorded traffic to a running broker with its recorded timing, and write a report."""
     from dataclasses import replace
@@ -183,18 +157,11 @@ def replay(
         fail(f"--speed {speed}: {error}", MISUSED)
     asked = Asked(pace, publishers, subscribers, filters or (), prefix, VERSIONS[mqtt])
     try:
-        job = prepare(source, asked, parse_targets(target, Secured(ca, cert, key, insecure)))
+        job = prepare(source, asked, parse_targets(target, secured))
         Plan(job.scenario, "0" * 8)
     except (CaptureError, PlanError) as error:
         fail(str(error), MISUSED)
     except ValidationError as error:
         fail("; ".join(each["msg"] for each in error.errors()), MISUSED)
     typer.echo(f"{source}: {job.notes['replay']}", err=True)
-    play_and_report(
-        replace(
-            job,
-            scenario=with_users(job.scenario, user, password, users),
-            processes=processes or default_processes(job.scenario),
-        ),
-        Output(out, calibrate, strict, records, tuple(threshold or ()), junit, prometheus),
-    )
+    play_and_report(replace(job, scenario=with_users(job.scenario, who)), output, calibrate)

@@ -146,7 +146,7 @@ class Conductor:
             after = listener.dropped() if heard and await self._figures(listener, complete) else None
         finally:
             opening.cancel()
-            listener.close()
+            await listener.close()
         self._say(Finish())
         await self._until(lambda: all(each.outcome is not None for each in self._processes))
         result = self._assembled(

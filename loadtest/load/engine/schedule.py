@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from loadtest.load.checks.deliveries import Source
+from loadtest.load.ledger.deliveries import Source
 
 if TYPE_CHECKING:
     from mypy_extensions import i64

@@ -13,6 +13,7 @@ import ssl
 from functools import lru_cache
 from typing import cast
 
+from broker.client.address import BrokerAddress
 from loadtest.load.engine.job import Target
 from loadtest.load.engine.websocket import WebSocket
 
@@ -46,6 +47,12 @@ def context(target: Target) -> ssl.SSLContext | None:
             key = f" --key {tls.key}" if tls.key else ""
             raise TargetError(f"--cert {tls.certificate}{key}: {trouble(error)}") from error
     return made
+
+
+def address(target: Target) -> BrokerAddress:
+    """A target as `broker.client` takes it. Raises TargetError."""
+    path = target.path if target.framed else ""
+    return BrokerAddress(target.host, target.port, tls=context(target), websocket=path)
 
 
 async def open_stream(target: Target, protocol: object, sock: socket.socket | None = None) -> None:

@@ -6,7 +6,7 @@ Promises: latencies are microseconds from the intended time of sending; times ar
 (negative while clients connect); counts are messages unless their name says otherwise. A figure that could not be had
 is None, never 0.
 
-``checks.deliveries`` and ``checks.expected`` find out what is lost or doubled.
+``ledger.deliveries`` and ``checks.expected`` find out what is lost or doubled.
 """
 
 from __future__ import annotations

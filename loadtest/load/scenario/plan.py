@@ -23,7 +23,7 @@ from typing import Final
 from broker.core.codec.errors import ProtocolError
 from broker.core.codec.topic_names import parse_shared, validate_filter, validate_topic
 from loadtest.load.capture.recording import PUBLISHERS, Recording, Share
-from loadtest.load.checks.mark import run_number
+from loadtest.load.ledger.mark import run_number
 from loadtest.load.scenario import payloads, users
 from loadtest.load.scenario.contents import Contents, contents
 from loadtest.load.scenario.patterns import Pattern

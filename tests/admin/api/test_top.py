@@ -5,12 +5,14 @@ from __future__ import annotations
 import aiohttp
 import pytest
 
+from broker.observe import top
 from tests.admin.conftest import Serve
 from tests.e2e.wire import Peer
 
 
-async def test_a_list_and_its_bounds(serve: Serve, ask: aiohttp.ClientSession) -> None:
-    broker = await serve(shutdown={"flush_timeout": 0.0}, top={"samples": 100_000})
+async def test_a_list_and_its_bounds(serve: Serve, ask: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(top, "SAMPLES", 100_000)
+    broker = await serve(shutdown={"flush_timeout": 0.0})
     peer = await Peer.join(broker.ports[0], "p")
     for topic in ("a/1", "a/1", "a/2"):
         await peer.publish(topic, b"x", qos=1)

@@ -140,19 +140,6 @@ class TestKeeping:
         network.advance(2)
         assert set(network.router.sessions) == {"o", "e"}
 
-    def test_none_outlives_its_connection_where_none_may(self) -> None:
-        """Whatever is asked for, in CONNECT or in DISCONNECT, and whatever the limit; 5.0 is told, 3.2.2.3.2."""
-        for longest in (0, 60):
-            network = Network(limits(persistent=False, max_session_expiry=longest))
-            client = network.client("c", expiry=50)
-            assert client.connack.properties.integers[0x11] == 0
-            assert 0x11 not in network.client("n", expiry=0).connack.properties.integers
-            old = network.client("o", V311, clean=False)
-            assert set(network.router.sessions) == {"c", "n", "o"}
-            client.disconnect(properties=_expiry(50))
-            old.cut()
-            assert set(network.router.sessions) == {"n"}
-
     def test_disconnect_is_held_to_the_limit_too(self) -> None:
         """What it asks for is cut as the CONNECT's is, section 3.14.2.2.2."""
         for longest, left in ((60, 61), (0, 101)):

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from broker.net.listening.listeners import StartupError
 from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.clients.conftest import LOOPS, LoopFactory
@@ -59,27 +58,6 @@ async def nothing_left() -> AsyncIterator[None]:
         await asyncio.sleep(0)
     assert asyncio.all_tasks() - tasks - {asyncio.current_task()} == set()
     assert open_sockets() <= sockets
-
-
-async def test_stopping_tells_5_0_clients_why_and_closes_3_1_1_clients() -> None:
-    """Server shutting down, 0x8B, is for those who know reasons; the others see the end of the connection."""
-    broker = Broker(settings())
-    await broker.start()
-    five = [await join(broker, f"five{number}") for number in range(5)]
-    four = [await join(broker, f"four{number}", version=4) for number in range(5)]
-    half = await Peer.open("127.0.0.1", broker.ports[0])
-    stopping = asyncio.create_task(broker.stop())
-    for peer in five:
-        (last,) = await peer.closed()
-        assert (last.kind, last.code) == (wire.DISCONNECT, SHUTTING_DOWN)
-        peer.abort()
-    for peer in four:
-        assert await peer.closed() == []
-        peer.abort()
-    assert await half.closed() == []
-    half.abort()
-    await stopping
-    assert broker.connections == set()
 
 
 async def test_a_stop_publishes_wills() -> None:
@@ -228,16 +206,6 @@ async def test_two_brokers_in_one_loop() -> None:
             await peer.disconnect()
 
 
-async def test_a_port_in_use_is_told_and_leaves_nothing_open() -> None:
-    async with Broker(settings()) as one:
-        taken = one.ports[0]
-        two = Broker(Settings(listen=("mqtt://127.0.0.1:0", f"mqtt://127.0.0.1:{taken}")))
-        with pytest.raises(StartupError, match=f"{taken}.*in use"):
-            await two.start()
-        assert two.ports == []
-        await two.stop()
-
-
 async def test_an_error_in_the_embedding_program_stops_the_broker() -> None:
     ports: list[int] = []
 
@@ -250,36 +218,6 @@ async def test_an_error_in_the_embedding_program_stops_the_broker() -> None:
         await embed()
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", ports[0])
-
-
-async def test_several_listeners() -> None:
-    async with Broker(Settings(listen=("mqtt://127.0.0.1:0", "mqtt://127.0.0.1:0"))) as broker:
-        assert len(broker.ports) == 2
-        for port in broker.ports:
-            peer = await Peer.open("127.0.0.1", port)
-            await peer.send(wire.connect(f"client{port}", keep_alive=0))
-            await peer.expect(wire.CONNACK)
-            await peer.disconnect()
-
-
-async def test_many_connections_come_and_go() -> None:
-    """After them the broker holds what it held before: no session, no connection, no timer of theirs."""
-    async with Broker(settings()) as broker:
-        watcher = await join(broker, "watcher")
-        for turn in range(10):
-            peers = [await join(broker, f"client{turn}-{number}", ("t", 1)) for number in range(20)]
-            for number, peer in enumerate(peers):
-                if number % 2:
-                    await peer.disconnect()
-                else:
-                    peer.abort()
-        async with asyncio.timeout(wire.TIMEOUT):
-            while len(broker.connections) > 1:
-                await watcher.fence()
-        assert list(broker.router.sessions) == ["watcher"]
-        assert len(broker.router.peers.outboxes) == 1
-        assert len(broker.router.trie) == 0
-        await watcher.disconnect()
 
 
 class TestWithoutALoop:

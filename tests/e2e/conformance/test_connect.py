@@ -424,46 +424,6 @@ async def test_the_servers_maximum_packet_size(joined: Joined, start_broker: Sta
     assert await thrown_out(peer, [0x95]) == []
 
 
-async def test_wildcard_subscriptions_switched_off(joined: Joined, start_broker: StartBroker, version: int) -> None:
-    """A filter with wildcards is rejected, others are not. [MQTT3-3.8.3-2]"""
-    at = await start_broker(mqtt={"wildcard_subscriptions": False})
-    peer = await joined(version=version, at=at)
-    if version == 5:
-        assert peer.connack.number(wire.WILDCARD_AVAILABLE) == 0
-    assert await peer.subscribe("plain") == (0,)
-    await peer.send(wire.subscribe(9, [("a/+", 0)], version=version))
-    answer = await peer.recv()
-    if answer.kind == SUBACK:
-        assert answer.codes == (0xA2 if version == 5 else 0x80,)
-    else:
-        assert (answer.kind, answer.code) == (DISCONNECT, 0xA2)
-
-
-@pytest.mark.parametrize(
-    ("switch", "announced", "filters", "props", "code"),
-    [
-        ("shared_subscriptions", wire.SHARED_AVAILABLE, [("$share/g/t", 0)], [], 0x9E),
-        ("subscription_identifiers", wire.SUBSCRIPTION_IDS_AVAILABLE, [("t", 0)], [(wire.SUBSCRIPTION_ID, 7)], 0xA1),
-    ],
-)
-async def test_what_is_switched_off_is_announced_and_refused(
-    joined: Joined,
-    start_broker: StartBroker,
-    switch: str,
-    announced: int,
-    filters: list[tuple[str, int]],
-    props: list[tuple[int, int]],
-    code: int,
-) -> None:
-    """By SUBACK or DISCONNECT with the code for it. [MQTT-3.14.2-1] [MQTT-3.9.3-2]"""
-    at = await start_broker(mqtt={switch: False})
-    peer = await joined(at=at)
-    assert peer.connack.number(announced) == 0
-    await peer.send(wire.subscribe(1, filters, props))
-    answer = await peer.recv()
-    assert (answer.codes or (answer.code,)) == (code,)
-
-
 async def test_limits_of_use(joined: Joined) -> None:
     """What CONNACK announces is within the specification's bounds (section 3.2.2.3). [MQTT-3.2.2-8]"""
     connack = (await joined()).connack

@@ -335,3 +335,18 @@ async def test_a_choice_holds_for_its_own_subscription_only(embed: Embed) -> Non
     assert [number for topic, number in found[count:] if topic == "load"] == list(range(10))
     assert [pair for pair in found if pair[0] != "load"] == [("state/b", 9), ("state/a", 9)]
     assert dropped_by_cause(session)[REPLACED] == sum(dropped_by_cause(session)) == 18
+
+
+async def test_a_shared_subscription(embed: Embed) -> None:
+    """The wish of a member holds for what the member gets."""
+    broker = await embed(queue={"stall_timeout": NEVER_STALLED})
+    frozen = await Frozen.join(broker.ports[0], wire.connect("frozen", keep_alive=0), ("load", 0))
+    await frozen.send(wire.subscribe(2, [("$share/g/state", 0)], wishes(queue="drop-oldest", depth="5")))
+    kind, _, _ = await frozen.read_packet()
+    assert kind == wire.SUBACK
+    publisher = await join(broker, "publisher")
+    await stuck(broker.router.sessions["frozen"], publisher, "load")
+    for number in range(20):
+        await publisher.publish("state", b"%d" % number)
+    found = [int(packet.payload) for packet in await (await frozen.thaw()).fence() if packet.topic == "state"]
+    assert found == list(range(15, 20))

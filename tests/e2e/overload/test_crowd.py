@@ -21,11 +21,9 @@ from tests.e2e.overload.scene import (
     Scene,
     Tap,
     Watch,
-    check_ledger,
     join,
     lost,
     number_of,
-    percentile,
     room_for_files,
     scaled,
     stamped,
@@ -36,11 +34,6 @@ pytestmark = pytest.mark.long
 
 Record = Callable[[str, object], None]
 
-HEALTHY: Final = 19
-AT_FULL_LOAD: Final = scaled(3000, 1000)
-"""Messages to each of them, as fast as they read."""
-AT_A_PACE: Final = 120
-"""Messages to each of them, one every 5 ms, whose latency is taken."""
 
 HALF: Final = scaled(500, 50)
 """Clients of a crowd that freeze; as many stay healthy."""
@@ -65,63 +58,6 @@ async def flood(
         await publisher.send(*(wire.publish(topic, stamped(number, size)) for number in block))
     for tap in taps:
         await tap.count(base + count)
-
-
-async def pace(publisher: Peer, taps: Sequence[Tap], topic: str, first: int) -> list[float]:
-    """Publish at an even pace, and how old the messages were when they came."""
-    base = len(taps[0].numbers)
-    loop = asyncio.get_running_loop()
-    due = loop.time()
-    for number in range(first, first + AT_A_PACE):
-        await publisher.send(wire.publish(topic, stamped(number, 200)))
-        due += 0.005
-        await asyncio.sleep(max(0.0, due - loop.time()))  # the pace itself
-    for tap in taps:
-        await tap.count(base + AT_A_PACE)
-    return [age for tap in taps for age in tap.ages[base:]]
-
-
-async def test_one_frozen_of_twenty_costs_the_others_nothing(scene: SetScene, record: Record) -> None:
-    """At full load nineteen get everything, and what the frozen one lost is in its ledger to the message.
-
-    mochi-mqtt#95 (one slow QoS 0 client stalls the whole broker), aedes PR#1060 (one frozen client freezes 19 healthy
-    ones), mosquitto#3687 (only a global counter moves).
-    """
-    queue = 500
-    assert queue > AHEAD, "the healthy could lose by their own speed"
-    stage = await scene(queue={"live_messages": queue})
-    taps = [await Tap.open(stage.port, f"healthy{number}", ("load", 0)) for number in range(HEALTHY)]
-    publisher = await stage.join("publisher")
-    await pace(publisher, taps, "load", 0)
-    without = await pace(publisher, taps, "load", AT_A_PACE)
-
-    far = await stage.join_far("frozen", "load", "plug")
-    await stage.plug(far, "frozen", "plug", publisher)
-    start = 2 * AT_A_PACE
-    await flood(publisher, taps, "load", start, AT_FULL_LOAD, 1000)
-    with_it = await pace(publisher, taps, "load", start + AT_FULL_LOAD)
-    total = start + AT_FULL_LOAD + AT_A_PACE
-
-    for tap in taps:
-        assert tap.numbers == list(range(total))
-    for number in range(HEALTHY):
-        session = stage.session(f"healthy{number}")
-        assert lost(session) == {}
-        assert session.offered == session.delivered_in_all() == total
-    session = stage.session("frozen")
-    offered = 1 + AT_FULL_LOAD + AT_A_PACE
-    check_ledger(session, offered=offered, received=1, queued=queue)
-    assert lost(session) == {"full-messages": offered - 1 - queue}
-
-    far.thaw()
-    plug, *rest = await far.peer.fence()
-    assert plug.topic == "plug"
-    assert [number_of(packet.payload) for packet in rest] == list(range(start, start + queue))
-    check_ledger(session, offered=offered, received=1 + len(rest))
-
-    before, after = percentile(without, 0.99), percentile(with_it, 0.99)
-    record("p99 of 19, alone", f"{before * 1000:.2f} ms")
-    record("p99 of 19, beside a frozen one", f"{after * 1000:.2f} ms")
 
 
 @pytest.mark.usefixtures("files")

@@ -1,4 +1,4 @@
-"""A subscriber whose policy is to be disconnected, and a takeover of one that froze: what it finds when it is back.
+"""A subscriber whose policy is to be disconnected.
 
 The broker is embedded, so that its ledgers can be held against what the clients counted; all else goes over sockets.
 A message is lost when the ledger says so in the moment of its publish: how much the system's buffers take does not
@@ -7,13 +7,13 @@ matter. Sizes are such that a frozen client's buffers are full after a few dozen
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
 from broker.core.counters import DISCONNECTED, FULL_MESSAGES, NO_QUOTA
 from tests.e2e import wire
-from tests.e2e.clients.frozen import Frozen, until
+from tests.e2e.clients.frozen import until
 from tests.e2e.embedded import (
     DEPTH,
     ENOUGH,
@@ -70,15 +70,6 @@ async def test_disconnect_ends_the_connection(embed: Embed, version: int, expiry
     assert numbers(await back.fence()) == ([count + 1] if expiry else [])
 
 
-# ---------------------------------------------------------------------------------------------------------- QoS 1 and 2
-
-
-WAITING: Final[dict[str, list[int]]] = {
-    "drop-newest": list(range(WINDOW + 1, WINDOW + 1 + DEPTH)),
-    "drop-oldest": list(range(101 - DEPTH, 101)),
-}
-
-
 async def test_disconnect_of_who_does_not_acknowledge(embed: Embed) -> None:
     """It is told 0x97; its session keeps what was in flight and what waited, and it gets them when it is back."""
     broker = await embed(queue=queue(policy="disconnect"))
@@ -100,43 +91,3 @@ async def test_disconnect_of_who_does_not_acknowledge(embed: Embed) -> None:
     assert await back.fence() == []
     assert dropped(session, NO_QUOTA, FULL_MESSAGES) == 1
     assert balance(broker, "mute") == (fits + 1, fits + 1)
-
-
-# ------------------------------------------------------------------------------------------------------------- takeover
-
-
-@VERSIONS
-async def test_a_takeover_sends_again_what_was_in_flight(embed: Embed, version: int) -> None:
-    """With DUP what was handed to the frozen connection, without what was not [MQTT-3.3.1-1]; the old one is gone."""
-    broker = await embed(queue=queue(live_messages=50, session_messages=0))
-    expiry = [(wire.SESSION_EXPIRY, KEPT)] if version == 5 else []
-    connect: dict[str, Any] = {"version": version, "clean": False, "props": expiry}
-    frozen = await Frozen.join(
-        broker.ports[0], wire.connect("twin", keep_alive=0, **connect), ("load", 1), version=version
-    )
-    session = broker.router.sessions["twin"]
-    publisher = await join(broker, "publisher")
-    count = 0
-    while session.queued() < 60:
-        count += 1
-        assert count < ENOUGH
-        assert await publisher.publish("load", b"%d " % count + PAYLOAD, qos=1) == 0
-    handed = session.delivered_in_all()
-    assert handed == count - 60
-
-    newcomer = await join(broker, "twin", **connect)
-    assert newcomer.connack.session_present
-    # It is served while the old socket still holds what nobody reads.
-    found = [await newcomer.message() for _ in range(count)]
-    assert numbers(found) == list(range(1, count + 1))
-    assert [packet.dup for packet in found] == [True] * handed + [False] * 60
-    assert await newcomer.fence() == []
-    await until("the old socket is gone", lambda: len(broker.connections) == 2, publisher)
-    await frozen.read_to_end()
-    await publisher.publish("load", b"%d" % (count + 1), qos=1)
-    assert numbers([await newcomer.message()]) == [count + 1]
-    assert await newcomer.fence() == []
-    assert dropped(session) == 0
-    offered, accounted = balance(broker, "twin")
-    assert offered == accounted == count + 1
-    assert broker.router.counters.load.messages == 0

@@ -10,7 +10,7 @@ import logging
 
 import pytest
 
-from broker.core.counters import DISCONNECTED, DROP_CAUSES, FULL_BYTES, FULL_MESSAGES, NO_QUOTA
+from broker.core.counters import DISCONNECTED, DROP_CAUSES, FULL_BYTES, FULL_MESSAGES
 from broker.core.queues.live.outbox import CONTROL_LIMIT
 from canopy import Broker
 from tests.e2e import wire
@@ -20,7 +20,6 @@ from tests.e2e.embedded import (
     NEVER_STALLED,
     PAYLOAD,
     Embed,
-    balance,
     join,
     outbox_of,
 )
@@ -83,47 +82,6 @@ async def test_a_frozen_subscriber_costs_its_bounds_and_nobody_else(
     watcher = await join(broker, "watcher", f"$SYS/broker/messages/dropped/{DROP_CAUSES[cause]}")
     while int((await watcher.message()).payload) != dropped[cause]:
         pass
-
-
-async def test_the_ledger_of_a_frozen_subscriber_is_exact(embed: Embed) -> None:
-    """offered = delivered + dropped + queued, with the client frozen, and when it reads again."""
-    broker = await embed(queue={"stall_timeout": NEVER_STALLED, "live_messages": 20})
-    frozen = await Frozen.join(broker.ports[0], wire.connect("frozen", keep_alive=0), ("load", 0))
-    reader = await join(broker, "reader", "load")
-    publisher = await join(broker, "publisher")
-    count = await fill(broker, "frozen", publisher, [reader])
-    session = broker.router.sessions["frozen"]
-    offered, accounted = balance(broker, "frozen")
-    assert (offered, accounted) == (count, count)
-    lost = sum(dropped_by_cause(session))
-
-    thawed = await frozen.thaw()
-    found = await thawed.fence()
-    assert len(found) == count - lost
-    numbers = [int(packet.payload.split(b" ", 1)[0]) for packet in found]
-    assert numbers == sorted(set(numbers))
-    assert balance(broker, "frozen") == (count, count)
-    assert session.queued() == 0
-
-
-async def test_a_frozen_subscriber_with_quality_waits_in_its_bounded_session(embed: Embed) -> None:
-    """QoS 1 and 2 wait behind the window; what the queue does not hold is dropped: it has not acknowledged."""
-    broker = await embed(
-        queue={"stall_timeout": NEVER_STALLED, "live_messages": 20, "session_messages": 30}, sys={"interval": 0.0}
-    )
-    connect = wire.connect("frozen", keep_alive=0, props=[(wire.RECEIVE_MAXIMUM, 10)])
-    frozen = await Frozen.join(broker.ports[0], connect, ("load", 1))
-    reader = await join(broker, "reader", ("load", 1))
-    publisher = await join(broker, "publisher")
-    count = await fill(broker, "frozen", publisher, [reader], qos=1)
-    session = broker.router.sessions["frozen"]
-    assert dropped_by_cause(session)[NO_QUOTA] == sum(dropped_by_cause(session)) == count - 40
-    assert len(session.inflight) == 10
-    assert balance(broker, "frozen") == (count, count)
-
-    thawed = await frozen.thaw()
-    numbers = [int((await thawed.message()).payload.split(b" ", 1)[0]) for _ in range(40)]
-    assert numbers == list(range(1, 41))
 
 
 @pytest.mark.parametrize("expiry", [0, KEPT], ids=["session ends", "session kept"])
@@ -359,21 +317,3 @@ async def test_a_frozen_client_that_is_never_read_from_again_is_reset_after_a_ta
     newcomer = await join(broker, "twin")
     await until("the old socket is gone", lambda: len(broker.connections) == 2, publisher)
     await newcomer.fence()
-
-
-async def test_a_hundred_frozen_clients_and_a_healthy_one(embed: Embed) -> None:
-    broker = await embed(queue={"stall_timeout": NEVER_STALLED, "live_messages": 20}, sys={"interval": 0.0})
-    crowd = [
-        await Frozen.join(broker.ports[0], wire.connect(f"frozen{number}", keep_alive=0), ("load", 0))
-        for number in range(100)
-    ]
-    reader = await join(broker, "reader", "load")
-    publisher = await join(broker, "publisher")
-    await fill(broker, "frozen0", publisher, [reader])
-    for number in range(100):
-        outbox = outbox_of(broker, f"frozen{number}")
-        assert outbox.messages <= 20
-    for connection in crowd:
-        connection.close()
-    await until("their sockets are gone", lambda: len(broker.connections) == 2, publisher)
-    assert len(broker.router.peers.outboxes) == 2

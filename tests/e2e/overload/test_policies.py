@@ -311,23 +311,6 @@ class TestDisconnect:
         assert "frozen" in stage.broker.router.sessions
         assert not far.link.ended
 
-    async def test_3_1_1_has_no_words_for_it(self, scene: SetScene) -> None:
-        stage = await scene(queue=bounds("disconnect"))
-        publisher = await stage.join("publisher")
-        far = await frozen(stage, publisher, 0, version=4)
-        await publish(publisher, range(ROOM + 1), 0)
-        far.thaw()
-        assert all(packet.kind == wire.PUBLISH for packet in await far.peer.closed())
-
-    async def test_its_will_is_published(self, scene: SetScene) -> None:
-        """The broker ended the connection [MQTT-3.1.2-8]."""
-        stage = await scene(queue=bounds("disconnect"))
-        publisher = await stage.join("publisher")
-        watcher = await stage.join("watcher", "wills")
-        await frozen(stage, publisher, 0, will=wire.Will("wills", b"too slow"))
-        await publish(publisher, range(ROOM + 1), 0)
-        assert (await watcher.message()).payload == b"too slow"
-
     async def test_away_nobody_is_disconnected(self, scene: SetScene) -> None:
         """There is no connection: what does not fit is dropped, and the client may come back for the rest."""
         stage = await scene(queue=bounds("disconnect"))

@@ -54,7 +54,7 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
     async with AsyncExitStack() as stack:
         made = Machine(tmp_path / "store", _library(), stack)
         made.behind(DAYS_BEHIND)
-        await made.start("--set", "store.memory_messages=2")
+        await made.start("--set", "store.memory_bytes=1000")
         yield made
 
 

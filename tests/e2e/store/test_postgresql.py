@@ -84,7 +84,7 @@ async def test_the_database_is_killed_again_and_again(
         await taking
         await house.again()
     await publisher.hold_against_retained(await house.peer("watcher", clean=True))
-    await seen_through(house, qos, publisher, here)
+    await seen_through(house, publisher, here)
 
 
 @pytest.mark.long

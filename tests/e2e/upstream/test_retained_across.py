@@ -5,15 +5,40 @@ Owns: who gets which retained message when, over reconnects with and without ses
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
 
 from tests.e2e import wire
+from tests.e2e.faults import FaultProxy
 from tests.e2e.upstream.net import V5, Net, Place, link, pairs, until
 
 NEVER_LATE = {"max_loop_lag": 0}
 """Limits of a broker that has 20 seconds pass at once: it is not overloaded."""
 
 TWO = [("r/1", b"one"), ("r/2", b"two")]
+
+
+class Outages:
+    """A way to the upstream that can be closed: no connection gets through until it is open again."""
+
+    def __init__(self) -> None:
+        self._closed = False
+
+    async def proxy(self, net: Net, port: int) -> FaultProxy:
+        self._proxy = await net.proxy(port, lambda connection: connection.stall() if self._closed else None)
+        return self._proxy
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        self._closed = True
+        await self._proxy.cut()
+        yield
+        self._closed = False
+        for connection in self._proxy.links:
+            if not connection.ended:
+                connection.heal()
 
 
 async def test_each_subscription_gets_them_once(net: Net, upstream: Place) -> None:
@@ -93,18 +118,22 @@ async def test_a_reconnect_repeats_nothing(net: Net, upstream: Place, session: s
     above = await net.join(upstream, "above")
     for topic, payload in TWO:
         await above.publish(topic, payload, qos=1, retain=True)
-    proxy = await net.proxy(upstream.port)
+    outages = Outages()
+    proxy = await outages.proxy(net, upstream.port)
     edge = await net.edge(link(proxy, session_expiry=0 if session == "lost" else 3600))
     first = await net.join(edge, "first", "r/+")
     (found,) = await net.down(above, first, least=[2])
     assert sorted(pairs(found)) == TWO
     await net.down(above, first)
-    await proxy.cut()
-    (found,) = await net.down(above, first)
-    assert pairs(found) == []
+    async with outages.one():
+        await above.publish("r/3", b"new", qos=1, retain=True)
+    # A broker sends what it has retained for one filter in the order in which it came: behind this nothing more comes
+    # again. Aedes may send it behind the fence.
+    (found,) = await net.down(above, first, least=[1])
+    assert pairs(found) == [("r/3", b"new")]
     second = await net.join(edge, "second", "r/+")
     (found,) = await net.down(above, second)
-    assert sorted(pairs(found)) == TWO
+    assert sorted(pairs(found)) == [*TWO, ("r/3", b"new")]
     # It is live again, and a message that says the same is a message.
     await above.publish("r/1", b"one", qos=1, retain=True)
     got = await net.down(above, first, second)
@@ -116,20 +145,15 @@ async def test_what_was_cleared_or_changed_during_the_outage(net: Net, upstream:
     above = await net.join(upstream, "above")
     for topic, payload in (*TWO, ("r/3", b"three")):
         await above.publish(topic, payload, qos=1, retain=True)
-    closed: list[bool] = []
-    proxy = await net.proxy(upstream.port, lambda connection: connection.stall() if closed else None)
+    outages = Outages()
+    proxy = await outages.proxy(net, upstream.port)
     edge = await net.edge(link(proxy, session_expiry=0), limits=NEVER_LATE)
     first = await net.join(edge, "first", "r/+")
     await net.down(above, first, least=[2])
     await net.down(above, first)
-    closed.append(True)
-    await proxy.cut()
-    await above.publish("r/1", b"", qos=1, retain=True)
-    await above.publish("r/2", b"newer", qos=1, retain=True)
-    closed.clear()
-    for connection in proxy.links:
-        if not connection.ended:
-            connection.heal()
+    async with outages.one():
+        await above.publish("r/1", b"", qos=1, retain=True)
+        await above.publish("r/2", b"newer", qos=1, retain=True)
     (found,) = await net.down(above, first, least=[1])
     assert [pair for pair in pairs(found) if pair[1]] == [("r/2", b"newer")]
     await net.down(above, first)
@@ -189,8 +213,8 @@ async def test_what_was_cleared_above_during_an_outage_does_not_rise_again(net: 
     """A link that publishes what it asks for: the copy kept here came from above, and does not go back there."""
     above = await net.join(upstream, "above")
     await above.publish("state/above", b"old", qos=1, retain=True)
-    closed: list[bool] = []
-    proxy = await net.proxy(upstream.port, lambda connection: connection.stall() if closed else None)
+    outages = Outages()
+    proxy = await outages.proxy(net, upstream.port)
     edge = await net.edge(link(proxy, session_expiry=0, publish=["#"]))
     reader = await net.join(edge, "reader", "state/#")
     (found,) = await net.down(above, reader, least=[1])
@@ -198,13 +222,8 @@ async def test_what_was_cleared_above_during_an_outage_does_not_rise_again(net: 
     await reader.publish("state/here", b"ours", qos=1, retain=True)
     await net.up(reader, above)
     await net.down(above, reader)
-    closed.append(True)
-    await proxy.cut()
-    await above.publish("state/above", b"", qos=1, retain=True)
-    closed.clear()
-    for connection in proxy.links:
-        if not connection.ended:
-            connection.heal()
+    async with outages.one():
+        await above.publish("state/above", b"", qos=1, retain=True)
     await net.down(above, reader)
     await net.up(reader, above)
     late = await net.join(upstream, "late", "state/#")

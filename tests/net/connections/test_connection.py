@@ -16,7 +16,6 @@ from broker.core.queues.live.outbox import Outbox
 from broker.core.session.session import Session
 from broker.net.connections.admission import HALF_OPEN_ROOM, Admission
 from broker.net.connections.connection import Connection
-from broker.net.stream import LINGER
 from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.net.transports import Client, Embed, Transport, lose_all, rounds
@@ -264,38 +263,6 @@ async def test_a_connection_that_could_not_begin_leaves_nothing(broker: Broker) 
     assert broker.faults.counts == {"connection": 1}
 
 
-async def test_a_refused_connection_leaves_nothing(embed: Embed) -> None:
-    """Told in CONNACK what is wrong; neither it nor its address is remembered."""
-    broker = await embed(limits={"max_connections_per_address": 1})
-    there = Client(broker, "there", HERE)
-    await rounds()
-    late = Client(broker, "late", HERE)
-    await rounds()
-    assert late.take()[:4] == b"\x20\x2c\x00\x97"
-    assert late.transport.aborted
-    assert (counted(broker).open, counted(broker).refused) == (1, 1)
-    late.connection.connection_lost(None)
-    assert (counted(broker).open, counted(broker).refused) == (1, 0)
-    there.connection.connection_lost(None)
-    assert (counted(broker).open, len(counted(broker).by_address)) == (0, 0)
-
-
-async def test_who_takes_over_takes_the_place(embed: Embed) -> None:
-    """An address that is full keeps no client out that comes in place of its own, perhaps dead, connection."""
-    broker = await embed(limits={"max_connections_per_address": 1})
-    old = Client(broker, "there", HERE)
-    await rounds()
-    new = Client(broker, "there", HERE)
-    await rounds()
-    assert new.take()[3:4] == b"\x00"
-    assert connected(broker) == {"there"}
-    assert (counted(broker).by_address.get(HERE, 0), counted(broker).open, counted(broker).refused) == (1, 1, 0)
-    old.connection.connection_lost(None)
-    assert (counted(broker).by_address.get(HERE, 0), counted(broker).open) == (1, 1)
-    new.connection.connection_lost(None)
-    assert (counted(broker).open, len(counted(broker).by_address)) == (0, 0)
-
-
 async def test_who_takes_over_from_another_address_of_its_network(embed: Embed) -> None:
     """With IPv6 a device comes back under another address of its /64; another network is kept out."""
     broker = await embed(limits={"max_connections_per_address": 1})
@@ -474,22 +441,6 @@ async def test_the_last_packet_of_who_is_held_back(embed: Embed) -> None:
     await rounds()
     assert client.take()[-3:-1] == b"\xe0\x01"
     assert (client.transport.reading, client.transport.aborted) == (True, False)
-
-
-async def test_the_end_of_patience_frees_everything(embed: Embed) -> None:
-    """DISCONNECT 0x96, and the connection is over, whatever the client still sends."""
-    broker = await embed(limits={"max_publish_rate": 100.0, "publish_patience": 0.1})
-    client = Client(broker, "fast")
-    await rounds()
-    client.take()
-    client.connection.data_received(wire.publish("t", b"x", qos=0) * 5_000)
-    async with asyncio.timeout(wire.TIMEOUT):
-        await client.transport.told.wait()
-    assert client.transport.aborted
-    assert client.take()[:1] == b"\xe0"
-    assert client.connection.protocol.close_text == "more than 100 PUBLISH packets a second for 0.1 s"
-    assert connected(broker) == set()
-    assert client.connection.check(broker.loop.time() + LINGER) == 0.0
 
 
 async def test_little_is_written_ahead_where_a_newer_message_would_replace_it(broker: Broker) -> None:

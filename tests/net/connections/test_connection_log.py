@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from broker.core import causes
 from broker.net.connections.client import Client
-from broker.net.connections.connection_log import INTERVAL, REFILL, ConnectionLog
+from broker.net.connections.connection_log import ADDRESS_BYTES, INTERVAL, REFILL, ConnectionLog
 from broker.net.connections.log_room import MOST_ADDRESSES
 from broker.settings import Log
 from canopy import Broker, Settings
@@ -165,13 +165,13 @@ def ended(host: str, cause: str = causes.PROTOCOL_ERROR) -> Client:
     return cast(Client, connection)
 
 
-def the_log(most: int, of_address: int) -> ConnectionLog:
-    log = Log(client_warnings=most, client_warnings_per_address=of_address)
-    return ConnectionLog(structlog.get_logger, log)
+def the_log(most: int) -> ConnectionLog:
+    """A log of so many warnings; one address has a tenth of them."""
+    return ConnectionLog(structlog.get_logger, Log(client_warnings=most))
 
 
 def test_one_address_has_its_share_of_warnings_and_the_rest_is_one_line(told: Lines) -> None:
-    log = the_log(100, 10)
+    log = the_log(100)
     log.look(0.0)
     for _ in range(5_000):
         log.ended(ended("192.0.2.1"), 1.0)
@@ -193,7 +193,7 @@ def test_one_address_has_its_share_of_warnings_and_the_rest_is_one_line(told: Li
 
 
 def test_an_ipv6_network_has_the_share_of_one_address(told: Lines) -> None:
-    log = the_log(100, 10)
+    log = the_log(100)
     log.look(0.0)
     for number in range(50):
         log.ended(ended(f"2001:db8::{number:x}"), 1.0)
@@ -202,21 +202,21 @@ def test_an_ipv6_network_has_the_share_of_one_address(told: Lines) -> None:
     assert (told[-1]["most_from"], told[-1]["warnings_from_it"]) == ("2001:db8::/64", 40)
 
 
-@pytest.mark.parametrize("most", [100, 0])
-def test_many_addresses_have_no_more_than_all_may_have_and_the_table_is_bounded(told: Lines, most: int) -> None:
-    log = the_log(most, 10)
+def test_many_addresses_have_no_more_than_all_may_have_and_the_table_is_bounded(told: Lines) -> None:
+    most = 100
+    log = the_log(most)
     log.look(0.0)
     for number in range(MOST_ADDRESSES + 500):
         log.ended(ended(f"2001:db8:{number:x}::", causes.REFUSED), 1.0)
-    assert len(told) == (most or MOST_ADDRESSES)
+    assert len(told) == most
     assert len(log._warnings._by_address) == MOST_ADDRESSES
     log.look(INTERVAL)
-    assert told[-1]["refused"] == MOST_ADDRESSES + 500 - (most or MOST_ADDRESSES)
+    assert told[-1]["refused"] == MOST_ADDRESSES + 500 - most
     assert not log._warnings._by_address
 
 
 def test_zero_is_no_limit(told: Lines) -> None:
-    log = the_log(0, 0)
+    log = the_log(0)
     for _ in range(1_000):
         log.ended(ended("192.0.2.1"), 1.0)
     log.finish()
@@ -248,7 +248,7 @@ def test_lines_at_info_have_so_much_room(told: Lines, name: str, addresses: int)
     """However long the names are, as bytes. Lines are weighed, which is right but for a hundredth."""
     settings = Log()
     log = ConnectionLog(structlog.get_logger, settings)
-    allowed = settings.client_bytes if addresses > 1 else settings.client_bytes_per_address
+    allowed = settings.client_bytes * (1.0 if addresses > 1 else ADDRESS_BYTES)
     log.look(0.0)
     for number in range(2_000):
         connection = came(f"192.0.{number % addresses // 250}.{number % addresses % 250}", name, name)
@@ -266,7 +266,7 @@ def test_lines_at_info_have_so_much_room(told: Lines, name: str, addresses: int)
     for now in (INTERVAL, INTERVAL + REFILL):
         for _ in range(2_500):
             log.opened(came("192.0.0.0", name, name))
-        assert written(told) <= 1.02 * settings.client_bytes_per_address
+        assert written(told) <= 1.02 * settings.client_bytes * ADDRESS_BYTES
         assert told
         log.look(now + REFILL)
         told.clear()
@@ -283,7 +283,7 @@ def test_the_first_look_at_the_clock_makes_no_room(told: Lines) -> None:
     log.look(1_000.0)
     for _ in range(2_500):
         log.opened(came("192.0.2.1", "c", "u"))
-    assert written(told) <= 1.02 * settings.client_bytes_per_address
+    assert written(told) <= 1.02 * settings.client_bytes * ADDRESS_BYTES
 
 
 def test_a_site_of_two_thousand_devices_is_logged_whole(told: Lines) -> None:
@@ -310,7 +310,7 @@ def test_names_are_cut_by_their_bytes(told: Lines, name: str, shown: str) -> Non
 
 
 async def test_a_flood_of_bad_connects_over_sockets_is_a_few_lines(told: Lines, dial: Dial) -> None:
-    async with Broker(settings(log={"client_warnings_per_address": 3})) as broker:
+    async with Broker(settings(log={"client_warnings": 30})) as broker:
         for _ in range(20):
             peer = await dial(broker, wire.connect(name="NoMQTT"))
             assert await peer.closed() == []

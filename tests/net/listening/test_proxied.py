@@ -171,7 +171,7 @@ async def test_what_is_no_header_ends_the_connection(start: Start, lines: Lines,
 
 
 async def test_the_log_is_not_filled_by_forged_headers(start: Start, lines: Lines) -> None:
-    broker = await start(sections={"log": {"client_warnings_per_address": 3}})
+    broker = await start(sections={"log": {"client_warnings": 30}})
     for _ in range(10):
         reader, writer = await open_stream(broker)
         writer.write(wire.connect("c"))

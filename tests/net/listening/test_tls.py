@@ -264,7 +264,7 @@ class TestHandshakes:
         await alive(peer)
 
     async def test_a_warning_for_each_of_many_would_fill_the_disk(self, start: Start, lines: Lines) -> None:
-        broker = await start(sections={"log": {"client_warnings_per_address": 3}})
+        broker = await start(sections={"log": {"client_warnings": 30}})
         for _ in range(10):
             reader, writer = await asyncio.open_connection(HOST, broker.ports[0])
             writer.write(b"garbage")

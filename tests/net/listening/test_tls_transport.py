@@ -228,16 +228,6 @@ async def test_the_ticket_goes_with_the_first_packet(authority: Server, version:
     assert both.client.session.has_ticket
 
 
-async def test_what_is_written_comes_whole(authority: Server) -> None:
-    both = Both(authority)
-    await both.shake_hands()
-    for size in (1, 16_384, tls_transport.SLICE, tls_transport.SLICE + 1, 262_144):
-        both.tls.write(bytes(size))
-        assert both.heard() == bytes(size)
-    both.tls.write(b"")
-    assert both.take() == b""
-
-
 async def test_a_forged_record_ends_the_connection_and_what_came_before_it_counts(authority: Server) -> None:
     both = Both(authority)
     await both.shake_hands()
@@ -246,17 +236,6 @@ async def test_a_forged_record_ends_the_connection_and_what_came_before_it_count
     forged[-1] ^= 1
     both.tls.data_received(bytes(forged) + good)
     assert both.upper.reads == []
-    assert both.socket.is_closing()
-
-
-async def test_the_client_says_goodbye(authority: Server) -> None:
-    both = Both(authority)
-    await both.shake_hands()
-    data = both.say(b"last")
-    with contextlib.suppress(ssl.SSLWantReadError):
-        both.client.unwrap()
-    both.tls.data_received(data + both.outgoing.read())
-    assert both.upper.reads == [b"last"]
     assert both.socket.is_closing()
 
 

@@ -18,7 +18,7 @@ from broker.net.websocket.transport import FRAME_WORK, FRAMES_A_TURN, ROOM, WebS
 from broker.net.websocket.upgrade import Upgrade
 from canopy import Broker
 from tests.e2e import wire
-from tests.net.transports import Client, Embed, Transport, rounds
+from tests.net.transports import Embed, Transport, rounds
 from tests.net.websocket.framing import BINARY, CLOSE, PING, PONG, TEXT, Frame, close, frame, frames, request
 from tests.support.waiting import until
 
@@ -101,14 +101,6 @@ async def test_a_single_frame_is_written_at_once(broker: Broker) -> None:
     there, source = await accepted(broker, "there", "t"), await accepted(broker, "source")
     source.says(frame(wire.publish("t", b"x")))
     assert there.take() == [Frame(BINARY, wire.publish("t", b"x"))]
-
-
-async def test_large_batches_are_one_frame_too(broker: Broker) -> None:
-    there, source = await accepted(broker, "there", "t"), await accepted(broker, "source")
-    packet = wire.publish("t", bytes(200_000))
-    source.says(frame(packet))
-    await rounds()
-    assert there.take() == [Frame(BINARY, packet)]
 
 
 async def test_a_packet_may_be_in_many_frames_and_its_frame_in_many_reads(broker: Broker) -> None:
@@ -259,20 +251,6 @@ async def test_packets_are_bounded_as_over_tcp(broker: Broker) -> None:
     assert [(one.opcode, one.code) for one in found[1:]] == [(CLOSE, 1002)]
 
 
-async def test_a_broker_that_stops_says_so(embed: Embed) -> None:
-    broker = await embed(listener=[WEB])
-    client = await accepted(broker, "there")
-    waiting = WebClient(broker, asks=request()[:20])
-    stopping = asyncio.get_running_loop().create_task(broker.stop())
-    await rounds()
-    found = client.take()
-    assert (found[0].payload[0] >> 4, found[0].payload[2]) == (wire.DISCONNECT, 0x8B)
-    assert [(one.opcode, one.code) for one in found[1:]] == [(CLOSE, 1001)]
-    client.lost()
-    waiting.lost()
-    await stopping
-
-
 @pytest.mark.parametrize("ending", [b"", frame(wire.disconnect()), frame(b"", TEXT), close()])
 async def test_what_is_left_of_a_connection_goes_at_once(broker: Broker, ending: bytes) -> None:
     """No cycle keeps it until the garbage collector comes, which the daemon has come seldom."""
@@ -314,16 +292,6 @@ async def test_who_does_not_read_gets_no_pong(broker: Broker) -> None:
     assert client.take() == []
     client.web.resume_writing()
     assert client.take() == [Frame(PONG, b"999")]
-
-
-async def test_who_does_not_read_is_given_up(broker: Broker) -> None:
-    client = await accepted(broker, "there")
-    client.web.pause_writing()
-    now = client.connection.loop.time()
-    client.connection.check(now)
-    client.connection.check(now + 31.0)
-    assert client.connection.protocol.close_cause == causes.STALLED
-    assert client.closed()
 
 
 async def test_a_ping_is_no_sign_of_life_in_mqtt(broker: Broker) -> None:
@@ -390,11 +358,3 @@ async def test_a_full_read_is_the_last_before_others_have_their_turn(broker: Bro
         reading.append(client.reads())
     await rounds()
     assert [*reading, client.reads()] == [True, False, True]
-
-
-async def test_clients_of_both_kinds_meet(embed: Embed) -> None:
-    broker = await embed(listener=[WEB], listen=["mqtt://127.0.0.1:0"])
-    web = await accepted(broker, "web", "t")
-    plain = Client(broker, "plain")
-    plain.connection.data_received(wire.publish("t", b"x"))
-    assert web.take() == [Frame(BINARY, wire.publish("t", b"x"))]

@@ -207,16 +207,6 @@ async def test_garbage_disturbs_nobody_and_leaves_nothing(start: Start, join: Jo
     assert {line["log_level"] for line in lines} <= {"info", "warning", "debug"}
 
 
-async def test_a_giant_frame_of_a_stranger_is_refused(start: Start) -> None:
-    broker = await start()
-    reader, writer = await asyncio.open_connection(HOST, broker.ports[0])
-    writer.write(request() + b"\x82\xff" + (1 << 40).to_bytes(8, "big") + bytes(4) + b"\x10\xff\xff")
-    async with asyncio.timeout(wire.TIMEOUT):
-        answer = await reader.read()
-    assert answer.partition(b"\r\n\r\n")[2][:4] in (b"\x88" + answer.partition(b"\r\n\r\n")[2][1:2] + b"\x03\xf1",)
-    writer.transport.abort()
-
-
 async def test_a_person_with_a_browser_reads_what_it_is(start: Start, lines: Lines) -> None:
     broker = await start()
     reader, writer = await asyncio.open_connection(HOST, broker.ports[0])

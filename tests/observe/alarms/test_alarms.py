@@ -48,7 +48,7 @@ class Told:
 
 
 def settings(**alarms: Any) -> Settings:
-    wanted = {"interval": SELDOM, "raise_after": 10.0, "clear_after": 20.0} | alarms
+    wanted = {"interval": SELDOM, "raise_after": 10.0} | alarms
     return Settings(listen=("mqtt://127.0.0.1:0",), sys=Sys(interval=SELDOM), alarms=AlarmSettings(**wanted))
 
 
@@ -170,7 +170,7 @@ async def test_the_event_loop_is_late(broker: Broker, looks: Looks) -> None:
 async def test_queues_take_much_memory(broker: Broker, looks: Looks) -> None:
     load = broker.router.counters.load
     before = load.bytes
-    load.bytes = load.max_bytes * 9 // 10
+    load.bytes = load.max_bytes * 91 // 100
     raised = [looks.look() for _ in range(3)]
     load.bytes = before
     assert raised == [[], [], ["queue-memory"]]
@@ -189,7 +189,7 @@ async def test_a_disk_is_nearly_full(monkeypatch: pytest.MonkeyPatch, looks: Loo
     monkeypatch.setattr(looks.alarms._observer, "_folders", {"store": "/s"})
     assert looks.look(disks={"store": 0.95}) == ["disk-space/store"]
     # Not far enough from full, then long enough.
-    for share, raised in ((0.89, True), (0.87, True), (0.87, True), (0.87, True), (0.87, True), (0.87, False)):
+    for share, raised in ((0.89, True), *((0.87, True),) * 12, (0.87, False)):
         assert (looks.look(disks={"store": share}) == ["disk-space/store"]) is raised
 
 
@@ -214,7 +214,7 @@ async def test_the_recorder_fails(looks: Looks, broker: Broker) -> None:
     assert looks.told.told[0]["message"] == f"nothing is recorded: {Silent.failure}"
     recorder.failure = ""
     looks.look(1.0)
-    assert looks.look(20.0) == []
+    assert looks.look(60.0) == []
 
 
 async def test_publishers_wait_for_the_recorder(looks: Looks, broker: Broker) -> None:
@@ -288,7 +288,9 @@ async def test_a_certificate_expires(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 async def test_the_certificate_of_https_expires(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     certificate, key = Authority(tmp_path).issue("127.0.0.1")
     http = {"listen": ["https://127.0.0.1:0"], "certificate": certificate, "key": key}
-    wanted = Settings.model_validate({"listen": ["mqtt://127.0.0.1:0"], "http": http, "alarms": {"interval": SELDOM}})
+    wanted = Settings.model_validate(
+        {"listen": ["mqtt://127.0.0.1:0"], "http": http, "alarms": {"interval": SELDOM, "loop_lag": 0.0}}
+    )
     async with Broker(wanted) as broker:
         looks = Looks(broker, monkeypatch)
         assert looks.look() == []
@@ -327,7 +329,7 @@ async def test_disks_are_looked_at_where_something_writes(monkeypatch: pytest.Mo
 
 
 async def test_what_was_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with Broker(settings(history=3, clear_after=0.0)) as broker:
+    async with Broker(settings(history=3, raise_after=0.0)) as broker:
         looks = Looks(broker, monkeypatch)
         monkeypatch.setattr(looks.alarms._observer, "_folders", {"store": "/s"})
         for _ in range(10):
@@ -336,9 +338,7 @@ async def test_what_was_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(looks.alarms.history) == 3
 
 
-@pytest.mark.parametrize(
-    "bound", ["loop_lag", "drop_rate", "queue_memory", "room", "authentication_failures", "disk_used"]
-)
+@pytest.mark.parametrize("bound", ["loop_lag", "drop_rate", "room", "authentication_failures", "disk_used"])
 async def test_a_bound_of_0_is_no_alarm(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Broker(settings(**{bound: 0.0})) as broker:
         looks = Looks(broker, monkeypatch)

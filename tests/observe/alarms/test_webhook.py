@@ -11,7 +11,7 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from broker.net.log import Log
-from broker.observe.alarms.webhook import Webhook
+from broker.observe.alarms.webhook import ATTEMPTS, Webhook
 from broker.settings import Alarms
 from tests.support.waiting import until
 
@@ -78,15 +78,14 @@ async def test_tried_again_until_it_is_taken(service: Service) -> None:
 
 
 async def test_given_up_after_so_many_attempts_without_telling_the_url(service: Service) -> None:
-    service.statuses = [500] * 3
-    made = hook(service, webhook_retries=2)
+    service.statuses = [500] * ATTEMPTS
     with capture_logs() as lines:
-        made = Webhook(Alarms(webhook=service.url, webhook_retries=2), "edge", Log())
+        made = Webhook(Alarms(webhook=service.url), "edge", Log())
         made.pause = 0.001
         made.send(alarm(1))
         made.send(alarm(2))
         await until(lambda: made.delivered == 1)
-    assert (made.left_out, len(service.got)) == (1, 4)
+    assert (made.left_out, len(service.got)) == (1, ATTEMPTS + 1)
     assert "secret" not in str(lines)
     assert [line["reason"] for line in lines] == ["status 500"]
     await made.stop()
@@ -94,7 +93,7 @@ async def test_given_up_after_so_many_attempts_without_telling_the_url(service: 
 
 async def test_of_too_many_the_oldest_are_left_out(service: Service) -> None:
     service.held.clear()
-    made = hook(service, webhook_queue=3)
+    made = hook(service, history=3)
     for number in range(10):
         made.send(alarm(number))
     assert (len(made._waiting), made.left_out) == (3, 7)
@@ -116,7 +115,7 @@ async def test_stopping_waits_for_nobody(service: Service) -> None:
 
 
 async def test_nobody_is_there() -> None:
-    made = Webhook(Alarms(webhook="http://127.0.0.1:1/x", webhook_retries=1), "edge", Log())
+    made = Webhook(Alarms(webhook="http://127.0.0.1:1/x"), "edge", Log())
     made.pause = 0.001
     made.send(alarm(1))
     await until(lambda: made.left_out == 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.observe.trace.folder import save
+from broker.observe.trace.folder import MOST_FILES, save
 from broker.observe.trace.kept import PACKET, Entry, Party, Trace
 from canopy import Broker, Settings
 from tests.support.waiting import until
@@ -24,7 +24,7 @@ def written(folder: Path) -> set[str]:
 
 
 def test_a_file_is_for_its_owner_and_whole(tmp_path: Path) -> None:
-    file = save(tmp_path / "a" / "b", ended("mine", 1_700_000_000.0), 5)
+    file = save(tmp_path / "a" / "b", ended("mine", 1_700_000_000.0))
     assert file == tmp_path / "a" / "b" / "canopy-20231114T221320Z-mine.pcapng"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert file.read_bytes().startswith(b"\x0a\x0d\x0d\x0a")
@@ -35,10 +35,10 @@ def test_only_so_many_files_and_only_ours(tmp_path: Path) -> None:
     others = [tmp_path / "mine.pcapng", tmp_path / "canopy.toml", tmp_path / "canopy-notes.pcapng"]
     for other in others:
         other.write_text("x")
-    for number in range(6):
-        save(tmp_path, ended(f"t-{number}", 1_700_000_000.0 + number), 3)
+    for number in range(MOST_FILES + 3):
+        save(tmp_path, ended(f"t-{number}", 1_700_000_000.0 + number))
     left = sorted(each.name.rpartition("-t-")[2] for each in tmp_path.iterdir() if each not in others)
-    assert left == ["3.pcapng", "4.pcapng", "5.pcapng"]
+    assert left == sorted(f"{number}.pcapng" for number in range(3, MOST_FILES + 3))
     assert all(other.exists() for other in others)
 
 

@@ -15,10 +15,11 @@ import pytest
 
 from broker.net.connections.connection import Connection
 from broker.observe.trace import as_json, as_text
+from broker.observe.trace import traces as traces_module
 from broker.observe.trace.as_json import row
 from broker.observe.trace.kept import CLOSED, OPENED, PACKET, Entry, Party, Trace
 from broker.observe.trace.traces import TraceError, Traces
-from broker.settings import Limits, Listener, Shutdown, Tls, Tracing
+from broker.settings import Limits, Listener, Shutdown, Tls
 from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.wire import Peer
@@ -242,7 +243,8 @@ class Recorded:
 @pytest.mark.parametrize("seed", range(5))
 async def test_it_has_every_byte_that_came_and_went(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     dice = random.Random(seed)
-    async with running(settings(tracing=Tracing(packet_bytes=2_000_000))) as broker:
+    monkeypatch.setattr(traces_module, "PACKET_BYTES", 2_000_000)
+    async with running(settings()) as broker:
         trace = broker.traces.start("clientid", "c")
         client = await opened(broker)
         recorded = Recorded(client, monkeypatch)
@@ -325,16 +327,16 @@ class TestBounds:
         await until(lambda: broker.connection_table.onlooker is None)
 
     async def test_a_long_packet(self) -> None:
-        async with running(settings(tracing=Tracing(packet_bytes=1_024))) as broker:
+        async with running(settings()) as broker:
             client = await join(broker, "c")
             trace = broker.traces.start("clientid", "c")
             await until(lambda: looked_at(broker, "c"))
             await client.publish("topic", b"a" * 100_000, qos=1)
             known = row(trace.entries[0])
-            assert known["kept"] == 1_024
+            assert known["kept"] == 65_536
             assert known["size"] == 100_000 + 14
             assert known["fields"]["topic"] == "topic"
-            assert known["fields"]["payload"] == "a" * (1_024 - 14)
+            assert known["fields"]["payload"] == "a" * (65_536 - 14)
 
     async def test_of_very_many_filters_none_is_looked_at(
         self, broker: Broker, monkeypatch: pytest.MonkeyPatch
@@ -356,14 +358,14 @@ class TestBounds:
         assert [one.split()[-1] for one in told(trace)] == ["opened", "SUBSCRIBE", "SUBACK"]
 
     async def test_so_many_are_kept_and_the_oldest_that_has_ended_gives_way(self) -> None:
-        async with running(settings(tracing=Tracing(max_traces=2))) as broker:
-            for name in "ab":
+        async with running(settings()) as broker:
+            for name in "abcdefgh":
                 broker.traces.start("clientid", "c", name)
-            with pytest.raises(TraceError, match="2 traces run"):
-                broker.traces.start("clientid", "c", "c")
+            with pytest.raises(TraceError, match="8 traces run"):
+                broker.traces.start("clientid", "c", "i")
             broker.traces.stop("b")
-            broker.traces.start("clientid", "c", "c")
-            assert list(broker.traces.all) == ["a", "c"]
+            broker.traces.start("clientid", "c", "i")
+            assert list(broker.traces.all) == list("acdefghi")
 
     @pytest.mark.parametrize(
         ("kind", "value", "options"),

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from loadtest.load.checks.mark import Mark
+from loadtest.load.ledger.mark import Mark
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.record.schema import PAIRS
 from pipeline.record.segments import Choice

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +68,6 @@ class TestOrder:
         assert made.about(anonymous, RECEIVE, "a").place == f"{tmp_path / 'acl'}: line 1"
         assert made.files == (tmp_path / "acl",)
 
-    def test_own_rules_come_first(self) -> None:
-        made = book({"filters": "#", "effect": "deny"})
-        mine = who(rules=read_claims({"pub": ["mine/{client}"], "sub": ["in/#"]}))
-        assert made.may_publish(mine, "mine/c", 0, False)
-        assert not made.may_publish(mine, "mine/d", 0, False)
-        assert not made.may_publish(mine, "in/x", 0, False)
-        assert made.may_subscribe(mine, "in/#", 2) == 2
-        assert made.may_receive(mine, "in/x")
-        assert not made.may_publish(who(), "mine/c", 0, False)
-
 
 class TestWho:
     """Whom a rule is about."""
@@ -115,27 +104,6 @@ class TestWho:
     def test_conditions(self, condition: dict[str, Any], principal: Principal, meant: bool) -> None:
         assert book({"filters": "t", **condition}).may_publish(principal, "t", 0, False) is meant
 
-    def test_rules_that_name_their_users_stay_in_order_with_the_others(self) -> None:
-        made = book(
-            {"filters": "a", "user": "u", "effect": "deny"},
-            {"filters": "#"},
-            {"filters": "b", "user": ["u", "v"], "effect": "deny"},
-        )
-        assert [made.may_publish(who(), topic, 0, False) for topic in "ab"] == [False, True]
-        assert made.may_publish(who("v"), "a", 0, False)
-
-    def test_clients_of_one_kind_share_what_was_worked_out(self) -> None:
-        """And what nobody shares any more is gone."""
-        made = book({"filters": "a", "group": "g"}, {"filters": "b"})
-        members = [who(client_id=str(number), groups=("g",)) for number in range(100)]
-        for member in members:
-            assert made.may_publish(member, "a", 0, False)
-        assert not made.may_publish(who(), "a", 0, False)
-        assert len(made._verdicts) == 2
-        del members[:], member
-        gc.collect()
-        assert len(made._sets) == 0
-
 
 class TestWhat:
     """What a rule says."""
@@ -161,13 +129,6 @@ class TestWhat:
             "r": (False, False, True),
             "m": (True, False, True),
         }
-
-    def test_qos(self) -> None:
-        """A publish with more than a rule allows is not what the rule is about; a subscription gets less."""
-        made = book({"filters": "t", "max_qos": 1})
-        assert [made.may_publish(who(), "t", qos, False) for qos in range(3)] == [True, True, False]
-        assert [made.may_subscribe(who(), "t", qos) for qos in range(3)] == [0, 1, 1]
-        assert book({"filters": "t", "effect": "deny"}, default="allow").may_publish(who(), "t", 2, False) is False
 
     @pytest.mark.parametrize("action", ["subscribe", "receive", "all"])
     def test_qos_of_what_is_sent(self, action: str) -> None:
@@ -201,17 +162,6 @@ class TestWhat:
         )
         assert (made.may_subscribe(who(), topic_filter, 0) != FORBIDDEN) is granted
 
-    def test_more_may_be_subscribed_to_than_is_received(self) -> None:
-        made = book(
-            {"filters": "a/#", "action": "receive"},
-            {"filters": "#", "action": "receive", "effect": "deny"},
-            {"filters": "#", "action": "subscribe"},
-        )
-        assert made.may_subscribe(who(), "#", 1) == 1
-        assert made.may_receive(who(), "a/1")
-        assert not made.may_receive(who(), "b")
-        assert made.filters_deliveries
-
     def test_deliveries_are_not_looked_at_where_everybody_may_have_all(self) -> None:
         assert not book({"filters": "t", "effect": "deny", "action": "publish"}, default="allow").filters_deliveries
         assert book({"filters": "t", "effect": "deny"}, default="allow").filters_deliveries
@@ -230,11 +180,6 @@ class TestPlaceholders:
             assert not made.may_publish(principal, topic, 0, False)
         assert made.may_subscribe(principal, "g/y/+", 0) == 0
         assert made.may_subscribe(principal, "g/+/+", 0) == FORBIDDEN
-
-    def test_it_is_not_remembered_for_others(self) -> None:
-        made = book({"filters": "u/{user}"})
-        assert made.may_publish(who("a"), "u/a", 0, False)
-        assert not made.may_publish(who("b"), "u/a", 0, False)
 
     @pytest.mark.parametrize("name", ["+", "#", "a+", "x/y", "a/#", "/"])
     def test_a_name_that_would_widen_the_filter(self, name: str) -> None:

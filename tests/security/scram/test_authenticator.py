@@ -165,13 +165,6 @@ async def test_a_client_comes_in_and_authenticates_again(broker: Broker, peer: P
     await peer.expect(PINGRESP)
 
 
-async def test_a_wrong_password_is_refused(broker: Broker, peer: Peer) -> None:
-    """[MQTT-4.12.0-4]"""
-    last = await through(peer, ScramClient("ann", "wrong"))
-    assert (last.kind, last.code) == (CONNACK, 0x86)
-    assert "c" not in broker.router.sessions
-
-
 @pytest.mark.parametrize(("user", "password", "code"), [("ann", "wrong", 0x86), ("bob", "rubber", 0x87)])
 async def test_who_authenticates_again_stays_the_same(peer: Peer, user: str, password: str, code: int) -> None:
     """Another password, or another user with a good one: the connection ends. [MQTT-4.12.1-2]"""

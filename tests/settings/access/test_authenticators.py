@@ -122,7 +122,6 @@ def test_mistakes(tables: str, told: str) -> None:
         ("security.ban_time=0", "security.ban_time: found 0; allowed: a number above 0, to 2592000.0"),
         ('security.client_ids=[""]', 'security.client_ids[0]: found ""; allowed: a pattern'),
         ("security.hashing_threads=0", "security.hashing_threads: found 0; allowed: an integer from 1 to 64"),
-        ('security.ban_by="user"', 'security.ban_by: found "user"; allowed: "address" or "client-id" or "both"'),
     ],
 )
 def test_mistakes_of_the_section(setting: str, told: str) -> None:

@@ -9,11 +9,11 @@ import pytest
 from broker.core.codec.packets import Will
 from broker.core.persistence.journal import Fetch
 from broker.core.principal import Principal
-from broker.core.queues.delivery import DONE, QUEUED, RELEASED, SENT, Delivery
+from broker.core.queues.delivery import DONE, QUEUED, SENT, Delivery
 from broker.core.topics.subscription import Subscriber, Subscription
 from broker.store.groups.journal import ENDED_ROWS, GroupJournal
 from broker.store.groups.shell import Shell
-from broker.store.sqlite.schema import DELIVERIES, MESSAGES, Insert
+from broker.store.sqlite.schema import DELIVERIES, Insert
 from broker.store.times import Times
 from tests.store.places import rebooted
 from tests.store.sqlite.place import delivery, message
@@ -70,67 +70,6 @@ def test_what_is_finished_in_its_group_leaves_no_trace(journal: GroupJournal, en
     assert batch.number == journal.commits_kept().told == told + 2
 
 
-def test_a_delivery_of_an_earlier_group_is_changed_and_removed(journal: GroupJournal) -> None:
-    one, other = delivery(qos=2), delivery(qos=2)
-    journal.queued("c", one)
-    journal.queued("c", other)
-    first, second = one.record, other.record
-    assert len(journal.take().deliveries) == 2 * DELIVERIES.columns
-    for each in (one, other):
-        each.packet_id, each.state = 7, SENT
-        journal.in_flight("c", each)
-    journal.released("c", one)
-    journal.finished("c", other)
-    batch = journal.take()
-    assert batch.changed == [(first, SENT, 7, 1)]
-    assert (batch.released, batch.finished, batch.deliveries) == ([(first, 1)], [second], [])
-
-
-def test_the_row_says_what_became_of_it_in_its_group(journal: GroupJournal) -> None:
-    one = delivery(qos=2)
-    journal.queued("c", one)
-    one.packet_id, one.state = 7, SENT
-    journal.in_flight("c", one)
-    journal.unsent("c", one)
-    assert journal.take().deliveries[3:6] == [SENT, 7, 0]
-    two = delivery(qos=2)
-    two.packet_id, two.state = 8, SENT
-    journal.in_flight("c", two)
-    journal.released("c", two)
-    values = journal.take().deliveries
-    assert (values[3:6], values[11]) == ([RELEASED, 8, 1], None)
-
-
-def test_a_message_of_one_receiver_stands_with_it_and_of_several_by_itself(journal: GroupJournal) -> None:
-    shared, alone = message(b"shared"), message(b"alone")
-    for each in (shared, shared, alone, shared):
-        journal.queued("c", Delivery(each, 1, False, (), None))
-    batch = journal.take()
-    assert len(batch.messages) == MESSAGES.columns
-    assert batch.messages[1] == 3  # deliveries that point to it
-    columns = DELIVERIES.columns
-    assert [batch.deliveries[at + 2] for at in range(0, 3 * columns, columns)] == [batch.messages[0]] * 3
-    assert batch.plain[4] == b"alone"
-    # In a later group it is another one: the first may be gone by then.
-    journal.queued("c", Delivery(shared, 1, False, (), None))
-    journal.queued("c", Delivery(shared, 1, False, (), None))
-    again = journal.take()
-    assert again.messages[0] != batch.messages[0]
-
-
-def test_a_renewed_delivery_keeps_its_number(journal: GroupJournal) -> None:
-    one = delivery(b"old")
-    journal.queued("c", one)
-    number = one.record
-    journal.take()
-    for payload in (b"newer", b"newest"):
-        one.message = message(payload)
-        journal.renewed("c", one)
-    batch = journal.take()
-    assert batch.finished == [number]
-    assert (batch.deliveries[0], batch.deliveries[11]) == (number, b"newest")
-
-
 def test_a_session_that_came_and_went_within_a_group_is_never_written(journal: GroupJournal) -> None:
     journal.session_kept("d", Principal("u"), 300, 0.0)
     journal.will_set("d", Will("w", b""), 0.0)
@@ -139,14 +78,6 @@ def test_a_session_that_came_and_went_within_a_group_is_never_written(journal: G
     journal.received("d", 5)
     journal.session_gone("d")
     assert journal.take().empty()
-
-
-def test_a_session_that_comes_again_is_another_one(journal: GroupJournal) -> None:
-    journal.session_gone("c")
-    journal.session_kept("c", Principal("u"), 300, 0.0)
-    batch = journal.take()
-    assert len(batch.gone) == 1
-    assert batch.sessions[0] != batch.gone[0]
 
 
 def test_identifiers_that_come_and_go_within_a_group_are_never_written(journal: GroupJournal) -> None:

@@ -6,10 +6,7 @@ import asyncio
 import fcntl
 import os
 import resource
-import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,6 @@ from mypy_extensions import i64
 
 from broker.core.codec.packets import Will
 from broker.core.persistence.commits import Waiter
-from broker.core.persistence.journal import Saved, SessionRecord
 from broker.core.principal import Principal
 from broker.core.queues.delivery import DONE, SENT, Delivery
 from broker.core.topics.subscription import Subscriber, Subscription
@@ -32,23 +28,9 @@ from broker.store.sqlite import RuleTexts, SqliteStore, beginning
 from broker.store.sqlite.opening import Opened, open_store
 from broker.store.sqlite.schema import DELIVERIES
 from broker.store.sqlite.writer import Written
-from tests.store.places import Clock, rebooted
 from tests.store.sqlite.place import Listener, ask, count, delivery, message, opened, see
 from tests.support.runs import examples
 from tests.support.waiting import until
-
-
-async def test_what_was_told_is_in_the_file_when_the_number_is_committed(tmp_path: Path) -> None:
-    store = await opened(tmp_path)
-    commits = store.journal.commits
-    assert commits is not None
-    store.journal.session_kept("c", Principal("u"), 300, 0.0)
-    store.journal.queued("c", delivery(b"hello"))
-    number = commits.told
-    assert commits.committed < number
-    await until(lambda: commits.committed == number)
-    assert ask(tmp_path, "SELECT client_id, payload FROM delivery JOIN session ON session = id") == [("c", b"hello")]
-    await store.close()
 
 
 async def test_a_group_without_net_changes_needs_no_disk(tmp_path: Path) -> None:
@@ -109,56 +91,6 @@ async def test_the_rules_of_a_client_are_kept_by_who_knows_them(
     [session] = (await store.load()).sessions
     assert session.principal.rules == found
     await store.close()
-
-
-# A program that tells a store of things and says what was committed, until somebody kills it.
-TELLER = """
-import asyncio, sys
-from broker.core.principal import Principal
-from broker.core.queues.delivery import Delivery
-from broker.core.queues.message import Message
-from broker.store.sqlite import RuleTexts, SqliteStore
-
-async def main():
-    store = SqliteStore(sys.argv[1])
-    await store.open(asyncio.get_running_loop().time)
-    store.journal.session_kept("c", Principal("u"), 300, 0.0)
-    number = 0
-    while True:
-        for _ in range(5):
-            message = Message(b"t", b"%d" % number, 1, False, b"", 0.0, "")
-            store.journal.queued("c", Delivery(message, 1, False, (), None))
-            number += 1
-        await store.flush()
-        print(number, flush=True)
-
-asyncio.run(main())
-"""
-
-
-def test_what_was_committed_outlives_a_kill(tmp_path: Path) -> None:
-    arguments = [sys.executable, "-P", "-c", TELLER, str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        for _ in range(20):
-            process.stdout.readline()
-        process.send_signal(signal.SIGKILL)
-        committed = int((process.stdout.read().split() or ["100"])[-1])
-    [session] = asyncio.run(loaded(tmp_path)).sessions
-    payloads = [one.message.payload for one in session.deliveries if one.message is not None]
-    assert committed >= 100
-    assert payloads[:committed] == [b"%d" % number for number in range(committed)]
-    # A group is there whole, or not at all.
-    assert len(payloads) in (committed, committed + 5)
-
-
-async def loaded(directory: Path) -> Saved:
-    store = await opened(directory)
-    try:
-        return await store.load()
-    finally:
-        await store.close()
 
 
 class Fault:
@@ -394,38 +326,6 @@ async def test_the_file_shrinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         store.journal.finished("c", one)
     await store.flush()
     await until(lambda: (tmp_path / "canopy.db").stat().st_size < large / 4)
-    await store.close()
-
-
-async def test_a_shared_message_goes_with_the_last_that_needs_it(tmp_path: Path) -> None:
-    store = await opened(tmp_path)
-    store.journal.session_kept("c", Principal("u"), 300, 0.0)
-    shared = message(b"shared")
-    three = [Delivery(shared, 2, False, (), None) for _ in range(3)]
-    for one in three:
-        store.journal.queued("c", one)
-    await store.flush()
-    store.journal.finished("c", three[0])
-    three[1].packet_id, three[1].state = 1, SENT
-    store.journal.in_flight("c", three[1])
-    store.journal.released("c", three[1])
-    await store.flush()
-    assert ask(tmp_path, "SELECT refs, payload FROM message") == [(1, b"shared")]
-    store.journal.finished("c", three[2])
-    await store.flush()
-    assert count(tmp_path, "message") == 0
-    await store.close()
-
-
-async def test_a_client_is_whose_it_was(tmp_path: Path) -> None:
-    principal = Principal("u", ("g", "h"), {"a": "b"}, 7.5, (), "CN=x", "c", "mqtt", "::1", "file")
-    store = await opened(tmp_path)
-    store.journal.session_kept("c", principal, 300, 0.0)
-    [session] = (await store.load()).sessions
-    found = session.principal
-    names = ("user_name", "groups", "attributes", "expires_at", "certificate", "client_id", "listener", "host")
-    for name in (*names, "authenticator"):
-        assert getattr(found, name) == getattr(principal, name)
     await store.close()
 
 
@@ -667,32 +567,6 @@ async def test_a_start_that_is_given_up_lets_go_of_the_file(tmp_path: Path, monk
     descriptor = os.open(tmp_path / "canopy.lock", os.O_RDWR)
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(descriptor)
-
-
-async def test_a_wrong_clock_ends_no_session(tmp_path: Path) -> None:
-    """Decades ahead at a start, put right while the broker runs: sessions end when they would have."""
-    true, walls = 1_800_000_000.0, Clock(1_800_000_000.0)
-
-    async def saved(wall: float) -> tuple[SqliteStore, SessionRecord]:
-        walls.now = wall
-        store = await opened(tmp_path, clocks=rebooted(walls))
-        [session] = (await store.load()).sessions
-        return store, session
-
-    store = await opened(tmp_path, clocks=rebooted(walls))
-    store.journal.session_kept("c", Principal("u"), 3_600, asyncio.get_running_loop().time())
-    await store.close()
-    store, session = await saved(2 * true)
-    assert session.disconnected_for == pytest.approx(0.0, abs=30.0)
-    assert isinstance(store.listener, Listener)
-    assert store.listener.notices == [
-        "the system's clock has jumped 20,833 days ahead: for sessions and messages no time has passed"
-    ]
-    walls.now = true + 100.0
-    await store.close()
-    store, session = await saved(true + 1_000.0)
-    assert session.disconnected_for == pytest.approx(1_000.0, abs=130.0)
-    await store.close()
 
 
 async def test_a_principal_that_no_hook_should_give_is_written(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from broker.command.cli import app
+from broker.core.persistence.journal import Saved
 from broker.core.principal import Principal
 from broker.store.sqlite.schema import VERSION
 from broker.store.times import Note
@@ -113,7 +114,13 @@ def test_out_and_in_again(filled: Path, tmp_path: Path) -> None:
     canopy("export", tmp_path / "t", second)
     assert first.read_bytes() == second.read_bytes()
     assert canopy("verify", tmp_path / "t").endswith(": whole\n")
-    from tests.store.sqlite.test_store import loaded
+
+    async def loaded(directory: Path) -> Saved:
+        store = await opened(directory)
+        try:
+            return await store.load()
+        finally:
+            await store.close()
 
     before, after = (see(asyncio.run(loaded(each))) for each in (filled, tmp_path / "t"))
     assert before == after

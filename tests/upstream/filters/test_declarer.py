@@ -12,7 +12,7 @@ from broker.core.codec.errors import ProtocolViolation
 from broker.core.codec.packets import V5, Subscribe, Unsubscribe
 from broker.core.codec.properties import SUBSCRIPTION_IDENTIFIER
 from broker.core.codec.topic_names import matches, overlaps
-from broker.upstream.filters.declarer import COPY, FIRST_ID, OUTSIDE, PACKET_FILTERS, TAKEN, UNACKNOWLEDGED, Declarer
+from broker.upstream.filters.declarer import FIRST_ID, OUTSIDE, PACKET_FILTERS, TAKEN, UNACKNOWLEDGED, Declarer
 from tests.support.runs import examples
 
 LARGEST = 1_000_000
@@ -113,74 +113,12 @@ def test_packets_keep_to_the_upstreams_size() -> None:
     assert list(upstream.table) == filters
 
 
-def test_what_comes_and_goes_unsent_is_never_sent() -> None:
-    declarer, upstream = opened(["a"])
-    upstream.go_through(declarer)
-    before = upstream.packets
-    for _ in range(1_000):
-        declarer.declare("b")
-        declarer.withdraw("b")
-        declarer.withdraw("a")
-        declarer.declare("a")
-    assert declarer.settled
-    assert declarer.packets([]) == []
-    assert upstream.packets == before
-
-
-def test_a_session_that_is_there_is_not_declared_again() -> None:
-    declarer, upstream = opened(["a", "b/#"])
-    upstream.go_through(declarer)
-    declarer.close()
-    declarer.withdraw("a")
-    declarer.declare("c")
-    before = upstream.packets
-    declarer.open(V5, True, True, LARGEST, [])
-    upstream.go_through(declarer)
-    assert set(upstream.table) == {"b/#", "c"}
-    assert upstream.packets == before + 2
-
-
-def test_a_session_that_is_gone_is_declared_as_a_whole() -> None:
-    declarer, upstream = opened(["a", "b/#"])
-    upstream.go_through(declarer)
-    declarer.close()
-    declarer.withdraw("a")
-    upstream.table.clear()
-    assert declarer.open(V5, False, True, LARGEST, []) == ["a"]
-    upstream.go_through(declarer)
-    assert set(upstream.table) == {"b/#"}
-
-
-def test_what_was_not_acknowledged_is_sent_again() -> None:
-    declarer, upstream = opened(["a", "b"])
-    # Lost on its way, then acted on without an answer.
-    declarer.packets([])
-    declarer.open(V5, True, True, LARGEST, [])
-    upstream.take(declarer.packets([]))
-    upstream.unanswered.clear()
-    declarer.withdraw("a")
-    declarer.open(V5, True, True, LARGEST, [])
-    upstream.go_through(declarer)
-    assert set(upstream.table) == {"b"}
-    assert declarer.settled
-
-
 def test_what_an_earlier_program_left_goes() -> None:
     declarer, upstream = opened(["kept/#"])
     upstream.table = {"old/#": 3, "kept/#": 4, "unknown": 5}
     declarer.open(V5, True, True, LARGEST, ["old/#", "kept/#"])
     upstream.go_through(declarer)
     assert set(upstream.table) == {"kept/#", "unknown"}
-
-
-def test_a_refusal_is_told_and_not_repeated() -> None:
-    declarer, upstream = opened(["a", "b"])
-    upstream.take(declarer.packets([]))
-    packet_id, _ = upstream.unanswered.pop()
-    assert declarer.acknowledged(packet_id, [1, 0x87]) == [("b", 0x87)]
-    assert declarer.refused == {"b": 0x87}
-    assert set(declarer.held) == {"a"}
-    assert declarer.settled
 
 
 def test_what_there_was_no_room_for_is_tried_when_something_goes() -> None:
@@ -196,21 +134,6 @@ def test_what_there_was_no_room_for_is_tried_when_something_goes() -> None:
     upstream.go_through(declarer)
     assert set(upstream.table) == {"b"}
     assert declarer.refused == {}
-
-
-def test_identifiers_tell_copies_apart() -> None:
-    declarer, upstream = opened(["a/b", "a/#", "+/b", "x"])
-    upstream.go_through(declarer)
-    one, two, three = upstream.table["a/b"], upstream.table["a/#"], upstream.table["+/b"]
-    assert len({one, two, three}) == 3
-    # A merged message, and each of three copies of one.
-    assert declarer.verdict(b"a/b", (three, two, one)) == TAKEN
-    assert declarer.verdict(b"a/b", (one,)) == TAKEN
-    assert declarer.verdict(b"a/b", (two,)) == COPY
-    assert declarer.verdict(b"a/b", (three,)) == COPY
-    assert declarer.verdict(b"a/c", (two,)) == TAKEN
-    # Without identifiers nothing can be told.
-    assert declarer.verdict(b"a/b", ()) == TAKEN
 
 
 def test_a_late_copy_of_a_filter_that_went_is_taken() -> None:
@@ -330,28 +253,6 @@ def test_gathering_within_a_budget(before: list[str], after: list[str], spare: i
         assert ways == sorted(ways, reverse=True)
     upstream.go_through(declarer)
     assert set(upstream.table) == set(after)
-
-
-def test_what_goes_first_where_room_is_scarce() -> None:
-    """What nothing stands for any more; and last of all what stands for something that has still to come."""
-    declarer, _ = opened(["b/#", "a/1", "a/2", "x"])
-    declarer._due.clear()
-    declarer.held.update(dict.fromkeys(declarer.wanted, 1))
-    declarer.gather()
-    for topic_filter in ("b/1", "a/+", "b/2"):
-        declarer.declare(topic_filter)
-    declarer.settle(3)
-    assert list(declarer._due) == ["x", "a/+", "a/1", "b/1", "a/2", "b/2", "b/#"]
-
-
-def test_without_identifiers() -> None:
-    declarer, upstream = opened(["a/b", "a/#", "+/b"], version=4)
-    upstream.go_through(declarer)
-    assert upstream.packets == 1
-    assert set(upstream.table) == {"a/b", "a/#", "+/b"}
-    declarer.withdraw("a/#")
-    upstream.go_through(declarer)
-    assert set(upstream.table) == {"a/b", "+/b"}
 
 
 FILTERS = ["a", "b", "a/b", "a/#", "+/b", "#", "b/+", "a/+/c"]

@@ -7,67 +7,6 @@ import pytest
 from broker.upstream.filters.ledger import Ledger, UpstreamSubscriptions
 from tests.upstream.faces import Recorder
 
-
-def test_many_filters_are_one_declaration() -> None:
-    face = Recorder()
-    ledger = Ledger(face, ["site/7/#"])
-    filters = [f"site/7/device/{number}/state" for number in range(50)]
-    for topic_filter in filters:
-        ledger.add(topic_filter)
-    assert face.calls == ["+site/7/#"]
-    assert ledger.declared == ["site/7/#"]
-    assert (ledger.demanded, ledger.subscriptions, ledger.children("site/7/#")) == (50, 50, 50)
-    for topic_filter in filters:
-        ledger.remove(topic_filter)
-    assert face.calls == ["+site/7/#", "-site/7/#"]
-    assert ledger.declared == []
-    assert (ledger.demanded, ledger.subscriptions, ledger.children("site/7/#")) == (0, 0, 0)
-
-
-def test_the_last_child_withdraws_the_aggregate() -> None:
-    face = Recorder()
-    ledger = Ledger(face, ["a/#"])
-    for topic_filter in ("a/b", "a/b", "a/c"):
-        ledger.add(topic_filter)
-    ledger.remove("a/b")
-    ledger.remove("a/c")
-    assert face.calls == ["+a/#"]
-    assert (ledger.demanded, ledger.subscriptions, ledger.children("a/#")) == (1, 1, 1)
-    ledger.remove("a/b")
-    assert face.calls == ["+a/#", "-a/#"]
-    ledger.add("a/c")
-    assert face.told()[2:] == ["+a/#"]
-
-
-def test_everything_else_is_forwarded_once() -> None:
-    face = Recorder()
-    ledger = Ledger(face, ["a/#"])
-    for topic_filter in ("b/+", "a/1", "b/+", "c"):
-        ledger.add(topic_filter)
-    assert face.told() == ["+b/+", "+a/#", "+c"]
-    assert sorted(ledger.declared) == ["a/#", "b/+", "c"]
-    assert [ledger.children(each) for each in ("a/#", "b/+", "c", "a/1", "d")] == [1, 1, 1, 0, 0]
-    ledger.remove("b/+")
-    assert face.told() == []
-    ledger.remove("b/+")
-    ledger.remove("c")
-    assert face.told() == ["-b/+", "-c"]
-    assert ledger.declared == ["a/#"]
-
-
-def test_without_aggregates_it_counts() -> None:
-    face = Recorder()
-    ledger = Ledger(face)
-    for topic_filter in ("a/b", "a/#", "a/b", "$x/y"):
-        ledger.add(topic_filter)
-    assert face.told() == ["+a/b", "+a/#", "+$x/y"]
-    assert ledger.declared == ["a/b", "a/#", "$x/y"]
-    for topic_filter in ("a/#", "a/b", "a/b", "$x/y"):
-        ledger.remove(topic_filter)
-    assert face.told() == ["-a/#", "-a/b", "-$x/y"]
-    assert ledger.declared == []
-
-
 # Aggregates, unfolded filters, a filter, what is declared for it.
 FOLDING = [
     (["a/#"], [], "a", "a/#"),
@@ -138,19 +77,6 @@ def test_what_was_never_added_cannot_go(aggregates: list[str]) -> None:
     with pytest.raises(ValueError, match="a/b"):
         ledger.remove("a/b")
     assert (ledger.demanded, ledger.subscriptions, ledger.declared) == (0, 0, [])
-
-
-def test_churn_leaves_nothing_behind() -> None:
-    face = Recorder()
-    ledger = Ledger(face, ["a/#"])
-    for number in range(1_000):
-        ledger.add(f"a/{number}")
-        ledger.add(f"b/{number}")
-        ledger.remove(f"a/{number}")
-        ledger.remove(f"b/{number}")
-    assert face.held == set()
-    assert (ledger.demanded, ledger.subscriptions, ledger.declared) == (0, 0, [])
-    assert len(face.calls) == 4_000
 
 
 def test_time_does_nothing() -> None:

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, Ack, Connack, Publish, Suback, Subscribe
 from broker.core.routing.loop_detection import UPLINKS
-from broker.settings import Store as StoreSettings
+from broker.settings import Session
 from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.wire import SESSION_EXPIRY, WILL_DELAY, Peer, connect
@@ -235,7 +235,7 @@ class TestRemoved:
     """A link that the settings do not have any more."""
 
     def without(self, edge: Edge, expiry: int = DAY) -> Settings:
-        return edge.settings().model_copy(update={"upstream": (), "store": StoreSettings(removed_link_expiry=expiry)})
+        return edge.settings().model_copy(update={"upstream": (), "session": Session(max_expiry=expiry)})
 
     async def test_it_is_told_and_kept_for_a_while(self, edge: Edge) -> None:
         await edge.publish(b"1", b"2")

@@ -7,85 +7,26 @@ import pytest
 from broker.core.codec import encoder
 from broker.core.codec.packets import (
     PUBACK,
-    PUBCOMP,
     PUBREC,
-    PUBREL,
     V5,
     V311,
     Ack,
     Connack,
     Disconnect,
-    Pingresp,
     Publish,
-    Suback,
     Subscribe,
 )
 from broker.core.codec.properties import RESPONSE_TOPIC, decode_forward, encode_forward
-from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS, NOT_AUTHORIZED, UNSUPPORTED_PROTOCOL_VERSION
+from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS
 from broker.core.connection.protocol import TURN_WORK
 from broker.core.queues.message import Message
-from broker.core.routing.loop_detection import visited, with_hop
 from broker.upstream.filters.declarer import FIRST_ID
-from broker.upstream.protocol.client import CLOSED, CONNECTED
+from broker.upstream.protocol.client import CLOSED
 from tests.core.harness import bag, limits
-from tests.upstream.scripted import OWN, Scene
+from tests.upstream.scripted import Scene
 
 
 class TestConnect:
-    def test_what_is_said(self) -> None:
-        scene = Scene()
-        scene.offer.status_topic = "sites/7/up"
-        scene.offer.session_expiry = 100
-        scene.offer.user_name, scene.offer.password = "me", b"secret"
-        connect = scene.dial()
-        assert (connect.client_id, connect.user_name, connect.password) == ("link", "me", b"secret")
-        assert connect.properties.integers[0x11] == 100
-        assert connect.properties.user == [("canopy-link", OWN)]
-        assert connect.will is not None
-        assert (connect.will.topic, connect.will.payload, connect.will.retain) == ("sites/7/up", b"0", True)
-        scene.say(Connack())
-        [here] = scene.took(Publish)
-        assert (here.topic, here.payload, here.retain) == (b"sites/7/up", b"1", True)
-        # The will goes with the goodbye; its word is said before.
-        scene.link.close(0, "", False, scene.network.now)
-        [gone] = scene.took(Publish)
-        assert (gone.topic, gone.payload, gone.retain) == (b"sites/7/up", b"0", True)
-        assert len(scene.took(Disconnect)) == 1
-
-    def test_3_1_1(self) -> None:
-        scene = Scene()
-        connect = scene.connect(V311, bridge=True)
-        assert connect.bridge
-        assert connect.version == V311
-        assert scene.link.state == CONNECTED
-        assert not scene.session.answers
-
-    def test_a_refusal_is_told(self) -> None:
-        scene = Scene()
-        scene.dial()
-        scene.say(Connack(False, NOT_AUTHORIZED, bag(s={0x1F: "not you"})))
-        assert scene.link.state == CLOSED
-        assert scene.link.close_code == NOT_AUTHORIZED
-        assert "not you" in scene.link.close_text
-        scene.dial(V311)
-        scene.say(Connack(False, 1))
-        assert scene.link.close_code == UNSUPPORTED_PROTOCOL_VERSION
-
-    def test_what_breaks_the_protocol_ends_the_connection(self) -> None:
-        for data in (b"\x00\x00", b"\x30\x02\x00\x00", b"\x90\x00", b"\xd0\x00"):
-            scene = Scene()
-            scene.dial()
-            scene.raw(data)
-            assert scene.link.state == CLOSED
-            assert scene.link.close_text
-        scene = Scene()
-        scene.connect()
-        scene.raw(b"\x82\x00")
-        assert scene.link.state == CLOSED
-        assert scene.session.outbox is None
-        [told] = scene.took(Disconnect)
-        assert told.reason_code >= 0x80
-
     @pytest.mark.parametrize("codes", [[], [1], [1, 1, 1]])
     @pytest.mark.parametrize("version", [V311, V5])
     def test_a_suback_without_one_code_for_each_filter_ends_it(self, version: int, codes: list[int]) -> None:
@@ -117,16 +58,6 @@ class TestConnect:
 
 
 class TestUp:
-    def test_a_message_has_come_from_here(self) -> None:
-        scene = Scene()
-        scene.connect()
-        scene.network.client("c").publish("a/b", b"1", qos=1)
-        [sent] = scene.took(Publish)
-        assert (sent.topic, sent.payload, sent.qos) == (b"a/b", b"1", 1)
-        assert visited(sent.properties) == [OWN]
-        scene.say(Ack(PUBACK, sent.packet_id))
-        assert not scene.session.inflight
-
     def test_a_response_topic_without_a_name_there_is_left_out(self) -> None:
         """In both directions: what is answered to it would never come back."""
         scene = Scene("plant/", "site/7/")
@@ -139,36 +70,6 @@ class TestUp:
         scene.send("site/7/a", b"?", properties=encode_forward(response_topic="back", correlation_data=b"1"))
         assert decode_forward(client.inbox[0].properties).strings.get(RESPONSE_TOPIC) is None
 
-    def test_other_properties_stay_as_they_are(self) -> None:
-        scene = Scene("plant/", "site/7/")
-        scene.connect()
-        given = encode_forward(1, "text/plain", "plant/reply", b"\x01", [("unit", "K"), ("canopy-via", "elsewhere")])
-        scene.network.client("c").publish("plant/a", b"1", properties=given)
-        [sent] = scene.took(Publish)
-        assert sent.topic == b"site/7/a"
-        props = decode_forward(sent.properties)
-        assert props.strings[RESPONSE_TOPIC] == "site/7/reply"
-        assert props.binaries[0x09] == b"\x01"
-        assert props.user == [("unit", "K"), ("canopy-via", "elsewhere"), ("canopy-via", OWN)]
-
-    def test_not_where_it_has_been(self) -> None:
-        scene = Scene()
-        scene.connect(canopy=True)
-        client = scene.network.client("c")
-        client.publish("a", properties=with_hop(b"", "there"))
-        client.publish("b", properties=b"".join([with_hop(b"", f"b{n}") for n in range(7)]))
-        assert [each.topic for each in scene.took(Publish)] == [b"b"]
-        assert scene.session.kept_back == 1
-
-    def test_what_the_upstream_does_not_take_is_not_sent(self) -> None:
-        """[MQTT-3.2.2-11] [MQTT-3.2.2-14]"""
-        scene = Scene()
-        scene.network.client("c").publish("a", b"waits", qos=2, retain=True)
-        scene.connect(x24=1, x25=0)
-        scene.network.client("d").publish("b", b"1", qos=2, retain=True)
-        sent = scene.took(Publish)
-        assert [(each.payload, each.qos, each.retain) for each in sent] == [(b"waits", 1, False), (b"1", 1, False)]
-
     def test_without_qos(self) -> None:
         scene = Scene()
         scene.network.client("c").publish("a", b"waits", qos=2)
@@ -176,18 +77,6 @@ class TestUp:
         scene.network.client("d").publish("b", b"1", qos=1)
         assert [(each.payload, each.qos) for each in scene.took(Publish)] == [(b"waits", 0), (b"1", 0)]
         assert scene.session.queued() == 0
-
-    def test_the_window_is_the_upstreams(self) -> None:
-        """[MQTT-3.3.4-7]"""
-        scene = Scene()
-        scene.connect(x21=2)
-        client = scene.network.client("c")
-        for number in range(5):
-            client.publish("a", b"%d" % number, qos=1)
-        sent = scene.took(Publish)
-        assert len(sent) == 2
-        scene.say(Ack(PUBACK, sent[0].packet_id))
-        assert [each.payload for each in scene.took(Publish)] == [b"2"]
 
     def test_packet_identifiers_are_not_the_declarers(self) -> None:
         """[MQTT-2.2.1-4]"""
@@ -199,115 +88,8 @@ class TestUp:
             client.publish("a", qos=1)
         assert [each.packet_id for each in scene.took(Publish)] == [FIRST_ID - 2, FIRST_ID - 1, 1, 2]
 
-    def test_an_outage(self) -> None:
-        """What was not acknowledged comes again, with DUP, and then what came meanwhile, in order [MQTT-4.4.0-1]."""
-        scene = Scene()
-        scene.connect()
-        client = scene.network.client("c")
-        client.publish("a", b"0", qos=1)
-        [first] = scene.took(Publish)
-        scene.lose()
-        for number in range(1, 4):
-            client.publish("a", b"%d" % number, qos=1)
-        client.publish("a", b"gone", qos=0)
-        scene.connect(present=True)
-        again = scene.took(Publish)
-        assert [each.payload for each in again] == [b"0", b"1", b"2", b"3"]
-        assert [each.dup for each in again] == [True, False, False, False]
-        assert again[0].packet_id == first.packet_id
-        assert scene.session.ledger.in_all() == 1
-
-    def test_a_released_message_is_not_sent_to_a_new_session(self) -> None:
-        scene = Scene()
-        scene.connect()
-        scene.network.client("c").publish("a", b"0", qos=2)
-        [sent] = scene.took(Publish)
-        scene.say(Ack(PUBREC, sent.packet_id))
-        assert [each.kind for each in scene.took(Ack)] == [PUBREL]
-        scene.lose()
-        scene.connect(present=False)
-        assert scene.took(Publish) == []
-        assert not scene.session.inflight
-
-    def test_what_is_retained_goes_up_at_first(self) -> None:
-        scene = Scene(publish=("state/#",))
-        client = scene.network.client("c")
-        client.publish("state/a", b"1", retain=True)
-        client.publish("other", b"1", retain=True)
-        scene.connect()
-        assert [(each.topic, each.retain) for each in scene.took(Publish)] == [(b"state/a", True)]
-        scene.lose()
-        scene.connect(present=True)
-        assert scene.took(Publish) == []
-        scene.lose()
-        scene.connect(present=False)
-        assert [(each.topic, each.retain) for each in scene.took(Publish)] == [(b"state/a", True)]
-
 
 class TestDown:
-    def test_a_message_reaches_who_asked(self) -> None:
-        scene = Scene("plant/", "site/7/")
-        scene.connect(canopy=True)
-        scene.ask("site/7/#")
-        client = scene.network.client("c")
-        client.subscribe("plant/#", qos=1)
-        scene.send("site/7/a", b"1", qos=1, packet_id=9)
-        [got] = client.inbox
-        assert (got.topic, got.payload, got.qos) == (b"plant/a", b"1", 1)
-        assert visited(got.properties) == ["there"]
-        assert scene.acknowledgements() == [(PUBACK, 9, 0)]
-        assert (scene.figures.received, scene.figures.unmatched) == (1, 0)
-
-    def test_nothing_goes_back(self) -> None:
-        scene = Scene()
-        scene.connect()
-        scene.ask("#")
-        scene.send("a", b"1", qos=1, packet_id=1)
-        assert scene.took(Publish) == []
-        assert scene.figures.unmatched == 1
-
-    def test_qos_2_once(self) -> None:
-        """[MQTT-4.3.3-10]"""
-        scene = Scene()
-        scene.connect()
-        scene.ask("a")
-        client = scene.network.client("c")
-        client.subscribe("a")
-        scene.send("a", b"1", qos=2, packet_id=5)
-        scene.lose()
-        scene.connect(present=True)
-        scene.send("a", b"1", qos=2, packet_id=5, dup=True)
-        assert len(client.inbox) == 1
-        assert scene.acknowledgements() == [(PUBREC, 5, 0)]
-        scene.say(Ack(PUBREL, 5))
-        assert scene.acknowledgements() == [(PUBCOMP, 5, 0)]
-        scene.say(Ack(PUBREL, 5))
-        assert scene.acknowledgements() == [(PUBCOMP, 5, 0x92)]
-
-    def test_who_comes_round_in_a_circle_is_stopped(self) -> None:
-        scene = Scene()
-        scene.connect(canopy=True)
-        scene.ask("#")
-        client = scene.network.client("c")
-        client.subscribe("#")
-        scene.send("a", properties=with_hop(with_hop(b"", OWN), "other"))
-        scene.send("b", properties=b"".join([with_hop(b"", f"b{n}") for n in range(8)]))
-        scene.send("c", properties=with_hop(b"", "other"))
-        assert [each.topic for each in client.inbox] == [b"c"]
-        assert scene.figures.looped == 2
-
-    def test_one_of_several_copies(self) -> None:
-        scene = Scene()
-        scene.connect()
-        ids = scene.ask("a/b", "a/#")
-        client = scene.network.client("c")
-        client.subscribe("#")
-        scene.send("a/b", b"1", subscription_ids=(ids["a/b"],))
-        scene.send("a/b", b"1", subscription_ids=(ids["a/#"],))
-        scene.send("a/b", b"2", subscription_ids=(ids["a/#"], ids["a/b"]))
-        assert [each.payload for each in client.inbox] == [b"1", b"2"]
-        assert scene.figures.copies == 1
-
     def test_what_has_no_name_here(self) -> None:
         scene = Scene("", "site/7/", given=limits(max_topic_levels=3))
         scene.connect()
@@ -398,79 +180,16 @@ class TestDown:
         ]
         assert scene.figures.nameless == 2
 
-    def test_expiry_goes_on(self) -> None:
-        scene = Scene()
-        scene.connect()
-        client = scene.network.client("c")
-        client.subscribe("a")
-        scene.send("a", message_expiry=10)
-        assert client.inbox[0].message_expiry == 10
-
     def test_an_alias_was_not_allowed(self) -> None:
         scene = Scene()
         scene.connect()
         scene.send("a", topic_alias=1)
         assert scene.link.state == CLOSED
 
-    def test_a_refused_filter_is_told(self) -> None:
-        scene = Scene()
-        scene.connect()
-        scene.declarer.declare("a")
-        [subscribe] = scene.took(Subscribe)
-        scene.say(Suback(subscribe.packet_id, [NOT_AUTHORIZED]))
-        assert scene.link.refused == [("a", NOT_AUTHORIZED)]
-
-    def test_pings(self) -> None:
-        scene = Scene()
-        scene.connect()
-        scene.link.ping(5.0)
-        assert scene.link.ping_sent == 5.0
-        scene.say(Pingresp())
-        assert scene.link.ping_sent == 0.0
-
 
 class TestRetained:
     def publish(self, scene: Scene, topic: str, payload: bytes, *identifiers: int) -> None:
         scene.say(Publish(topic.encode(), payload, 0, True, subscription_ids=identifiers))
-
-    def test_each_subscription_gets_it_once(self) -> None:
-        scene = Scene(publish=())
-        scene.connect()
-        first = scene.network.client("one")
-        first.subscribe("a/#")
-        ids = scene.ask("a/#")
-        self.publish(scene, "a/x", b"1", ids["a/#"])
-        second = scene.network.client("two")
-        second.subscribe("a/x")
-        more = scene.ask("a/x")
-        # The upstream sends it again, for the new filter.
-        self.publish(scene, "a/x", b"1", more["a/x"])
-        assert [each.payload for each in first.inbox] == [b"1"]
-        assert [each.payload for each in second.inbox] == [b"1"]
-
-    def test_again_after_the_session_was_lost(self) -> None:
-        scene = Scene(publish=())
-        scene.connect()
-        client = scene.network.client("c")
-        client.subscribe("a/#")
-        scene.ask("a/#")
-        for topic, payload in (("a/same", b"1"), ("a/changed", b"1"), ("a/cleared", b"1")):
-            self.publish(scene, topic, payload)
-        scene.lose()
-        client.inbox.clear()
-        scene.connect(present=False)
-        scene.accept()
-        self.publish(scene, "a/same", b"1")
-        self.publish(scene, "a/changed", b"2")
-        self.publish(scene, "a/new", b"1")
-        assert [(each.topic, each.payload) for each in client.inbox] == [(b"a/changed", b"2"), (b"a/new", b"1")]
-        # A second time it is news.
-        self.publish(scene, "a/same", b"1")
-        assert client.inbox[-1].topic == b"a/same"
-        self.later(scene)
-        late = scene.network.client("late")
-        late.subscribe("a/#")
-        assert sorted(each.topic for each in late.inbox) == [b"a/changed", b"a/new", b"a/same"]
 
     def later(self, scene: Scene) -> None:
         scene.network.advance(60.0)
@@ -491,20 +210,6 @@ class TestRetained:
         late = scene.network.client("late")
         late.subscribe("#")
         assert sorted(each.topic for each in late.inbox) == [b"a/b", b"a/mine"]
-
-    def test_ours_is_newer_than_what_the_upstream_had(self) -> None:
-        scene = Scene()
-        client = scene.network.client("c")
-        scene.connect()
-        scene.ask("state/#")
-        scene.lose()
-        client.publish("state/a", b"new", qos=1, retain=True)
-        scene.connect(present=False)
-        scene.accept()
-        self.publish(scene, "state/a", b"old")
-        late = scene.network.client("late")
-        late.subscribe("#")
-        assert [each.payload for each in late.inbox] == [b"new"]
 
     def test_ours_goes_up_to_a_session_that_begins_anew(self) -> None:
         """Also where it did not wait, having QoS 0: both sides have the same in the end."""
@@ -528,17 +233,6 @@ class TestRetained:
 
 class TestRequests:
     REQUEST = encode_forward(response_topic="reply", correlation_data=b"1")
-
-    def test_nobody_serves_it(self) -> None:
-        scene = Scene()
-        scene.connect(canopy=True)
-        client = scene.network.client("c")
-        asked = client.publish("ask", b"?", qos=1, properties=self.REQUEST)
-        [sent] = scene.took(Publish)
-        assert [each for each in client.got(Ack) if each.kind == PUBACK] == []
-        scene.say(Ack(PUBACK, sent.packet_id, NO_MATCHING_SUBSCRIBERS))
-        [answer] = [each for each in client.got(Ack) if each.kind == PUBACK]
-        assert (answer.packet_id, answer.reason_code) == (asked.packet_id, NO_MATCHING_SUBSCRIBERS)
 
     @pytest.mark.parametrize("code", [0, NO_MATCHING_SUBSCRIBERS])
     def test_from_upstream_to_another_link(self, code: int) -> None:
@@ -583,8 +277,3 @@ class TestRequests:
         scene.network.settle()
         scene.connect(present=True)
         assert scene.acknowledgements() == []
-
-
-def test_v5_is_the_default() -> None:
-    scene = Scene()
-    assert scene.dial().version == V5

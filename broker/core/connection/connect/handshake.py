@@ -24,10 +24,7 @@ from broker.core.codec.properties import (
     RETAIN_AVAILABLE,
     SERVER_KEEP_ALIVE,
     SESSION_EXPIRY_INTERVAL,
-    SHARED_SUBSCRIPTION_AVAILABLE,
-    SUBSCRIPTION_IDENTIFIER_AVAILABLE,
     TOPIC_ALIAS_MAXIMUM,
-    WILDCARD_SUBSCRIPTION_AVAILABLE,
     Properties,
 )
 from broker.core.codec.topic_names import has_control, validate_topic
@@ -93,8 +90,6 @@ def first_packet_size(limits: Limits, origin: Origin) -> int:
 
 def granted_expiry(requested: int, limits: Limits) -> int:
     """How long a session outlives its connection, in seconds, when a client asks for `requested` (3.2.2.3.2)."""
-    if not limits.persistent:
-        return 0
     longest = limits.max_session_expiry
     return requested if longest == 0 else min(requested, longest)
 
@@ -250,12 +245,6 @@ def accept(connect: Connect, terms: Terms, assigned: str, router: Router) -> Con
         connack.properties.strings[ASSIGNED_CLIENT_IDENTIFIER] = assigned  # [MQTT-3.2.2-16]
     if limits.topic_alias_maximum > 0 and topic_aliases.plenty(router):
         integers[TOPIC_ALIAS_MAXIMUM] = limits.topic_alias_maximum
-    if not limits.wildcard_subscriptions:
-        integers[WILDCARD_SUBSCRIPTION_AVAILABLE] = 0
-    if not limits.subscription_identifiers:
-        integers[SUBSCRIPTION_IDENTIFIER_AVAILABLE] = 0
-    if not limits.shared_subscriptions:
-        integers[SHARED_SUBSCRIPTION_AVAILABLE] = 0
     if terms.server_keep_alive:
         integers[SERVER_KEEP_ALIVE] = terms.keep_alive  # [MQTT-3.2.2-21]
     if router.broker_id and link_peer(connect):

@@ -118,7 +118,7 @@ def check_owner(session: Session | None, user_name: str | None, limits: Limits, 
         "the session of this client identifier is another user's",
         reasons.CLIENT_IDENTIFIER_NOT_VALID,
         f'the session of this client identifier {whose}: session.takeover = "any-user" lets any client take it over, '
-        "and canopy ctl end CLIENT removes it",
+        "and canopy ctl kick --session CLIENT removes it",
     )
 
 

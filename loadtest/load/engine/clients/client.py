@@ -28,7 +28,6 @@ from broker.core.codec.packets import (
 )
 from broker.core.codec.properties import Properties
 from broker.core.codec.reasons import name as reason_name
-from loadtest.load.checks.counters import Tally, add
 from loadtest.load.engine.clients import connecting, round_trips
 from loadtest.load.engine.clients.connection import Wire, clock
 from loadtest.load.engine.clients.pool import Pool
@@ -36,6 +35,7 @@ from loadtest.load.engine.clients.requests import Requests
 from loadtest.load.engine.clients.sending import Outgoing, Sender, Session
 from loadtest.load.engine.clients.timers import Timers
 from loadtest.load.engine.transports import trouble
+from loadtest.load.ledger.counters import Tally, add
 
 CONNECT_TIMEOUT: Final = 20.0
 """Seconds for a connection attempt, and again for its CONNACK; and for a SUBACK."""

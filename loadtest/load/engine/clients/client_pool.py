@@ -21,10 +21,7 @@ from broker.core.codec.reasons import name as reason_name
 from loadtest.brokers.process import raise_file_limit
 from loadtest.load.capture.loading import spooled
 from loadtest.load.capture.recording import Recording
-from loadtest.load.checks.counters import Tally
-from loadtest.load.checks.deliveries import Judge, Streams
 from loadtest.load.checks.expected import Account, Sent, Subscriptions, account
-from loadtest.load.checks.mark import SIZE
 from loadtest.load.engine.clients.client import Client
 from loadtest.load.engine.clients.connecting import new_socket
 from loadtest.load.engine.clients.connection import Wire, clock
@@ -33,6 +30,9 @@ from loadtest.load.engine.clients.sending import MAX_LAYOUTS, Outgoing, Sender
 from loadtest.load.engine.job import Target
 from loadtest.load.engine.schedule import BURSTS, CONSTANT, NEVER, POISSON
 from loadtest.load.engine.transports import TargetError, context, open_stream
+from loadtest.load.ledger.counters import Tally
+from loadtest.load.ledger.deliveries import Judge, Streams
+from loadtest.load.ledger.mark import SIZE
 from loadtest.load.scenario import payloads
 from loadtest.load.scenario.patterns import Pattern
 from loadtest.load.scenario.plan import Plan, PlanError, Recorded

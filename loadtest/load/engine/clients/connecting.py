@@ -12,7 +12,7 @@ from broker.core.codec import encoder, packets, properties
 from broker.core.codec.packets import Connect, Will
 from broker.core.codec.properties import Properties
 from broker.core.codec.reasons import name as reason_name
-from loadtest.load.checks.mark import filler, pack
+from loadtest.load.ledger.mark import filler, pack
 from loadtest.load.scenario.plan import Plan
 from loadtest.load.scenario.schema import Group
 

@@ -21,9 +21,9 @@ from broker.core.codec.errors import ProtocolError
 from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, Ack, Packet, Publish
 from broker.core.codec.properties import decode_forward
 from broker.core.queues.drop_notice import NAME
-from loadtest.load.checks.counters import Tally
-from loadtest.load.checks.deliveries import Judge, Streams
 from loadtest.load.engine.clients.sending import Outlet, Sender, Session
+from loadtest.load.ledger.counters import Tally
+from loadtest.load.ledger.deliveries import Judge, Streams
 
 if TYPE_CHECKING:
     from mypy_extensions import i64

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from loadtest.load.checks.counters import Tally
-from loadtest.load.checks.deliveries import Judge, Streams
 from loadtest.load.engine.clients.connection import Wire
 from loadtest.load.engine.clients.pacer import Pacer
 from loadtest.load.engine.clients.sending import Outgoing
+from loadtest.load.ledger.counters import Tally
+from loadtest.load.ledger.deliveries import Judge, Streams
 from loadtest.load.scenario.patterns import Pattern
 from loadtest.load.scenario.plan import Plan
 from loadtest.load.scenario.schema import Group

@@ -4,7 +4,7 @@ Owns: what a client that asks knows of its answers, and what one that answers wr
 its mark, so that whoever answers it, our own client or a service, sends back which one it was and when it was due.
 
 Promises: each request counts as answered once; further answers are counted apart. Memory is bounded as it is for
-deliveries (``checks.deliveries.Gaps``). A client that answers keeps no request.
+deliveries (``ledger.deliveries.Gaps``). A client that answers keeps no request.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from broker.core.codec import encoder
 from broker.core.codec.errors import ProtocolError
 from broker.core.codec.packets import Publish
 from broker.core.codec.properties import CORRELATION_DATA, RESPONSE_TOPIC, decode_forward, encode_forward
-from loadtest.load.checks.counters import Tally, add
-from loadtest.load.checks.deliveries import Gaps
-from loadtest.load.checks.mark import SIZE, Mark
 from loadtest.load.engine.clients.connection import Wire
 from loadtest.load.engine.clients.sending import Session
+from loadtest.load.ledger.counters import Tally, add
+from loadtest.load.ledger.deliveries import Gaps
+from loadtest.load.ledger.mark import SIZE, Mark
 from loadtest.load.scenario.plan import Plan
 from loadtest.load.scenario.schema import Group, Reply
 

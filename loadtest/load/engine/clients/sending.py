@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 from broker.core.codec import encoder
 from broker.core.codec.packets import Publish
 from broker.core.codec.primitives import two_bytes
-from loadtest.load.checks.counters import Tally, add
-from loadtest.load.checks.mark import SIZE, TEXT_SIZE, filler, pack, pack_text
 from loadtest.load.engine.schedule import Schedule
+from loadtest.load.ledger.counters import Tally, add
+from loadtest.load.ledger.mark import SIZE, TEXT_SIZE, filler, pack, pack_text
 from loadtest.load.scenario.payloads import PLACE
 
 if TYPE_CHECKING:

@@ -116,7 +116,7 @@ class TestOwner:
         told = client.wire.protocol.close_text
         assert told == (
             f'the session of this client identifier {why}: session.takeover = "any-user" lets any client take it over, '
-            "and canopy ctl end CLIENT removes it"
+            "and canopy ctl kick --session CLIENT removes it"
         )
         assert "takeover" not in answer.properties.strings.get(REASON_STRING, "")
 

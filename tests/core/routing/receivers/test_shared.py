@@ -291,14 +291,6 @@ class TestRules:
         assert codes in ([0x8F], [0x80]) or client.closed
         assert network.router.subscription_count == 0
 
-    def test_switched_off(self) -> None:
-        """A broker without them says so, and answers 0x9E, section 3.2.2.3.13."""
-        network = Network(limits(shared_subscriptions=0))
-        client = network.client("c")
-        assert client.connack.properties.integers[0x2A] == 0
-        assert client.subscribe(GROUP) == [0x9E]
-        assert network.client("o", V311).subscribe(GROUP) == [0x80]
-
 
 def _expiry(seconds: int) -> Properties:
     return bag(i={0x11: seconds})

@@ -235,7 +235,7 @@ async def test_refusals(tmp_path: Path) -> None:
         assert await failing(server.port, out, "a", "b") == f"mqtt://127.0.0.1:{server.port}: refused b: Not authorized"
     async with ScriptedServer(Script(connack=lambda *_: 5)) as server:
         said = await failing(server.port, out, version="3.1.1")
-        assert said == f"mqtt://127.0.0.1:{server.port}: refused: not authorized"
+        assert said == f"mqtt://127.0.0.1:{server.port}: refused: Not authorized"
     async with ScriptedServer(Script(hangs_up=lambda *packet: isinstance(packet[2], Connect))) as server:
         said = await failing(server.port, out)
         assert said == f"mqtt://127.0.0.1:{server.port}: the broker closed the connection"
@@ -252,7 +252,7 @@ async def test_a_broker_that_breaks_the_protocol(tmp_path: Path) -> None:
         await sender.publish("t", b"x")
         found = await running.task
         sender.abort()
-    assert found.trouble.startswith("the broker broke the protocol: ")
+    assert found.trouble.startswith("the broker breaks the protocol: ")
 
 
 async def test_files_that_cannot_be(tmp_path: Path) -> None:

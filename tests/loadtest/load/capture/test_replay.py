@@ -34,8 +34,6 @@ from loadtest.load.capture.recording import Recording
 from loadtest.load.capture.replay import Asked, parse_speed, prepare
 from loadtest.load.capture.spool import Spool, scan
 from loadtest.load.capture.subscriber import Captured, Wanted, capture
-from loadtest.load.checks.counters import Tally
-from loadtest.load.checks.deliveries import Streams
 from loadtest.load.cli.app import app
 from loadtest.load.engine import conductor
 from loadtest.load.engine.clients.connection import Wire
@@ -43,6 +41,8 @@ from loadtest.load.engine.clients.sending import Sender, Session
 from loadtest.load.engine.conductor import RunError
 from loadtest.load.engine.job import Job, Nobody, Target
 from loadtest.load.engine.schedule import NEVER
+from loadtest.load.ledger.counters import Tally
+from loadtest.load.ledger.deliveries import Streams
 from loadtest.load.report.result import Result
 from loadtest.load.scenario.plan import Plan
 from tests.e2e import wire

@@ -4,65 +4,82 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Self
+from unittest import mock
 
 import pytest
 
-from broker.core.codec import encoder, packets
-from broker.core.codec.packets import Publish
+from broker.client.address import BrokerAddress
+from broker.client.aio import AsyncClient
+from broker.client.machine import ClientMachine, connect_packet
+from loadtest.load.checks import broker_statistics
 from loadtest.load.checks.broker_statistics import LONGEST, SOON, Listener, reconcile
 from loadtest.load.cli.common import faults
 from loadtest.load.engine import conductor
-from loadtest.load.engine.job import Nobody
+from loadtest.load.engine.job import Nobody, Target
 from loadtest.load.report.result import Deliveries
 from loadtest.load.report.wording import findings
 from tests.loadtest.load.playing import job, reader, scenario, sender
 from tests.loadtest.load.results import empty_result
 from tests.loadtest.load.scripted import ScriptedServer
+from tests.support.waiting import until
 
 
-class Silent:
-    """A transport to nowhere."""
+class Figures:
+    """A broker that publishes what a test says, with one who listens."""
 
-    def write(self, data: bytes) -> None: ...
+    def __init__(self, port: int) -> None:
+        self.voice = AsyncClient(BrokerAddress(port=port), ClientMachine(connect_packet("voice")))
+        self.listener = Listener("one")
+        self._target = Target("127.0.0.1", port)
 
+    async def __aenter__(self) -> Self:
+        await self.voice.connect()
+        with mock.patch.object(broker_statistics, "FIRST", 0.0):
+            assert not await self.listener.open(self._target), "there is no version"
+        return self
 
-def listener() -> Listener:
-    made = Listener("one")
-    made.connection_made(Silent())  # type: ignore[arg-type]
-    return made
+    async def __aexit__(self, *_: object) -> None:
+        await self.listener.close()
+        await self.voice.disconnect()
 
-
-def publish(to: Listener, name: str, value: str) -> None:
-    packet = Publish(b"$SYS/broker/" + name.encode(), value.encode(), 0)
-    to.data_received(encoder.encode(packet, packets.V311))
+    async def publish(self, name: str, value: str) -> None:
+        await self.voice.publish(f"$SYS/broker/{name}", value.encode())
+        await until(lambda: self.listener.values.get(name) == value)
 
 
 async def test_figures_of_a_broker_that_is_gone_are_none() -> None:
-    one = listener()
-    publish(one, "messages/dropped", "5")
-    assert one.dropped() == (5, {})
-    one.connection_lost(None)
-    assert one.dropped() is None
-    assert not await one.fresh()
+    async with ScriptedServer() as server, Figures(server.port) as figures:
+        one = figures.listener
+        await figures.publish("uptime", "1 seconds")
+        await figures.publish("messages/dropped", "5")
+        assert one.dropped() == (5, {})
+        waiting = asyncio.create_task(one.fresh())
+        await asyncio.sleep(0)
+        for peer in list(server.peers):
+            peer.transport.abort()
+        assert not await waiting
+        assert one.dropped() is None
+        assert not await one.fresh()
 
 
 async def test_figures_that_did_not_come_anew_are_from_before() -> None:
-    one = listener()
-    publish(one, "uptime", "1 seconds")
-    assert not await one.fresh(longest=0.01)
-    waiting = asyncio.create_task(one.fresh(longest=0.1))
-    await asyncio.sleep(0)
-    publish(one, "uptime", "2 seconds")
-    assert await waiting, "once is enough where the next time takes too long"
+    async with ScriptedServer() as server, Figures(server.port) as figures:
+        await figures.publish("uptime", "1 seconds")
+        assert not await figures.listener.fresh(longest=0.01)
+        waiting = asyncio.create_task(figures.listener.fresh(longest=0.3))
+        await asyncio.sleep(0)
+        await figures.publish("uptime", "2 seconds")
+        assert await waiting, "once is enough where the next time takes too long"
 
 
 async def test_where_nothing_is_missing_the_next_figures_do() -> None:
-    one = listener()
-    publish(one, "uptime", "1 seconds")
-    waiting = asyncio.create_task(one.fresh(complete=True))
-    await asyncio.sleep(0)
-    publish(one, "uptime", "2 seconds")
-    assert await waiting
+    async with ScriptedServer() as server, Figures(server.port) as figures:
+        await figures.publish("uptime", "1 seconds")
+        waiting = asyncio.create_task(figures.listener.fresh(complete=True))
+        await asyncio.sleep(0)
+        await figures.publish("uptime", "2 seconds")
+        assert await waiting
     assert "was not waited for" in reconcile([Deliveries()], (1, {}), None).why
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadtest.load.checks import mark
-from loadtest.load.checks.counters import Tally
-from loadtest.load.checks.deliveries import Judge, Streams
 from loadtest.load.checks.expected import Account, Sent, Subscriptions, account, settle
+from loadtest.load.ledger import mark
+from loadtest.load.ledger.counters import Tally
+from loadtest.load.ledger.deliveries import Judge, Streams
 from loadtest.load.report.result import Deliveries
 from loadtest.load.scenario.plan import Plan
 from tests.loadtest.load.playing import reader, scenario, sender

@@ -36,7 +36,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 def made(monkeypatch: pytest.MonkeyPatch, line: str) -> Job:
     """What a line would play."""
     jobs: list[Job] = []
-    monkeypatch.setattr(one_liners, "play_and_report", lambda job, _: jobs.append(job))
+    monkeypatch.setattr(one_liners, "play_and_report", lambda job, *_: jobs.append(job))
     result = CliRunner().invoke(app, shlex.split(line))
     assert result.exit_code == 0, result.output
     return jobs[0]

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from broker.core.codec import encoder
 from broker.core.codec.packets import V5, Publish
-from loadtest.load.checks.counters import Tally
-from loadtest.load.checks.deliveries import Judge, Streams
-from loadtest.load.checks.mark import SIZE, filler, pack
 from loadtest.load.engine.clients.connection import Wire
 from loadtest.load.engine.clients.sending import Session
+from loadtest.load.ledger.counters import Tally
+from loadtest.load.ledger.deliveries import Judge, Streams
+from loadtest.load.ledger.mark import SIZE, filler, pack
 from tests.support.runs import examples
 
 RUN = 0x81

@@ -13,9 +13,6 @@ from pydantic import ValidationError
 from broker.core.codec.packets import V5, Publish
 from broker.core.codec.properties import encode_forward
 from canopy import Broker, Settings
-from loadtest.load.checks.counters import Tally
-from loadtest.load.checks.deliveries import Streams
-from loadtest.load.checks.mark import pack
 from loadtest.load.cli.common import exit_code
 from loadtest.load.engine import conductor
 from loadtest.load.engine.clients import round_trips
@@ -23,6 +20,9 @@ from loadtest.load.engine.clients.connection import Wire
 from loadtest.load.engine.clients.round_trips import Answers, Asked, attach
 from loadtest.load.engine.clients.sending import Session
 from loadtest.load.engine.job import Job, Nobody, Target
+from loadtest.load.ledger.counters import Tally
+from loadtest.load.ledger.deliveries import Streams
+from loadtest.load.ledger.mark import pack
 from loadtest.load.report.result import Result
 from loadtest.load.report.wording import findings
 from loadtest.load.scenario.plan import Plan, PlanError

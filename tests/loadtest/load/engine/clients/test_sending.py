@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from broker.core.codec.decoder import Decoder
 from broker.core.codec.packets import V5, Publish
-from loadtest.load.checks import mark
-from loadtest.load.checks.counters import Tally
-from loadtest.load.checks.deliveries import Streams
-from loadtest.load.checks.mark import Mark
 from loadtest.load.engine.clients.connection import Wire
 from loadtest.load.engine.clients.pacer import Pacer
 from loadtest.load.engine.clients.sending import MAX_SNAPSHOT, Sender, Session
 from loadtest.load.engine.schedule import BURSTS, CONSTANT, POISSON
+from loadtest.load.ledger import mark
+from loadtest.load.ledger.counters import Tally
+from loadtest.load.ledger.deliveries import Streams
+from loadtest.load.ledger.mark import Mark
 from tests.support.runs import examples
 
 RUN = 0x81

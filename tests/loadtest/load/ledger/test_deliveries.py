@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from loadtest.load.checks import mark
-from loadtest.load.checks.counters import Tally
-from loadtest.load.checks.deliveries import Judge, Source, Streams
 from loadtest.load.checks.expected import account
+from loadtest.load.ledger import mark
+from loadtest.load.ledger.counters import Tally
+from loadtest.load.ledger.deliveries import Judge, Source, Streams
 from tests.support.runs import examples
 
 RUN = 0x81

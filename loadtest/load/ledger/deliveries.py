@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from loadtest.load.checks.counters import Tally
-from loadtest.load.checks.mark import TEXT_SIZE, Mark, filler
+from loadtest.load.ledger.counters import Tally
+from loadtest.load.ledger.mark import TEXT_SIZE, Mark, filler
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
