@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 import socket
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from broker.command.cli import app
@@ -598,15 +595,6 @@ class TestWhole:
             conf.write_bytes(content)
         with pytest.raises(ConvertError, match=r"mosquitto\.conf: "):
             mosquitto.convert(conf)
-
-    @given(st.data())
-    def test_whatever_stands_there_the_result_can_be_used(self, data: st.DataObject) -> None:
-        texts = st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=20)
-        values = st.one_of(texts, st.sampled_from(["true", "false", "0", "1", "-1", "65536", "99999999999", "a/ b/"]))
-        lines = st.tuples(st.sampled_from(sorted(set(MANUAL) - {"include_dir"})), values).map(" ".join)
-        text = "\n".join(data.draw(st.lists(lines, max_size=12)))
-        with tempfile.TemporaryDirectory() as folder:
-            made(Path(folder) / "mosquitto.conf", text)
 
 
 class TestCommand:

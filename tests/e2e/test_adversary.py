@@ -172,27 +172,6 @@ async def test_others_have_their_turn_within_one_long_read(serve: Serve) -> None
         await peer.disconnect()
 
 
-@pytest.mark.parametrize("qos", [0, 1])
-async def test_a_burst_to_a_subscriber_who_keeps_up(serve: Serve, qos: int) -> None:
-    """More in one read than a queue holds: nobody was slow, nothing may be lost, least of all what was acknowledged."""
-    broker = await serve(queue={"live_messages": 2_000, "session_messages": 2_000})
-    subscriber = await Counting.start(broker, 7 if qos else 5, qos)
-    publisher = await join(broker, version=4)
-    count = 20_000
-    packets = [
-        wire.publish("t", b"", version=4, qos=qos, packet_id=number + 1 if qos else None) for number in range(count)
-    ]
-    await publisher.send(*packets)
-    for _ in range(count if qos else 0):
-        await publisher.expect(wire.PUBACK)
-    await publisher.fence()
-    await until(lambda: subscriber.count + sum(broker.router.counters.dropped) >= count)
-    assert sum(broker.router.counters.dropped) == 0
-    assert subscriber.count == count
-    subscriber.transport.abort()
-    await publisher.disconnect()
-
-
 async def test_a_dead_peer_is_noticed_by_the_system(serve: Serve) -> None:
     """Without keep alive nothing in MQTT tells that a client was switched off; TCP has to."""
     broker = await serve()
@@ -237,26 +216,6 @@ async def test_sys_topics_leave_the_limit_of_retained_messages_to_clients(serve:
 
 
 # ------------------------------------------------------------------------------------------------------- extremes, ends
-
-
-@pytest.mark.parametrize("size", [2, 3, 4, 5, 10, 15])
-async def test_a_maximum_packet_size_that_no_connack_fits_into(serve: Serve, size: int) -> None:
-    """[MQTT-3.1.2-24]: nothing longer is sent, no DISCONNECT before CONNACK, and no session is harmed on the way."""
-    broker = await serve()
-    old = await join(broker, "same", clean=False, props=[(wire.SESSION_EXPIRY, 100)])
-    await old.subscribe("kept")
-    peer = await Peer.open("127.0.0.1", broker.ports[0], 5)
-    will = wire.Will("kept", b"will of a client that was never there")
-    await peer.send(wire.connect("same", props=[(wire.MAXIMUM_PACKET_SIZE, size)], will=will))
-    answers = await peer.closed()
-    assert all(answer.size <= size for answer in answers)
-    assert [answer.kind for answer in answers] in ([], [wire.CONNACK])
-    if answers and answers[0].code == 0:
-        pytest.fail(f"a CONNACK of {answers[0].size} bytes, and then the end")
-    assert await old.fence() == []
-    assert broker.router.subscription_count == 1
-    peer.abort()
-    await old.disconnect()
 
 
 async def test_bytes_of_an_unfinished_packet_are_no_sign_of_life(serve: Serve) -> None:

@@ -5,18 +5,14 @@ A finding names its seed; `python -m tests.fuzz live --seed N` runs the same inp
 
 from __future__ import annotations
 
-import asyncio
-import random
 import time
 from collections.abc import Callable
 
 import pytest
 
-from broker.app import Broker
 from broker.core.codec.packets import PINGRESP
 from broker.core.connection.protocol import ServerProtocol
 from broker.net.connections.connection import Connection
-from tests.e2e import wire
 from tests.fuzz import live_target
 from tests.fuzz.finding import Finding
 from tests.fuzz.live_target import loop_factories
@@ -78,31 +74,3 @@ def test_what_is_left_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_target, "PATIENCE", 2.0)
     with pytest.raises(Finding, match="still referred to"):
         live_target.watched(3, for_a_while(0.2), None)
-
-
-def test_a_lost_message_of_an_honest_client_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Connection.data_received
-
-    def lossy(self: Connection, data: bytes) -> None:
-        # A QoS 0 publish of an honest client at the start of a read, now and then.
-        if data[:1] == b"\x30" and b"honest/" in data[:16] and data[-1:] == b"7":
-            data = data[2 + data[1] :]
-        if data:
-            real(self, data)
-
-    monkeypatch.setattr(Connection, "data_received", lossy)
-    monkeypatch.setattr(wire, "TIMEOUT", 1.0)
-    with pytest.raises(Finding, match="honest client"):
-        live_target.watched(4, for_a_while(30.0), None)
-
-
-def test_a_structure_beyond_its_bounds_is_found() -> None:
-    async def grow() -> str:
-        async with Broker(live_target.settings(random.Random(1))) as broker:
-            for number in range(live_target.MAX_SESSIONS + 1):
-                broker.router.sessions[str(number)] = None  # type: ignore[assignment]
-            what = live_target._beyond_bounds(broker)
-            broker.router.sessions.clear()
-            return what
-
-    assert "sessions" in asyncio.run(grow())

@@ -100,17 +100,6 @@ def test_console_can_be_asked_for() -> None:
     assert "\x1b[" not in stream.getvalue()
 
 
-@pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
-def test_what_lies_below_the_level_is_not_written(level: logs.Level) -> None:
-    stream = io.StringIO()
-    logs.configure(level, "json", stream)
-    log = structlog.get_logger()
-    for name in logs.LEVELS:
-        getattr(log, name)("event")
-    names = list(logs.LEVELS)
-    assert [line["level"] for line in lines(stream)] == names[names.index(level) :]
-
-
 def test_a_traceback_is_part_of_its_line() -> None:
     stream = io.StringIO()
     logs.configure("info", "json", stream)

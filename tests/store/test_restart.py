@@ -15,7 +15,7 @@ import pytest
 
 from broker.app import Broker
 from broker.core.persistence.journal import DeliveryRecord, MessageRecord, Saved, SessionRecord
-from broker.core.routing.remote.loop_detection import UPLINKS
+from broker.core.routing.loop_detection import UPLINKS
 from broker.net.listening.listeners import StartupError
 from broker.settings import Settings
 from broker.store import MemoryStore, Store, StoreError
@@ -24,7 +24,7 @@ from broker.store.sqlite import SqliteStore
 from broker.store.sqlite import store as module
 from broker.store.sqlite.reading import read
 from tests.e2e import wire
-from tests.e2e.wire import SESSION_EXPIRY, WILL_DELAY, Peer, ack, connect, publish
+from tests.e2e.wire import SESSION_EXPIRY, WILL_DELAY, Peer, connect
 from tests.store.places import KINDS, OUTLIVES, rebooted
 
 HOUR = 3600
@@ -40,8 +40,6 @@ class House:
         self.store = self._make()
         self.running = self._broker()
         self.peers: list[Peer] = []
-        # The one client that a test reads from by itself while the broker stops.
-        self.read_elsewhere: Peer | None = None
         self._stack = stack
 
     def _make(self) -> Store:
@@ -54,9 +52,8 @@ class House:
         """Stop the broker, while the clients read to the end and close, as clients do."""
         stopping = asyncio.ensure_future(self.running.stop())
         for peer in self.peers:
-            if peer is not self.read_elsewhere:
-                await peer.closed()
-                peer.abort()
+            await peer.closed()
+            peer.abort()
         self.peers.clear()
         await stopping
 
@@ -99,101 +96,6 @@ async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         await made.running.start()
         yield made
         await made.stop()
-
-
-Versions = pytest.mark.parametrize("version", [4, 5])
-
-
-@Versions
-@pytest.mark.parametrize("qos", [1, 2])
-async def test_queued_messages_survive(house: House, version: int, qos: int) -> None:
-    """In their order, once each, and to the subscription that survived with them [MQTT-3.1.2-4] [MQTT-4.6.0-6]."""
-    subscriber = await house.peer("s", version=version)
-    await subscriber.subscribe(("t/#", qos))
-    await subscriber.disconnect()
-    publisher = await house.peer("p", clean=True)
-    for number in range(20):
-        await publisher.publish("t/a", b"%d" % number, qos=qos)
-    await house.restart()
-    subscriber = await house.peer("s", version=version, present=True)
-    received = [await subscriber.message() for _ in range(20)]
-    assert [one.payload for one in received] == [b"%d" % number for number in range(20)]
-    assert not any(one.dup for one in received)
-    publisher = await house.peer("p2", clean=True)
-    await publisher.publish("t/b", b"after", qos=qos)
-    assert (await subscriber.message()).payload == b"after"
-    assert await subscriber.fence() == []
-    # Acknowledged is acknowledged: nothing comes again.
-    await house.restart()
-    subscriber = await house.peer("s", version=version, present=True)
-    assert await subscriber.fence() == []
-
-
-@Versions
-@pytest.mark.parametrize("qos", [1, 2])
-async def test_messages_in_flight_are_sent_again(house: House, version: int, qos: int) -> None:
-    """With their packet identifiers and DUP [MQTT-4.4.0-1] [MQTT-3.3.1-1]."""
-    subscriber = await house.peer("s", version=version)
-    await subscriber.subscribe(("t", qos))
-    publisher = await house.peer("p", clean=True)
-    for payload in (b"1", b"2", b"3"):
-        await publisher.publish("t", payload, qos=qos)
-    first = [await subscriber.expect(wire.PUBLISH) for _ in range(3)]
-    await house.restart()
-    subscriber = await house.peer("s", version=version, present=True)
-    again = [await subscriber.message() for _ in range(3)]
-    assert [(one.packet_id, one.payload, one.dup) for one in again] == [
-        (one.packet_id, one.payload, True) for one in first
-    ]
-    assert await subscriber.fence() == []
-
-
-@Versions
-async def test_a_released_message_is_not_sent_again(house: House, version: int) -> None:
-    """QoS 2 to the client: after PUBREC only PUBREL comes, also from the next broker [MQTT-4.3.3-6] [MQTT-4.3.3-7]."""
-    subscriber = await house.peer("s", version=version)
-    await subscriber.subscribe(("t", 2))
-    publisher = await house.peer("p", clean=True)
-    await publisher.publish("t", b"1", qos=2)
-    message = await subscriber.expect(wire.PUBLISH)
-    assert message.packet_id
-    await subscriber.send(ack(wire.PUBREC, message.packet_id, version=version))
-    assert (await subscriber.expect(wire.PUBREL)).packet_id == message.packet_id
-    await house.restart()
-    subscriber = await house.peer("s", version=version, present=True)
-    assert (await subscriber.expect(wire.PUBREL)).packet_id == message.packet_id
-    await subscriber.send(ack(wire.PUBCOMP, message.packet_id, version=version))
-    assert await subscriber.fence() == []
-    await house.restart()
-    subscriber = await house.peer("s", version=version, present=True)
-    assert await subscriber.fence() == []
-
-
-@Versions
-async def test_a_publish_that_was_received_is_not_routed_again(house: House, version: int) -> None:
-    """QoS 2 from the client: sent again, it gets its PUBREC, and nobody gets it twice [MQTT-4.3.3-10]."""
-    subscriber = await house.peer("s")
-    await subscriber.subscribe(("t", 2))
-    publisher = await house.peer("p", version=version)
-    await publisher.send(publish("t", b"1", version=version, qos=2, packet_id=7))
-    await publisher.expect(wire.PUBREC)
-    await house.restart()
-    publisher = await house.peer("p", version=version, present=True)
-    subscriber = await house.peer("s", present=True)
-    await publisher.send(publish("t", b"1", version=version, qos=2, packet_id=7, dup=True))
-    received = await publisher.expect(wire.PUBREC)
-    assert (received.packet_id, received.code) == (7, 0)
-    assert (await subscriber.message()).payload == b"1"
-    await publisher.send(ack(wire.PUBREL, 7, version=version))
-    assert (await publisher.expect(wire.PUBCOMP)).code == 0
-    assert await subscriber.fence() == []
-    # Completed: the identifier is free for the next message, also after another restart.
-    await house.restart()
-    publisher = await house.peer("p", version=version, present=True)
-    subscriber = await house.peer("s", present=True)
-    await publisher.send(publish("t", b"2", version=version, qos=2, packet_id=7))
-    await publisher.expect(wire.PUBREC)
-    assert (await subscriber.message()).payload == b"2"
 
 
 async def test_retained_messages_survive_and_are_cleared_for_good(house: House) -> None:

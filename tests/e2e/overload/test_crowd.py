@@ -11,14 +11,12 @@ from typing import Final
 import pytest
 
 from broker.core.counters import DROP_CAUSES
-from broker.net.connections.connection import Connection
 from tests.e2e import wire
 from tests.e2e.faults import reset
 from tests.e2e.overload.conftest import SetScene, StartDaemon
 from tests.e2e.overload.scene import (
     KEPT,
     PATIENCE,
-    Scene,
     Tap,
     Watch,
     join,
@@ -175,34 +173,6 @@ async def test_ten_thousand_clients_connect_and_vanish(daemon: StartDaemon, reco
     record("slowest answer to a good client", f"{max(good.ages) * 1000:.0f} ms")
     assert good.numbers == list(range(len(good.numbers)))
     assert not good.ended
-
-
-async def test_no_task_is_left_of_clients_that_vanish(scene: SetScene) -> None:
-    """The same, seen from inside."""
-    stage = await scene(limits={"connect_timeout": 0.5})
-    good = await stage.join("good", "mine")
-    await stage.until("it is quiet", lambda: len(stage.broker.connections) == 2)
-    tasks = _tasks_but_writers(stage)
-    silent: deque[socket.socket] = deque()
-    try:
-        await asyncio.gather(*(_vanish(stage.port, number, silent) for number in range(200)))
-        assert await good.publish("mine", stamped(0)) == 0
-        assert number_of((await good.message()).payload) == 0
-        while silent:
-            await _gone(silent.popleft())
-    finally:
-        for connection in silent:
-            connection.close()
-    await stage.until("their connections are gone", lambda: len(stage.broker.connections) == 2)
-    assert sorted(stage.broker.router.sessions) == ["good", "probe"]
-    assert _tasks_but_writers(stage) == tasks
-    assert stage.waiting == (0, 0)
-
-
-def _tasks_but_writers(stage: Scene) -> int:
-    """How many tasks there are, without the writers of connections: each gets its own when there is work for it."""
-    writers = {each.writer for each in stage.broker.connections if isinstance(each, Connection)}
-    return len(asyncio.all_tasks() - writers)
 
 
 class Member:

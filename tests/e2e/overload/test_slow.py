@@ -10,6 +10,7 @@ import pytest
 
 from broker.core.session.session import Session
 from broker.net.connections.client import Client
+from loadtest.brokers.stats import percentile
 from tests.e2e import wire
 from tests.e2e.faults import FaultProxy
 from tests.e2e.overload.conftest import SetScene, StartDaemon
@@ -23,7 +24,6 @@ from tests.e2e.overload.scene import (
     join,
     lost,
     number_of,
-    percentile,
     scaled,
     stamped,
 )
@@ -172,7 +172,7 @@ async def test_a_flood_of_retained_messages_for_a_slow_reader(daemon: StartDaemo
         assert sorted(slow.numbers) == list(range(RETAINED))
     record("memory grown", f"{(most - before) / 2**20:.1f} MiB")
     assert most - before < live_bytes + (16 << 20)
-    record("p99 of another", f"{percentile(good.ages, 0.99) * 1000:.1f} ms")
+    record("p99 of another", f"{(percentile(sorted(good.ages), 0.99) or 0) * 1000:.1f} ms")
     assert max(good.ages) < 5.0
     await watch.until("it is told", lambda values: "messages/dropped" in values)
     assert watch.number("messages/dropped") == 0
@@ -280,26 +280,6 @@ class TestHalfOpen:
         assert notes.about("far")[-1]["cause"] == "keep-alive"
         await stage.until("its connection is gone", lambda: len(stage.broker.connections) == 2)
 
-    async def test_without_keep_alive_what_it_does_not_take_finds_it(self, scene: SetScene) -> None:
-        """`queue.stall_timeout`."""
-        notes = Notes()
-        stage = await scene(log=notes, queue={"stall_timeout": 0.7})
-        far = await stage.join_far("far", "load", keep_alive=0)
-        publisher = await stage.join("publisher", keep_alive=0)
-        session = stage.session("far")
-        far.vanish()
-        # More than the sockets on the way take.
-        await publisher.send(*(wire.publish("load", stamped(number, 2000)) for number in range(200)))
-        await publisher.fence()
-        assert session.offered == 200
-        await stage.until("it is gone", lambda: "far" not in stage.broker.router.sessions)
-        # The broker's own look, or the system's, which has the same time-out: whichever comes first.
-        assert notes.about("far")[-1]["cause"] in ("stalled", "connection-lost")
-        assert session.queued() == 0
-        assert set(lost(session)) == {"disconnected"}
-        assert session.offered == session.delivered_in_all() + sum(lost(session).values())
-        await stage.until("its connection is gone", lambda: len(stage.broker.connections) == 2)
-
     async def test_a_short_break_costs_nothing(self, scene: SetScene) -> None:
         """The way is back before anybody's patience is over."""
         stage = await scene(queue={"stall_timeout": 30.0})
@@ -311,32 +291,3 @@ class TestHalfOpen:
         far.thaw()
         assert [number_of(packet.payload) for packet in await far.peer.fence()] == list(range(200))
         check_ledger(stage.session("far"), offered=200, received=200)
-
-
-class TestOneMissingAcknowledgement:
-    """mosquitto#3188: one PUBACK that does not come stops a client's other topics as well."""
-
-    async def test_the_rest_of_the_window_goes_on(self, scene: SetScene) -> None:
-        stage = await scene()
-        publisher = await stage.join("publisher")
-        forgetful = await stage.join("forgetful", ("a", 1), ("b", 1), props=[(wire.RECEIVE_MAXIMUM, 2)])
-        await publisher.publish("a", stamped(0), qos=1)
-        held = await forgetful.expect(wire.PUBLISH)  # never acknowledged
-        for number in range(1, 20):
-            await publisher.publish("b", stamped(number), qos=1)
-            found = await forgetful.message()
-            assert number_of(found.payload) == number
-            assert found.packet_id != held.packet_id
-
-    async def test_a_shut_window_does_not_hold_back_qos_0(self, scene: SetScene) -> None:
-        """Section 4.9: the receive maximum is about QoS 1 and 2 alone."""
-        stage = await scene()
-        publisher = await stage.join("publisher")
-        forgetful = await stage.join("forgetful", ("a", 1), ("c", 0), props=[(wire.RECEIVE_MAXIMUM, 1)])
-        await publisher.publish("a", stamped(0), qos=1)
-        await publisher.publish("a", stamped(1), qos=1)
-        assert number_of((await forgetful.expect(wire.PUBLISH)).payload) == 0
-        for number in range(2, 20):
-            await publisher.publish("c", stamped(number))
-            assert number_of((await forgetful.expect(wire.PUBLISH)).payload) == number
-        assert lost(stage.session("forgetful")) == {}

@@ -117,22 +117,6 @@ def shown(peer: Peer) -> ssl.SSLObject:
 
 
 class TestServed:
-    async def test_messages_of_every_size_go_through(self, start: Start, authority: Authority) -> None:
-        broker = await start()
-        peer = await join(broker, authority.client())
-        assert shown(peer).version() == "TLSv1.3"
-        assert shown(peer).selected_alpn_protocol() is None
-        await peer.subscribe("t")
-        for size in (0, 1, 16_384, 32_768, 1_000_000):
-            await peer.publish("t", bytes(size))
-            assert len((await peer.expect(wire.PUBLISH)).payload) == size
-        # Many at once, in both directions.
-        await peer.send(b"".join(wire.publish("t", b"%d" % number) for number in range(5_000)))
-        for number in range(5_000):
-            assert (await peer.expect(wire.PUBLISH)).payload == b"%d" % number
-        assert broker.listening[0].startswith(f"mqtts://{HOST}:")
-        assert broker.ports[0] > 0
-
     async def test_alpn(self, start: Start, authority: Authority) -> None:
         broker = await start()
         context = authority.client()
@@ -140,20 +124,6 @@ class TestServed:
         assert shown(await join(broker, context)).selected_alpn_protocol() == "mqtt"
         other = await start(alpn=["x-other"])
         assert shown(await join(other, context)).selected_alpn_protocol() == "x-other"
-
-    async def test_the_last_packet_comes_before_the_end(self, start: Start, authority: Authority) -> None:
-        """What the client has sent meanwhile does not have the system reset the connection."""
-        broker = await start(sections={"limits": {"max_packet_size": 1000}})
-        peer = await join(broker, authority.client())
-        await peer.send(wire.publish("t", bytes(2000)), *[wire.publish("t", bytes(900)) for _ in range(100)])
-        assert (await peer.expect(wire.DISCONNECT)).code == 0x95
-        assert await peer.reader.read() == b""
-
-    async def test_a_stopping_broker_says_goodbye(self, start: Start, authority: Authority) -> None:
-        broker = await start()
-        peer = await join(broker, authority.client())
-        await broker.stop()
-        assert (await peer.expect(wire.DISCONNECT)).code == 0x8B
 
     async def test_nothing_is_left_of_a_connection(self, start: Start, authority: Authority) -> None:
         broker = await start()
@@ -166,26 +136,6 @@ class TestServed:
         assert transport.upper is None
         assert len(broker.handshakes) == 0
         assert len(broker.hub.wheel) == 0
-
-    async def test_a_peer_that_reads_nothing_is_evicted(self, start: Start, authority: Authority, lines: Lines) -> None:
-        broker = await start(sections={"queue": {"stall_timeout": 0.4, "live_bytes": 2_000_000}})
-        (place,) = broker.listeners.open
-        for sock in place.sockets:
-            with socket.socket(fileno=sock.fileno()) as same:
-                same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
-                same.detach()
-        slow = await join(broker, authority.client(), "slow")
-        await slow.subscribe("t")
-        slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        publisher = await join(broker, authority.client(), "publisher")
-
-        def causes() -> list[str]:
-            return [line["cause"] for line in lines if line.get("client_id") == "slow" and "cause" in line]
-
-        while not causes():
-            await publisher.publish("t", bytes(100_000))
-            await asyncio.sleep(0)
-        assert causes() == ["stalled"]
 
 
 class TestHandshakes:

@@ -200,6 +200,18 @@ async def test_a_close_frame_is_answered_and_ends_the_connection_with_its_will(b
     assert b"".join(one.payload for one in there.take()) == wire.publish("t", b"last") + wire.publish("will", b"gone")
 
 
+async def test_a_close_frame_waits_for_what_came_before_it(broker: Broker) -> None:
+    """Also where that takes several turns: a PUBLISH behind a long SUBSCRIBE is routed."""
+    there, leaving = await accepted(broker, "there", "t"), await accepted(broker, "leaving")
+    filters = [(f"f/{number}", 0) for number in range(TURN_WORK // 4)]
+    last = wire.publish("t", b"last")
+    leaving.says(frame(wire.subscribe(1, filters), mask=MASK) + frame(last, mask=MASK) + close(1000))
+    assert not leaving.reads()
+    await until(lambda: leaving.connection.protocol.close_cause != "")
+    await rounds()
+    assert there.take() == [Frame(BINARY, last)]
+
+
 async def test_a_text_frame_ends_it(broker: Broker) -> None:
     """[MQTT-6.0.0-1]: a 5.0 client is told in both languages."""
     client = await accepted(broker, "there")

@@ -143,6 +143,20 @@ def test_a_number_of_seconds_beyond_float64_is_no_time() -> None:
     assert told.value.reason == "not-finite"
 
 
+@pytest.mark.parametrize(
+    ("text", "micros"),
+    [
+        ("2026-11-21T16:00:00", 1_795_276_800_000_000),
+        ("2026-11-21T16:00:00Z", 1_795_276_800_000_000),
+        ("2026-11-21T18:00:00.5+02:00", 1_795_276_800_500_000),
+        ("2026-11-21T10:30:00-05:30", 1_795_276_800_000_000),
+        ("2026-11-21", 1_795_219_200_000_000),
+    ],
+)
+def test_a_time_in_text_is_utc_unless_it_names_a_zone(text: str, micros: int) -> None:
+    assert value(text, Column("at", "timestamp", ("at",))) == micros
+
+
 def test_what_a_decoder_did_not_foresee_stops_no_other_payload(
     batches: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,12 +10,10 @@ import pytest
 
 from broker.core.codec import reasons
 from broker.core.principal import Principal
-from broker.security.authenticator import ASK, Attempt, Refusal, Verdict
-from broker.security.errors import SecurityError
+from broker.security.authenticator import Attempt, Refusal, Verdict
 from broker.security.passwords.authenticator import PasswordAuthenticator
 from broker.security.passwords.hashes import make
 from broker.security.passwords.hashing import HashingPool
-from broker.security.passwords.password_file import edit
 from broker.security.passwords.verified import VerifiedCredentials
 from tests.security.scripted import connect, origin
 
@@ -61,17 +58,6 @@ async def test_the_hash_of_an_empty_password_is_good_for_nothing(
     assert pool.done == 0
 
 
-async def test_a_good_password_is_hashed_once(users: PasswordAuthenticator, pool: HashingPool) -> None:
-    assert users.at_once(attempt("alice")) == ASK
-    assert known_as(await users.authenticate(attempt("alice"))) == "alice"
-    assert pool.done == 1
-    verdict = users.at_once(attempt("alice"))
-    assert verdict != ASK
-    assert known_as(verdict) == "alice"
-    assert known_as(await users.authenticate(attempt("alice"))) == "alice"
-    assert pool.done == 1
-
-
 async def test_a_wrong_one_is_hashed_each_time(users: PasswordAuthenticator, pool: HashingPool) -> None:
     for _ in range(2):
         assert await users.authenticate(attempt("alice", b"wrong")) == Refusal(text="wrong password")
@@ -106,38 +92,3 @@ async def test_too_many_at_a_time(file: Path) -> None:
     assert await users.pretend(attempt("mallory")) == busy
     assert [known_as(verdict) for verdict in await asyncio.gather(*tasks)] == ["alice", "alice"]
     await pool.close()
-
-
-async def test_a_changed_file(users: PasswordAuthenticator, file: Path, pool: HashingPool) -> None:
-    for user in ("alice", "bob"):
-        await users.authenticate(attempt(user))
-    await asyncio.to_thread(edit, file, "alice", make(b"another", "sha512"))
-    new = await users.renewed()
-    # What was read stays as it was, until it is replaced.
-    assert known_as(await users.authenticate(attempt("alice"))) == "alice"
-    assert await new.authenticate(attempt("alice")) == Refusal(text="wrong password")
-    assert known_as(await new.authenticate(attempt("alice", b"another"))) == "alice"
-    # Nobody else is hashed again.
-    before = pool.done
-    assert known_as(await new.authenticate(attempt("bob"))) == "bob"
-    assert pool.done == before
-    await asyncio.to_thread(edit, file, "bob", None)
-    newest = await new.renewed()
-    assert await newest.authenticate(attempt("bob")) is None
-    assert not newest.still_knows(Principal("bob"))
-    assert newest.still_knows(Principal("alice"))
-    assert newest.files() == (file,)
-
-
-async def test_a_bad_file_changes_nothing(users: PasswordAuthenticator, file: Path) -> None:
-    await asyncio.to_thread(file.write_text, "alice\n")
-    with pytest.raises(SecurityError, match="line 1"):
-        await users.renewed()
-    assert known_as(await users.authenticate(attempt("alice"))) == "alice"
-
-
-async def test_no_secret_is_shown(users: PasswordAuthenticator, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    tried = attempt("alice", b"hunter2")
-    verdict = await users.authenticate(tried)
-    assert "hunter2" not in f"{tried!r} {tried} {verdict} {caplog.text}"

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from broker.core.codec.packets import Connect
-from broker.core.hooks import AuthExchange, Origin
+from broker.core.hooks import AuthExchange
 from broker.core.principal import Principal
-from broker.security.authenticator import Attempt
 from broker.security.errors import SecurityError
 from broker.security.scram.authenticator import ScramAuthenticator
 from broker.security.scram.key_file import credential_line, secret_line
@@ -104,11 +103,6 @@ class TestExchange:
 
 
 class TestFile:
-    def test_it_knows_nobody_by_the_connect_alone(self, path: Path) -> None:
-        attempt = Attempt(connect("ann"), Origin())
-        attempt.password = b"pencil"
-        assert made(path).at_once(attempt) is None
-
     async def test_a_user_that_is_gone_is_not_known_any_more(self, path: Path) -> None:
         before = await asyncio.to_thread(made, path)
         assert before.files() == (path,)

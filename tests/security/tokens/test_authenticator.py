@@ -300,6 +300,18 @@ class TestFiles:
         assert str(caught.value).startswith(f"{path}: ")
         assert "\n" not in str(caught.value)
 
+    @pytest.mark.parametrize(("alg", "least"), [("HS256", 32), ("HS384", 48), ("HS512", 64)])
+    def test_a_secret_of_the_least_length_is_one(self, tmp_path: Path, alg: str, least: int) -> None:
+        """As many bytes as the hash has (RFC 7518, section 3.2); a last line end is none of them."""
+        path = tmp_path / "secret"
+        for end in ("", "\n", "\r\n"):
+            path.write_bytes(b"s" * least + end.encode())
+            checks = authenticator(algorithms=[alg], secret="", secret_file=str(path))
+            assert isinstance(verdict(checks, token(alg, key="s" * least)), Principal)
+            path.write_bytes(b"s" * (least - 1) + end.encode())
+            with pytest.raises(SecurityError, match=f"has {least - 1} bytes; these algorithms need {least} at least"):
+                authenticator(algorithms=[alg], secret="", secret_file=str(path))
+
     async def test_a_new_secret_counts_from_the_next_reload_on(self, tmp_path: Path) -> None:
         path = tmp_path / "secret"
         path.write_text(SECRET)

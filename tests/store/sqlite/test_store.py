@@ -310,6 +310,22 @@ async def test_a_few_pages_of_the_log_are_not_worth_the_disks_time(
     await store.close()
 
 
+async def test_the_log_is_bounded_while_the_disk_is_never_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is written back between two groups, and begins anew: it takes some groups more than its bound at most."""
+    bound = 200
+    monkeypatch.setattr("broker.store.sqlite.writer.LOG_PAGES", bound)
+    monkeypatch.setattr("broker.store.sqlite.writer.IDLE", 3_600.0)
+    store = await opened(tmp_path)
+    largest = 0
+    for _ in range(30):
+        store.journal.retained_set(message(os.urandom(bound * 1_000)))
+        await store.flush()
+        largest = max(largest, (tmp_path / "canopy.db-wal").stat().st_size)
+    page = ask(tmp_path, "PRAGMA page_size")[0][0]
+    assert largest < 4 * bound * page
+    await store.close()
+
+
 async def test_the_file_shrinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.store.sqlite.writer.IDLE_LOG_PAGES", 10)
     monkeypatch.setattr("broker.store.sqlite.writer.VACUUM_ABOVE", 10)

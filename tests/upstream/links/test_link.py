@@ -146,24 +146,6 @@ async def played(room: int = 0) -> AsyncIterator[Played]:
         await asyncio.gather(*(call.writer.wait_closed() for call in made.all), return_exceptions=True)
 
 
-async def test_what_is_withdrawn_late_is_forgotten_too() -> None:
-    async with Broker(alone()) as cloud, Broker(settings(cloud.ports[0])) as edge:
-        link = link_of(edge)
-        async with client(cloud, "above") as above, client(edge, "below") as below:
-            await above.publish("state/a", b"1", retain=True)
-            await until(lambda: link.connected)
-            await below.subscribe("state/#")
-            await below.message()
-            # All that was to come has come, and nothing is due any more.
-            link.link_state.replays.turn(link.declarer.table, edge.loop.time() + 3_600.0)
-            assert not link.link_state.replays.waits
-            if link.demand._ticking is not None:
-                link.demand._ticking.cancel()
-                link.demand._ticking = None
-            await below.unsubscribe("state/#")
-            await until(lambda: edge.router.retained.get("state/a") is None)
-
-
 async def test_another_upstream_is_asked_for_everything() -> None:
     """Also where it has a session of ours from earlier times, of which nothing is known."""
     async with played() as first, played() as second:
@@ -199,42 +181,6 @@ async def test_another_qos_is_asked_for() -> None:
             call = await upstream.call()
             await call.accept(True)
             assert [(each.topic_filter, each.qos) for each in (await call.get(Subscribe)).requests] == [("a", 2)]
-
-
-async def test_a_stop_does_not_wait_for_what_is_over() -> None:
-    async with played() as upstream:
-        edge = Broker(settings(upstream.port))
-        await edge.start()
-        call = await upstream.call()
-        await call.accept()
-        link = link_of(edge)
-        await until(lambda: link.connected)
-        connection = link.connection
-        assert connection is not None
-        assert link._task is not None
-        # It ends, and so does the link, in the same moment.
-        link._task.cancel()
-        await asyncio.wait([link._task])
-        call.close()
-        await until(lambda: connection.over)
-        async with asyncio.timeout(PATIENCE / 2):
-            await edge.stop()
-        assert link.connection is None
-        async with asyncio.timeout(PATIENCE / 2):
-            await link.stop(0.0, False)
-
-
-async def test_a_host_that_is_no_name_is_told() -> None:
-    given = settings(1)
-    given = given.model_copy(
-        update={"upstream": (given.upstream[0].model_copy(update={"url": f"mqtt://{'a' * 70}.example"}),)}
-    )
-    async with Broker(given) as edge:
-        link = link_of(edge)
-        await until(lambda: link.trouble != "")
-        assert "host" in link.trouble
-        assert link._task is not None
-        assert not link._task.done()
 
 
 async def test_the_password_is_not_told(tmp_path: Path) -> None:
@@ -326,12 +272,12 @@ async def test_a_full_read_is_followed_by_the_others_turns() -> None:
             assert connection is not None
             packet = encoder.encode(Publish(b"a/b", bytes(1_000), 0, True), V5)
             connection.data_received(packet * (FULL_READ // len(packet) - 1))
-            assert connection.stream.reading is not connection.protocol.unfinished
+            assert connection.stream.reading is not connection.uplink.unfinished
             await until(lambda: connection.stream.reading)
             connection.data_received(packet * (FULL_READ // len(packet) + 1))
             assert not connection.stream.reading
             await until(lambda: connection.stream.reading)
-            assert not connection.protocol.unfinished
+            assert not connection.uplink.unfinished
         finally:
             await edge.stop()
 

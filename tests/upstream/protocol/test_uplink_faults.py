@@ -16,13 +16,12 @@ from broker.core.codec.packets import (
     Unsubscribe,
 )
 from broker.core.codec.properties import encode_forward
-from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS, NOT_AUTHORIZED, PACKET_TOO_LARGE, QUOTA_EXCEEDED
+from broker.core.codec.reasons import PACKET_TOO_LARGE, QUOTA_EXCEEDED
 from broker.core.limits import Limits
-from broker.core.routing.remote.loop_detection import with_hop
 from broker.upstream.filters.mapping import Mapping
-from broker.upstream.protocol.client import CLOSED
+from broker.upstream.protocol.uplink import CLOSED
 from tests.core.harness import bag
-from tests.upstream.scripted import OWN, Scene
+from tests.upstream.scripted import Scene
 
 
 class TestNews:
@@ -203,16 +202,6 @@ class TestFilters:
         scene.send("x", b"1", subscription_ids=(both,))
         assert [each.payload for each in client.inbox] == [b"1"]
 
-    def test_another_upstream_has_none_of_them(self) -> None:
-        scene = Scene()
-        scene.connect()
-        scene.ask("a", "b")
-        scene.lose()
-        scene.declarer.move()
-        # It happens to have a session of ours.
-        scene.connect(present=True)
-        assert set(scene.accept()) == {"a", "b"}
-
 
 class TestAccounts:
     def test_the_status_is_a_message(self) -> None:
@@ -228,17 +217,6 @@ class TestAccounts:
         assert (session.outbox.messages, session.outbox.bytes, session.outbox.queue.control_bytes) == (0, 0, 0)
         assert session.offered == session.delivered_in_all() == 4
         assert session.queued() == session.ledger.in_all() == 0
-
-    def test_what_the_upstream_refuses_is_counted(self) -> None:
-        scene = Scene()
-        scene.connect()
-        client = scene.network.client("c")
-        for qos in (1, 2):
-            client.publish("a", b"1", qos=qos)
-        first, second = scene.took(Publish)
-        scene.say(Ack(PUBACK, first.packet_id, QUOTA_EXCEEDED), Ack(PUBREC, second.packet_id, NOT_AUTHORIZED))
-        assert scene.figures.rejected == 2
-        assert not scene.session.inflight
 
 
 class TestSessions:
@@ -264,33 +242,6 @@ class TestSessions:
         scene.connect(V311)
         assert [each.payload for each in scene.took(Publish)] == [b"waits"]
         assert set(scene.accept()) == {"b"}
-
-
-class TestCircles:
-    REQUEST = encode_forward(response_topic="reply", correlation_data=b"1")
-
-    def test_a_request_that_is_kept_back_has_reached_nobody(self) -> None:
-        scene = Scene()
-        scene.connect(canopy=True)
-        client = scene.network.client("c")
-        client.publish("ask", b"?", qos=1, properties=with_hop(self.REQUEST, "there"))
-        assert scene.session.kept_back == 1
-        [answer] = client.got(Ack)
-        assert answer.reason_code == NO_MATCHING_SUBSCRIBERS
-        # With somebody else who serves it.
-        scene.network.client("server").subscribe("ask", qos=1)
-        client.publish("ask", b"?", qos=1, properties=with_hop(self.REQUEST, "there"))
-        assert client.got(Ack)[-1].reason_code == 0
-
-    def test_a_request_that_comes_round_has_reached_nobody(self) -> None:
-        scene = Scene(publish=())
-        scene.network.client("server").subscribe("#", qos=1)
-        client = scene.network.client("c")
-        for qos in (1, 2):
-            client.publish("ask", b"?", qos=qos, properties=with_hop(self.REQUEST, OWN))
-            client.publish("ask", b"!", qos=qos, properties=with_hop(b"", OWN))
-        codes = [each.reason_code for each in client.got(Ack) if each.kind in (PUBACK, PUBREC)]
-        assert codes == [NO_MATCHING_SUBSCRIBERS, 0, NO_MATCHING_SUBSCRIBERS, 0]
 
 
 def test_no_client_holds_up_what_comes_from_upstream() -> None:
