@@ -9,6 +9,7 @@ PipelineError            it could not be done: exit code 1
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 FAILED: Final = 1
@@ -49,11 +50,11 @@ class MisuseError(PipelineError):
 
 def foreseen() -> tuple[type[Exception], ...]:
     """What else may stop a job and is no fault of its program: a disk, a storage, Spark itself."""
-    try:
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
-        from pyspark.errors import PySparkException
-    except ModuleNotFoundError:
+    if sys.modules.get("pyspark") is None:
         return (OSError,)
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
+    from pyspark.errors import PySparkException
+
     return (OSError, PySparkException, Py4JJavaError)
 
 

@@ -1,7 +1,6 @@
 """Where a job leaves its tables and small files: any place that `storage` reaches.
 
-Owns: `Results`, which is what most jobs need, and `Folder` beneath it: move, list, remove, small texts. Moving a file
-replaces the one that is there: at once on this machine, as copy and deletion elsewhere.
+Owns: what may be an output, and `Results`: tables that are replaced as a whole, and small files beside them.
 """
 
 from __future__ import annotations
@@ -21,46 +20,7 @@ SUMMARY: Final = "summary.json"
 PAGE: Final = "index.html"
 
 
-class Folder:
-    """A place that is written to; all paths are relative to it."""
-
-    def __init__(self, place: Storage) -> None:
-        self._place = place
-
-    def path(self, place: str) -> str:
-        """As Spark takes it."""
-        return self._place.at(place)
-
-    def names(self, place: str) -> list[str]:
-        """What is in a folder, sorted; nothing where there is none."""
-        return self._place.names(place)
-
-    def move(self, place: str, to: str) -> None:
-        """Put a file under another name, in place of what is there."""
-        self._place.move(place, to)
-
-    def remove(self, place: str) -> None:
-        """Delete a file or a whole folder; no matter if it is gone."""
-        self._place.remove(place)
-
-    def text(self, place: str) -> str | None:
-        """A small file, or None where there is none."""
-        try:
-            return self._place.text(place)
-        except FileNotFoundError:
-            return None
-
-    def write(self, place: str, text: str) -> None:
-        """A small file, whole or not at all."""
-        self._place.write(place, text.encode())
-
-
-def folder(spark: SparkSession | None, path: str) -> Folder:
-    """The folder that a path names; without a scheme it is this machine's."""
-    return Folder(storage(spark, path))
-
-
-def begin(place: Folder) -> None:
+def begin(place: Storage) -> None:
     """Take away what an earlier run said of its tables. Whoever reads them goes by the summary, which comes last: a run
     that breaks off leaves none."""
     for name in (SUMMARY, PAGE):
@@ -98,15 +58,15 @@ class Results:
 
     def __init__(self, spark: SparkSession, output: str) -> None:
         self._output = output
-        self._folder = folder(spark, output)
+        self._place = storage(spark, output)
 
     def begin(self) -> None:
         """As `begin`."""
-        begin(self._folder)
+        begin(self._place)
 
     def path(self, name: str) -> str:
         """As Spark takes it."""
-        return self._folder.path(name)
+        return self._place.at(name)
 
     def table(self, frame: DataFrame, name: str) -> None:
         """Replace a table; it is there with its columns even when it has no row."""
@@ -114,7 +74,10 @@ class Results:
 
     def read(self, name: str) -> str | None:
         """A small file, or None where there is none."""
-        return self._folder.text(name)
+        try:
+            return self._place.text(name)
+        except FileNotFoundError:
+            return None
 
     def text(self, name: str, text: str) -> None:
         """Put a small file in its place.
@@ -123,6 +86,6 @@ class Results:
             PipelineError: the folder cannot be written.
         """
         try:
-            self._folder.write(name, text)
+            self._place.write(name, text.encode())
         except OSError as error:
             raise PipelineError(f"--output {self._output}: {error.strerror or error}") from error

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
-
 from pipeline.runtime.engine import Window, f
+from pipeline.runtime.schema import Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -32,18 +31,18 @@ QOS: Final = "QoS"
 IN_GAP: Final = "the publish is in a gap"
 AT_EDGE: Final = "a gap, or the end of the recording, begins at this publish"
 
-DIFFERENCES: Final = StructType(
-    [
-        StructField("run_id", StringType()),
-        StructField("seq", LongType()),
-        StructField("topic", StringType()),
-        StructField("client_id", StringType()),
-        StructField("topic_filter", StringType()),
-        StructField("why", StringType()),
-        StructField("qos", IntegerType()),
-        StructField("expected_qos", IntegerType()),
-        StructField("copies", IntegerType()),
-    ]
+DIFFERENCES: Final = Schema(
+    {
+        "run_id": "string",
+        "seq": "bigint",
+        "topic": "string",
+        "client_id": "string",
+        "topic_filter": "string",
+        "why": "string",
+        "qos": "int",
+        "expected_qos": "int",
+        "copies": "int",
+    }
 )
 """Columns of the tables: `seq` is the publish's, `qos` the delivered one."""
 
@@ -170,5 +169,5 @@ def torn(found: DataFrame, edges: DataFrame, published: DataFrame) -> DataFrame:
     why = f.when(lost, IN_GAP).when(cut, AT_EDGE).when(f.col("there").isNull(), NO_PUBLISH).otherwise(f.col("why"))
     return joined.select(
         f.when(lost | cut, UNJUDGED).otherwise(f.col("outcome")).alias("outcome"),
-        *(f.col(name) if name != "why" else why.alias("why") for name in DIFFERENCES.names),
+        *(f.col(name) if name != "why" else why.alias("why") for name in DIFFERENCES),
     )

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.types import StringType, StructField, StructType
-
 from broker.words import counted
 from pipeline.errors import PipelineError
 from pipeline.oracle import agreement, differ, expect, judge, spans
@@ -22,6 +20,7 @@ from pipeline.record import schema
 from pipeline.record.segments import Choice, Say, covering, events, reading, told_before, unsaid
 from pipeline.runtime.engine import f, is_duckdb
 from pipeline.runtime.progress import progress
+from pipeline.runtime.schema import Schema
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -34,7 +33,7 @@ COLUMNS: Final = (
 )  # fmt: skip
 EXAMPLES: Final = 100
 """Differences of a kind that the page shows; all of them are in the tables."""
-FOUND: Final = StructType([StructField("outcome", StringType()), *differ.DIFFERENCES.fields])
+FOUND: Final = Schema(outcome="string", **differ.DIFFERENCES)
 
 
 def run(
@@ -162,7 +161,7 @@ def judged(
             "`deliveries = true` in [recorder], without which nothing can be said of them"
         )
     if not left.rows:
-        return outcome, table.sparkSession.createDataFrame([], FOUND)
+        return outcome, table.sparkSession.createDataFrame([], FOUND.ddl)
     found = keep(differ.torn(keep(differ.named(odd)), keep(judge.edges(table, named, unnamed, chosen)), published))
     counts = {row["outcome"]: int(row["count"]) for row in found.groupBy("outcome").count().collect()}
     outcome.missing = counts.get(differ.MISSING, 0)
@@ -302,5 +301,5 @@ def examples(found: DataFrame) -> dict[str, list[list[Any]]]:
     shown: dict[str, list[list[Any]]] = {}
     for outcome in (differ.MISSING, differ.UNEXPECTED, differ.WRONG, differ.UNJUDGED):
         chosen = found.where(f.col("outcome") == outcome).orderBy("run_id", "seq", "client_id", "topic_filter")
-        shown[outcome] = [[row[name] for name in differ.DIFFERENCES.names] for row in chosen.limit(EXAMPLES).collect()]
+        shown[outcome] = [[row[name] for name in differ.DIFFERENCES] for row in chosen.limit(EXAMPLES).collect()]
     return shown

@@ -83,7 +83,7 @@ def run(
             for p in plans
             for at, s in enumerate(p.steps)
         ]
-        results.table(spark.createDataFrame(rows, transforms.CURVE), "curve")
+        results.table(spark.createDataFrame(rows, transforms.CURVE.ddl), "curve")
     for plan in plans:
         results.text(f"plan-{plan.broker}.toml", plan.toml)
     if len(plans) == 1:

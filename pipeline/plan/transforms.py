@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType
+from typing import TYPE_CHECKING, Final
 
 from pipeline.matching import matches, unshared
 from pipeline.record.schema import PUBLISH, SUBSCRIBE, UNSUBSCRIBE
 from pipeline.runtime.engine import Window, f
+from pipeline.runtime.schema import Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-CURVE = StructType(
-    [
-        StructField("broker", StringType(), nullable=False),
-        StructField("filters", IntegerType(), nullable=False),
-        StructField("over_bytes", LongType(), nullable=False),
-        StructField("over_messages", LongType(), nullable=False),
-        StructField("wanted_bytes", LongType(), nullable=False),
-        StructField("wanted_messages", LongType(), nullable=False),
-        StructField("recommended", BooleanType(), nullable=False),
-    ]
+CURVE: Final = Schema(
+    {
+        "broker": "string",
+        "filters": "int",
+        "over_bytes": "bigint",
+        "over_messages": "bigint",
+        "wanted_bytes": "bigint",
+        "wanted_messages": "bigint",
+        "recommended": "boolean",
+    }
 )
 """Columns of the table `curve`: a row for each number of filters that folding passed through."""
 

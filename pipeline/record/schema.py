@@ -1,4 +1,4 @@
-"""The table of recorded events, as Spark sees it.
+"""The table of recorded events, as a job sees it.
 
 Owns: `EVENTS`, the columns that the recorder writes (docs/recorder.md explains each), and the names of the kinds. The
 recorder's own schema stands in `broker.record`; a test holds the two against each other.
@@ -8,18 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pipeline.runtime.schema import Schema
 
 PUBLISH: Final = "publish"
 DELIVER: Final = "deliver"
@@ -32,42 +21,42 @@ EVICT: Final = "evict"
 GAP: Final = "gap"
 SNAPSHOT: Final = "snapshot"
 
-PAIRS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", StringType())]))
+PAIRS: Final = "array<struct<key:string,value:string>>"
 
-EVENTS: Final = StructType(
-    [
-        StructField("seq", LongType(), nullable=False),
-        StructField("kind", StringType(), nullable=False),
-        StructField("ts", TimestampType(), nullable=False),
-        StructField("recv_ns", LongType(), nullable=False),
-        StructField("run_id", StringType(), nullable=False),
-        StructField("client_id", StringType()),
-        StructField("topic", StringType()),
-        StructField("payload", BinaryType()),
-        StructField("size", IntegerType()),
-        StructField("qos", ByteType()),
-        StructField("retain", BooleanType()),
-        StructField("topic_filter", StringType()),
-        StructField("no_local", BooleanType()),
-        StructField("retain_as_published", BooleanType()),
-        StructField("subscription_id", IntegerType()),
-        StructField("reason", StringType()),
-        StructField("n", LongType()),
-        StructField("ref_seq", LongType()),
-        StructField("from_seq", LongType()),
-        StructField("to_seq", LongType()),
-        StructField("address", StringType()),
-        StructField("user_name", StringType()),
-        StructField("protocol", ByteType()),
-        StructField("clean_start", BooleanType()),
-        StructField("session_present", BooleanType()),
-        StructField("payload_format", ByteType()),
-        StructField("content_type", StringType()),
-        StructField("response_topic", StringType()),
-        StructField("correlation_data", BinaryType()),
-        StructField("message_expiry", LongType()),
-        StructField("properties", PAIRS),
-    ]
+EVENTS: Final = Schema(
+    {
+        "seq": "bigint",
+        "kind": "string",
+        "ts": "timestamp",
+        "recv_ns": "bigint",
+        "run_id": "string",
+        "client_id": "string",
+        "topic": "string",
+        "payload": "binary",
+        "size": "int",
+        "qos": "tinyint",
+        "retain": "boolean",
+        "topic_filter": "string",
+        "no_local": "boolean",
+        "retain_as_published": "boolean",
+        "subscription_id": "int",
+        "reason": "string",
+        "n": "bigint",
+        "ref_seq": "bigint",
+        "from_seq": "bigint",
+        "to_seq": "bigint",
+        "address": "string",
+        "user_name": "string",
+        "protocol": "tinyint",
+        "clean_start": "boolean",
+        "session_present": "boolean",
+        "payload_format": "tinyint",
+        "content_type": "string",
+        "response_topic": "string",
+        "correlation_data": "binary",
+        "message_expiry": "bigint",
+        "properties": PAIRS,
+    }
 )
 
 ALWAYS: Final = ("seq", "kind", "ts", "recv_ns", "run_id")

@@ -24,6 +24,7 @@ from pipeline.record.account import account
 from pipeline.record.chosen import NAME, choose
 from pipeline.record.coverage import Coverage
 from pipeline.record.manifests import is_merged, manifests, numbers
+from pipeline.record.schema import ALWAYS, EVENTS, SNAPSHOT
 from pipeline.runtime.engine import f, is_duckdb
 from pipeline.runtime.storage import MANIFESTS, File, Storage, local_path, parquet, storage
 
@@ -171,8 +172,6 @@ class _Held:
 def told_before(spark: SparkSession | None, inputs: Sequence[str], since: str) -> str | None:
     """From when on events are to be read so that all subscriptions are known at a time: since before the last snapshot
     of them that ended before it began. None: from the beginning."""
-    from pipeline.record.schema import SNAPSHOT
-
     limit = moment(since, "--since")
     begins: list[str] = []
     for path in inputs:
@@ -255,8 +254,6 @@ def events(
         MisuseError: there is no such folder, or a time is none.
         PipelineError: there is no segment, one is corrupt, or they hold no events.
     """
-    from pipeline.record.schema import EVENTS
-
     files = find(spark, inputs, skip_corrupt, say, coverage, choice)
     names = [file.path for file in files]
     leave_out = str(skip_corrupt).lower()
@@ -271,15 +268,11 @@ def events(
             continue
         check_columns(name, has, columns)
         break
-    wanted = (
-        EVENTS
-        if not columns
-        else type(EVENTS)([EVENTS[name] for name in dict.fromkeys((*columns, *_chosen_by(choice)))])
-    )
+    wanted = EVENTS.only((*columns, *_chosen_by(choice))) if columns else EVENTS
     if not files:
         # None of them holds an event of that time.
-        return spark.createDataFrame([], wanted)
-    reader = spark.read.schema(wanted).options(ignoreCorruptFiles=leave_out, ignoreMissingFiles=leave_out)
+        return spark.createDataFrame([], wanted.ddl)
+    reader = spark.read.schema(wanted.ddl).options(ignoreCorruptFiles=leave_out, ignoreMissingFiles=leave_out)
     return narrowed(_read(reader, names), choice)
 
 
@@ -304,8 +297,6 @@ def check_columns(path: str, has: set[str], columns: Sequence[str] = ()) -> None
     Raises:
         PipelineError: a column is missing without which a file holds no events.
     """
-    from pipeline.record.schema import ALWAYS
-
     missing = [name for name in ALWAYS if name not in has]
     missing += [name for name in columns if name not in has and name not in missing]
     if missing:
@@ -362,18 +353,11 @@ def reading() -> Iterator[None]:
     Raises:
         PipelineError: a file could not be read.
     """
-    from pyspark.errors import PySparkException
-
     try:
         yield
-    except PySparkException as error:
-        name = unreadable(error)
-        if name is None:
-            raise
-        raise _lost(name, error) from error
     except Exception as error:
-        # What the gateway throws has no type of its own here.
-        name = unreadable(error) if type(error).__module__.startswith("py4j") else None
+        # Of Spark's, without importing it.
+        name = unreadable(error) if type(error).__module__.startswith(("pyspark.", "py4j.")) else None
         if name is None:
             raise
         raise _lost(name, error) from error

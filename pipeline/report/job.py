@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from canopy_pages import Page, linked
 from pipeline.errors import MisuseError, PipelineError, foreseen, in_a_line
-from pipeline.outputs import Results, begin, check, folder
+from pipeline.outputs import Results, begin, check
 from pipeline.record.coverage import Coverage
 from pipeline.record.schema import DELIVER
 from pipeline.record.segments import Choice, Say, events, reading, unsaid
 from pipeline.report.picture import COLUMNS, Picture, draw, picture
+from pipeline.runtime.storage import storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,7 +97,7 @@ def run(
     expected: tuple[type[Exception], ...] = (PipelineError, *foreseen())
     results = Results(spark, output)
     for each in ("", *ABOUT):
-        begin(folder(spark, f"{output.rstrip('/')}/{each}".rstrip("/")))
+        begin(storage(spark, f"{output.rstrip('/')}/{each}".rstrip("/")))
     for name, job in _jobs(spark, inputs, output, skip_corrupt, say, outcome).items():
         begun = time.monotonic()
         try:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
-
-from pyspark.sql import DataFrame
+from typing import TYPE_CHECKING, Any, Final
 
 from canopy_pages import BLUE, COLOURS, GREEN, GREY, RED, TIME, Chart, Page, Series
 from pipeline.record.schema import CONNECT, DELIVER, DISCONNECT, DROP, GAP, PUBLISH
 from pipeline.runtime.engine import f
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 POINTS: Final = 600
 """Pieces of time at most."""

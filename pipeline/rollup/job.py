@@ -126,7 +126,7 @@ def _finish(tables: Tables, shown: Shown | None, coverage: Coverage, told: DataF
     `told`: the messages themselves, for a page by the second where the record is short.
     """
     outcome = _finished(tables, shown, coverage, told)
-    tables.folder.write(SUMMARY, json.dumps(outcome.summary(), indent=2) + "\n")
+    tables.folder.write(SUMMARY, f"{json.dumps(outcome.summary(), indent=2)}\n".encode())
     return outcome
 
 
@@ -145,7 +145,7 @@ def _finished(tables: Tables, shown: Shown | None, coverage: Coverage, told: Dat
     totals = Totals(**sums.asDict())
     short = totals.last_us - totals.first_us < SHORT * 1_000_000
     drawn = page(shown, totals, coverage, by_second(told) if short else None)
-    tables.folder.write(PAGE, drawn.html())
+    tables.folder.write(PAGE, drawn.html().encode())
     return Outcome(tables.output, totals.messages, totals.bytes, totals.topics, shown.rows, totals.latencies, coverage)
 
 

@@ -13,13 +13,13 @@ latency, rather than a wrong one.
 
 from __future__ import annotations
 
-from typing import Final
-
-from pyspark.sql import Column
-from pyspark.sql.types import ArrayType, IntegerType, LongType, StructField, StructType
+from typing import TYPE_CHECKING, Final
 
 from pipeline.errors import MisuseError
 from pipeline.runtime.engine import f
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
 
 AUTO: Final = "auto"
 MARK: Final = "mark"
@@ -34,7 +34,7 @@ LONGEST_PROPERTY: Final = 30 * 86_400_000_000
 EXACT: Final = 32
 PARTS: Final = 16
 
-HISTOGRAM: Final = ArrayType(StructType([StructField("bucket", IntegerType()), StructField("n", LongType())]))
+HISTOGRAM: Final = "array<struct<bucket:int,n:bigint>>"
 
 
 def columns(mode: str) -> tuple[str, ...]:

@@ -10,15 +10,16 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any, Final
-
-from pyspark.sql import DataFrame, Row
+from typing import TYPE_CHECKING, Any, Final
 
 from canopy_pages import AMBER, BLUE, GREEN, RED, TIME, VIOLET, Chart, Page, Series
 from pipeline.record.coverage import Coverage
 from pipeline.rollup.latency import highest, lowest
 from pipeline.rollup.tables import Shown
 from pipeline.runtime.engine import f
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row
 
 POINTS: Final = 1500
 """Points of a plot over time: minutes where they are so few, or else hours, or else days."""
@@ -56,7 +57,7 @@ class Totals:
 class Piece:
     """Some rows of a table, added up: the counters, and how many messages each latency bucket has."""
 
-    row: Row
+    row: Row | dict[str, Any]
     latency: Counter[int]
 
     def percentile(self, fraction: float) -> float | None:
@@ -131,7 +132,7 @@ def by_second(told: DataFrame) -> list[Piece]:
         counters = {name: sum(row[name] for row in each) for name in ("messages", "bytes", "retained")}
         sizes = {"size_min": min(row["size_min"] for row in each), "size_max": max(row["size_max"] for row in each)}
         latency = Counter({row["bucket"]: row["messages"] for row in each if row["bucket"] is not None})
-        found.append(Piece(Row(start=start, **counters, **sizes), latency))
+        found.append(Piece({"start": start, **counters, **sizes}, latency))
     return found
 
 

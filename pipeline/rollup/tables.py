@@ -11,16 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Column, DataFrame
-
 from pipeline.errors import PipelineError
-from pipeline.outputs import Folder, folder
 from pipeline.rollup.transforms import CELLS, SUMMARY, publishers, summary
 from pipeline.runtime.engine import f
-from pipeline.runtime.storage import parquet
+from pipeline.runtime.storage import Storage, parquet, storage
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 MINUTES: Final = "minutes"
 HOURS: Final = "hours"
@@ -66,7 +63,7 @@ class Tables:
     def __init__(self, spark: SparkSession, output: str) -> None:
         self.spark = spark
         self.output = output
-        self.folder: Folder = folder(spark, output)
+        self.folder: Storage = storage(spark, output)
         self._staging = f"{STAGING}{uuid.uuid4().hex[:8]}"
 
     def tidy(self) -> None:
@@ -81,14 +78,14 @@ class Tables:
         return None if minutes is None or whole is None else Shown(minutes, whole, minutes.count())
 
     def _rows(self, table: str, hours: Hours) -> DataFrame | None:
-        paths = [self.folder.path(f"{table}/{place}") for place in self.places(table) if hours.has(place)]
-        return parquet(self.spark.read.schema(SUMMARY), *paths) if paths else None
+        paths = [self.folder.at(f"{table}/{place}") for place in self.places(table) if hours.has(place)]
+        return parquet(self.spark.read.schema(SUMMARY.ddl), *paths) if paths else None
 
     def replace(self, cells: DataFrame, hours: Hours) -> None:
         """Publish the tables of these cells in place of what is there of these hours."""
-        where = self.folder.path(f"{self._staging}/cells")
+        where = self.folder.at(f"{self._staging}/cells")
         cells.write.mode("overwrite").option("compression", "zstd").parquet(where)
-        whole = parquet(self.spark.read.schema(CELLS), where)
+        whole = parquet(self.spark.read.schema(CELLS.ddl), where)
         for table, files in self._publish(whole).items():
             for place in filter(hours.has, self.places(table)):
                 if not any(file.startswith(f"{place}/") for file in files):
@@ -118,14 +115,14 @@ class Tables:
             .write.mode("overwrite")
             .option("compression", "zstd")
             .partitionBy(*by)
-            .parquet(self.folder.path(where))
+            .parquet(self.folder.at(where))
         )
         found: dict[str, str] = {}
         for place in self.places(where, parts="part" in by):
             names = [name for name in self.folder.names(f"{where}/{place}") if name.endswith(".parquet")]
             names = [name for name in names if not name.startswith((".", "_"))]
             if len(names) != 1:
-                raise PipelineError(f"{self.folder.path(where)}/{place}: Spark wrote {len(names)} files, not one")
+                raise PipelineError(f"{self.folder.at(where)}/{place}: Spark wrote {len(names)} files, not one")
             found[place] = f"{where}/{place}/{names[0]}"
         return found
 

@@ -6,62 +6,56 @@ cells alone (`summary`), the distinct publishers too.
 
 from __future__ import annotations
 
-from typing import Final
-
-from pyspark.sql import Column, DataFrame
-from pyspark.sql.types import (
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from typing import TYPE_CHECKING, Final
 
 from pipeline.rollup.latency import HISTOGRAM, bucket, latency
 from pipeline.runtime.engine import f
+from pipeline.runtime.schema import Schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
 
 _SUMS: Final = ("messages", "bytes", "qos0", "qos1", "qos2", "retained")
 
-_COUNTERS: Final = [
-    StructField("messages", LongType()),
-    StructField("bytes", LongType()),
-    StructField("size_min", IntegerType()),
-    StructField("size_max", IntegerType()),
-    StructField("qos0", LongType()),
-    StructField("qos1", LongType()),
-    StructField("qos2", LongType()),
-    StructField("retained", LongType()),
-    StructField("first_ts", TimestampType()),
-    StructField("last_ts", TimestampType()),
-]
+_COUNTERS: Final = {
+    "messages": "bigint",
+    "bytes": "bigint",
+    "size_min": "int",
+    "size_max": "int",
+    "qos0": "bigint",
+    "qos1": "bigint",
+    "qos2": "bigint",
+    "retained": "bigint",
+    "first_ts": "timestamp",
+    "last_ts": "timestamp",
+}
 
-CELLS: Final = StructType(
-    [
-        StructField("minute", TimestampType()),
-        StructField("topic", StringType()),
-        StructField("client_id", StringType()),
-        StructField("bucket", IntegerType()),
-        *_COUNTERS,
-        StructField("latency_min_us", LongType()),
-        StructField("latency_max_us", LongType()),
-        StructField("latency_sum_us", LongType()),
-    ]
+CELLS: Final = Schema(
+    {
+        "minute": "timestamp",
+        "topic": "string",
+        "client_id": "string",
+        "bucket": "int",
+        **_COUNTERS,
+        "latency_min_us": "bigint",
+        "latency_max_us": "bigint",
+        "latency_sum_us": "bigint",
+    }
 )
 """`client_id` is null for what the broker itself published, `bucket` for what carries no time of sending."""
 
-SUMMARY: Final = StructType(
-    [
-        StructField("start", TimestampType()),
-        StructField("topic", StringType()),
-        *_COUNTERS,
-        StructField("publishers", LongType()),
-        StructField("latency_count", LongType()),
-        StructField("latency_min_us", LongType()),
-        StructField("latency_max_us", LongType()),
-        StructField("latency_sum_us", LongType()),
-        StructField("latency", HISTOGRAM),
-    ]
+SUMMARY: Final = Schema(
+    {
+        "start": "timestamp",
+        "topic": "string",
+        **_COUNTERS,
+        "publishers": "bigint",
+        "latency_count": "bigint",
+        "latency_min_us": "bigint",
+        "latency_max_us": "bigint",
+        "latency_sum_us": "bigint",
+        "latency": HISTOGRAM,
+    }
 )
 """A row of the tables `minutes` and `hours`."""
 
@@ -124,7 +118,7 @@ def summary(some: DataFrame, unit: str, timed: bool = True) -> DataFrame:
     none = f.array().cast(HISTOGRAM)
     if not timed:
         untimed = {"latency_count": f.lit(0).cast("long"), "latency": none}
-        return counted.withColumns(untimed).select(*SUMMARY.names)
+        return counted.withColumns(untimed).select(*SUMMARY)
     buckets = (
         at.where(f.col("bucket").isNotNull())
         .groupBy("start", "topic", "bucket")
@@ -140,7 +134,7 @@ def summary(some: DataFrame, unit: str, timed: bool = True) -> DataFrame:
         counted.join(buckets, ["start", "topic"], "left")
         .withColumn("latency_count", f.coalesce("latency_count", f.lit(0)))
         .withColumn("latency", f.coalesce("latency", none))
-        .select(*SUMMARY.names)
+        .select(*SUMMARY)
     )
 
 

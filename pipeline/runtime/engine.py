@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -35,22 +36,22 @@ all deliveries in a minute of two cores, and in 2 GB. Beyond that Spark's start 
 
 _SPARK: Final = ("pyspark.sql.functions", "pyspark.sql.window")
 _DUCKDB: Final = ("pipeline.runtime.duck.functions", "pipeline.runtime.duck.columns")
-_modules: list[tuple[str, str]] = [_SPARK]
-"""Those at work; the last one counts."""
+_modules: ContextVar[tuple[str, str]] = ContextVar("engine", default=_SPARK)
+"""Those of the engine at work, in this thread or task."""
 
 
 class _Functions:
     """`pyspark.sql.functions`, or what stands for them."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(import_module(_modules[-1][0]), name)
+        return getattr(import_module(_modules.get()[0]), name)
 
 
 class _Window:
     """`pyspark.sql.Window`, or what stands for it."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(import_module(_modules[-1][1]).Window, name)
+        return getattr(import_module(_modules.get()[1]).Window, name)
 
 
 if not TYPE_CHECKING:
@@ -81,7 +82,7 @@ def chosen(engine: str, inputs: Sequence[str], output: str, options: SparkOption
         if remote:
             raise MisuseError(f"--engine duckdb: {remote[0]} is not a folder of this machine; --engine spark reads it")
         if not there:
-            raise PipelineError("--engine duckdb needs DuckDB: in a clone of Canopy, pip install '.[pipeline,duckdb]'")
+            raise PipelineError("--engine duckdb needs DuckDB: in a clone of Canopy, pip install '.[duckdb]'")
         return DUCKDB
     if engine == SPARK or not there or remote or clustered or _bytes(inputs) > AUTO_BYTES:
         return SPARK
@@ -123,11 +124,11 @@ def session(
 @contextmanager
 def at_work(engine: str) -> Iterator[None]:
     """Have `f` and `Window` be those of an engine."""
-    _modules.append(_DUCKDB if engine == DUCKDB else _SPARK)
+    token = _modules.set(_DUCKDB if engine == DUCKDB else _SPARK)
     try:
         yield
     finally:
-        _modules.pop()
+        _modules.reset(token)
 
 
 __all__ = [

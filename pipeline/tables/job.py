@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.words import counted
 from pipeline.errors import GoneError, MisuseError, UnreadError
-from pipeline.outputs import SUMMARY, begin, check, folder
+from pipeline.outputs import SUMMARY, begin, check
 from pipeline.record.coverage import LISTED, Coverage
 from pipeline.record.segments import Say, unsaid
 from pipeline.record.unread import Look, Unread, named
@@ -144,7 +144,7 @@ def run(
         if chosen.format == ICEBERG:
             about |= {"catalog": chosen.catalog, "namespace": chosen.namespace}
         identity = out.belongs(about)
-        begin(folder(spark, output))
+        begin(place)
         job = _Job(
             found,
             out,

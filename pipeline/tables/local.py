@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -88,10 +87,12 @@ def publishes(recorded: Storage, files: Sequence[File], after: int, to: int) -> 
 def _read(opened: pq.ParquetFile) -> Iterator[Any]:
     """A segment's columns that are needed, in batches within `READ` and `READ_BYTES`."""
     for group in range(opened.num_row_groups):
-        sizes = opened.read_row_group(group, columns=[SIZE]).column(SIZE).fill_null(0).to_numpy().astype("int64")
+        sizes = opened.read_row_group(group, columns=[SIZE]).column(SIZE).fill_null(0).to_pylist()
         rows = READ
         # Exact, and not by the average: a few large payloads may stand side by side among many small ones.
-        while rows > 1 and np.add.reduceat(sizes, np.arange(0, len(sizes), rows)).max(initial=0) > READ_BYTES:
+        while (
+            rows > 1 and max((sum(sizes[at : at + rows]) for at in range(0, len(sizes), rows)), default=0) > READ_BYTES
+        ):
             rows //= 2
         yield from opened.iter_batches(rows, row_groups=[group], columns=[*NEEDED])
 

@@ -51,7 +51,7 @@ class SparkEngine:
             return staged
         with reading():
             seq = f.col(SEQ)
-            schema = type(EVENTS)([EVENTS[name] for name in NEEDED])
+            schema = EVENTS.only(NEEDED).ddl
             rows = parquet(self.spark.read.schema(schema), *(file.path for file in files)).where(
                 (f.col("kind") == PUBLISH) & (seq > after) & (seq <= to)
             )

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.words import counted
 from pipeline.errors import MisuseError
-from pipeline.outputs import PAGE, SUMMARY, begin, check, folder
+from pipeline.outputs import PAGE, SUMMARY, begin, check
 from pipeline.record.coverage import Coverage
 from pipeline.record.schema import PUBLISH
 from pipeline.record.segments import Choice, Say, covering, events, reading, unsaid
 from pipeline.runtime.engine import f
 from pipeline.runtime.progress import progress
-from pipeline.runtime.storage import parquet
+from pipeline.runtime.storage import parquet, storage
 from pipeline.tree.page import page
 from pipeline.tree.transforms import PUBLISHES, Thresholds, by_topic, explosions, hot, tree
 
@@ -75,7 +75,7 @@ def run(
     check(inputs, output)
     only = replace(choice or Choice(), kinds=(PUBLISH,))
     coverage = covering(only)
-    place = folder(spark, output)
+    place = storage(spark, output)
     begin(place)
     publishes = events(spark, inputs, only, PUBLISHES, skip_corrupt, say, coverage)
     with progress(spark, "tree"), reading():
@@ -93,17 +93,17 @@ def run(
             first = int(span["first"] or 0)
             # One message has no rate: a second is the least.
             seconds = max((int(span["last"] or 0) - first) / 1e6, 1.0)
-            tree(topics, seconds).write.mode("overwrite").option("compression", "zstd").parquet(place.path("tree"))
-            nodes = parquet(spark.read, place.path("tree"))
+            tree(topics, seconds).write.mode("overwrite").option("compression", "zstd").parquet(place.at("tree"))
+            nodes = parquet(spark.read, place.at("tree"))
             loudest = hot(topics, hottest, seconds, messages)
-            loudest.coalesce(1).write.mode("overwrite").parquet(place.path("hot"))
+            loudest.coalesce(1).write.mode("overwrite").parquet(place.at("hot"))
             found = explosions(nodes, first, seconds, limits)
-            found.coalesce(1).write.mode("overwrite").parquet(place.path("explosions"))
+            found.coalesce(1).write.mode("overwrite").parquet(place.at("explosions"))
         finally:
             topics.unpersist()
-        hottest_, exploding = (parquet(spark.read, place.path(name)) for name in ("hot", "explosions"))
+        hottest_, exploding = (parquet(spark.read, place.at(name)) for name in ("hot", "explosions"))
         drawn, prefixes, exploded = page(nodes, hottest_, exploding, seconds, coverage)
         outcome = Outcome(output, messages, int(span["topics"]), prefixes, exploded, coverage)
-        place.write(SUMMARY, json.dumps(outcome.summary(), indent=2) + "\n")
-        place.write(PAGE, drawn.html())
+        place.write(SUMMARY, f"{json.dumps(outcome.summary(), indent=2)}\n".encode())
+        place.write(PAGE, drawn.html().encode())
     return outcome

@@ -5,15 +5,16 @@ No table is brought to the driver: the `PREFIXES` largest are drawn.
 
 from __future__ import annotations
 
-from typing import Final
-
-from pyspark.sql import DataFrame, Row
+from typing import TYPE_CHECKING, Final
 
 from broker.words import counted
 from canopy_pages import BLUE, GREEN, Bar, Page, label, number
 from canopy_pages.page import ROWS
 from pipeline.record.coverage import Coverage
 from pipeline.runtime.engine import f
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row
 
 PREFIXES: Final = 100
 """Prefixes that are drawn: more, nobody reads."""

@@ -8,70 +8,46 @@ laid out by prefix.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
-
-from pyspark.sql import Column, DataFrame
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from typing import TYPE_CHECKING, Final
 
 from pipeline.runtime.engine import f
 
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
 SLICES: Final = 8
 
-TREE: Final = StructType(
-    [
-        StructField("depth", IntegerType()),
-        StructField("prefix", StringType()),
-        StructField("parent", StringType()),
-        StructField("level", StringType()),
-        StructField("messages", LongType()),
-        StructField("bytes", LongType()),
-        StructField("messages_per_s", DoubleType()),
-        StructField("bytes_per_s", DoubleType()),
-        StructField("own_messages", LongType()),
-        StructField("topics", LongType()),
-        StructField("children", LongType()),
-        StructField("first_ts", TimestampType()),
-        StructField("last_ts", TimestampType()),
-    ]
+TREE: Final = (
+    "depth",
+    "prefix",
+    "parent",
+    "level",
+    "messages",
+    "bytes",
+    "messages_per_s",
+    "bytes_per_s",
+    "own_messages",
+    "topics",
+    "children",
+    "first_ts",
+    "last_ts",
 )
 """`own_messages`: published to this very topic; `topics`: distinct ones at and below it; rates: over the whole time."""
 
-HOT: Final = StructType(
-    [
-        StructField("topic", StringType()),
-        StructField("messages", LongType()),
-        StructField("share", DoubleType()),
-        StructField("bytes", LongType()),
-        StructField("messages_per_s", DoubleType()),
-        StructField("first_ts", TimestampType()),
-        StructField("last_ts", TimestampType()),
-    ]
-)
+HOT: Final = ("topic", "messages", "share", "bytes", "messages_per_s", "first_ts", "last_ts")
 
-EXPLOSIONS: Final = StructType(
-    [
-        StructField("depth", IntegerType()),
-        StructField("prefix", StringType()),
-        StructField("why", StringType()),
-        StructField("children", LongType()),
-        StructField("messages", LongType()),
-        StructField("per_child", DoubleType()),
-        StructField("bytes", LongType()),
-        StructField("topics", LongType()),
-        StructField("new_children", ArrayType(LongType())),
-        StructField("growing", BooleanType()),
-        StructField("examples", ArrayType(StringType())),
-    ]
+EXPLOSIONS: Final = (
+    "depth",
+    "prefix",
+    "why",
+    "children",
+    "messages",
+    "per_child",
+    "bytes",
+    "topics",
+    "new_children",
+    "growing",
+    "examples",
 )
 """`new_children`: how many were first seen in each eighth of the time; `examples`: the first and the last of
 them by name, and the one with the most messages."""
@@ -140,7 +116,7 @@ def tree(topics: DataFrame, seconds: float) -> DataFrame:
         .withColumn("children", f.coalesce("children", f.lit(0)))
         .withColumn("messages_per_s", f.col("messages") / f.lit(seconds))
         .withColumn("bytes_per_s", f.col("bytes") / f.lit(seconds))
-        .select(*TREE.names)
+        .select(*TREE)
     )
 
 
@@ -155,7 +131,7 @@ def hot(topics: DataFrame, number: int, seconds: float, messages: int) -> DataFr
         .limit(number)
         .withColumn("share", f.col("messages") / f.lit(float(max(messages, 1))))
         .withColumn("messages_per_s", f.col("messages") / f.lit(seconds))
-        .select(*HOT.names)
+        .select(*HOT)
         .orderBy(f.desc("messages"), "topic")
     )
 
@@ -196,6 +172,6 @@ def explosions(nodes: DataFrame, first_us: int, seconds: float, limits: Threshol
         .withColumn("examples", f.array_sort(f.array_distinct("examples")))
         .where(many | f.col("growing"))
         .withColumn("why", f.when(many & f.col("growing"), "many, growing").when(many, "many").otherwise("growing"))
-        .select(*EXPLOSIONS.names)
+        .select(*EXPLOSIONS)
         .orderBy(f.desc("children"), "depth", "prefix")
     )

@@ -8,27 +8,28 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.errors import MisuseError, PipelineError, in_a_line
-from pipeline.outputs import Folder, check, folder
+from pipeline.outputs import check
+from pipeline.runtime.storage import storage
 from tests.pipeline.folder import through_hadoop
 
 
 @pytest.mark.parametrize("remote", [False, True])
 def test_files_are_written_moved_and_removed(spark: SparkSession, tmp_path: Path, remote: bool) -> None:
-    place = Folder(through_hadoop(spark, tmp_path / "out")) if remote else folder(None, f"{tmp_path}/out")
-    assert (place.names("a"), place.text("a/b")) == ([], None)
+    place = through_hadoop(spark, tmp_path / "out") if remote else storage(None, f"{tmp_path}/out")
+    assert place.names("a") == []
     place.remove("a")
-    place.write("page.html", "at the top")
+    place.write("page.html", b"at the top")
     assert (place.text("page.html"), sorted(tmp_path.iterdir())) == ("at the top", [tmp_path / "out"])
-    place.write("a/b", "ä\n")
-    place.write("a/b", "ö\n")
-    assert place.text("a/b") == "ö\n"
-    place.write("c/d", "new")
+    place.write("a/b", b"old\n")
+    place.write("a/b", b"new\n")
+    assert place.text("a/b") == "new\n"
+    place.write("c/d", b"moved")
     place.move("c/d", "a/b")
     place.move("a/b", "e/f/g")
-    assert place.text("e/f/g") == "new"
+    assert place.text("e/f/g") == "moved"
     assert [name for name in place.names("a") if not name.startswith(".")] == []
     place.remove("e/f/g")
-    place.write("e/x", "1")
+    place.write("e/x", b"1")
     place.remove("e")
     assert place.names("e") == []
     with pytest.raises(OSError, match="e/none"):
@@ -37,8 +38,7 @@ def test_files_are_written_moved_and_removed(spark: SparkSession, tmp_path: Path
 
 def test_a_path_without_a_scheme_is_this_machine_s(spark: SparkSession, tmp_path: Path) -> None:
     for path in (str(tmp_path), f"file:{tmp_path}", f"file://{tmp_path}"):
-        place = folder(spark, path)
-        assert place.path("x") == f"file:{tmp_path}/x"
+        assert storage(spark, path).at("x") == f"file:{tmp_path}/x"
 
 
 def test_an_output_in_an_input_is_refused(tmp_path: Path) -> None:

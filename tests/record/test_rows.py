@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from broker.core.codec import encoder
 from broker.core.codec import properties as pr
@@ -17,7 +16,7 @@ from broker.core.codec.packets import V5, V311, Publish
 from broker.core.queues.message import Message
 from broker.record.schema import SCHEMA
 from broker.record.unpack import FILL_BYTES, KINDS
-from pipeline.record.schema import EVENTS
+from pipeline.record.schema import ALWAYS, EVENTS
 from tests.conftest import ROOT
 from tests.core import strategies
 from tests.record.scenes import HOUR, RUN_ID, Tape, messages
@@ -28,14 +27,19 @@ BEGIN = datetime.fromtimestamp(HOUR / 1e6, UTC)
 
 def test_one_table_for_all() -> None:
     """What the recorder writes, and what Spark is told to read."""
-    assert SCHEMA.names == EVENTS.names
-    assert [field.nullable for field in SCHEMA] == [field.nullable for field in EVENTS]
-    spark = to_arrow_schema(EVENTS, timezone="UTC")
-    for ours, theirs in zip(SCHEMA, spark, strict=True):
-        if pa.types.is_list(ours.type):
-            assert [each.type for each in ours.type.value_type] == [each.type for each in theirs.type.value_type]
+    assert SCHEMA.names == [*EVENTS]
+    assert [field.name for field in SCHEMA if not field.nullable] == [*ALWAYS]
+    types = {
+        pa.int64(): "bigint", pa.int32(): "int", pa.int8(): "tinyint", pa.bool_(): "boolean", pa.string(): "string",
+        pa.binary(): "binary", pa.timestamp("us", tz="UTC"): "timestamp",
+    }  # fmt: skip
+    for field in SCHEMA:
+        kind = field.type
+        if pa.types.is_list(kind):
+            inner = ",".join(f"{each.name}:{types[each.type]}" for each in kind.value_type)
+            assert EVENTS[field.name] == f"array<struct<{inner}>>"
         else:
-            assert ours.type == theirs.type, ours.name
+            assert EVENTS[field.name] == types[kind], field.name
 
 
 def test_the_guide_names_every_column() -> None:

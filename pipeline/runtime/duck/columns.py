@@ -5,6 +5,7 @@ A text is a column's name where a function takes a column, and a value everywher
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -43,19 +44,32 @@ def literal(value: Any) -> str:
     raise TypeError(f"no literal of {type(value).__name__}")
 
 
-def sql_type(wanted: Any) -> str:
-    """A type, by its name or as one of `pyspark.sql.types`.
+def sql_type(wanted: str) -> str:
+    """A type that Spark's SQL names.
 
     Raises:
         KeyError: no job uses it.
     """
-    if isinstance(wanted, str):
-        return wanted.upper() if wanted.startswith("decimal") else TYPES[wanted]
-    if hasattr(wanted, "elementType"):
-        return f"{sql_type(wanted.elementType)}[]"
-    if hasattr(wanted, "fields"):
-        return "STRUCT(" + ", ".join(f"{quoted(each.name)} {sql_type(each.dataType)}" for each in wanted.fields) + ")"
-    return sql_type(wanted.simpleString())
+    if wanted.startswith("decimal"):
+        return wanted.upper()
+    outer, _, inner = wanted.partition("<")
+    if outer == "array":
+        return f"{sql_type(inner[:-1])}[]"
+    if outer == "struct":
+        fields = (each.partition(":") for each in parts(inner[:-1]))
+        return "STRUCT(" + ", ".join(f"{quoted(name)} {sql_type(kind)}" for name, _, kind in fields) + ")"
+    return TYPES[wanted]
+
+
+def columns_of(ddl: str) -> dict[str, str]:
+    """The columns of a schema that is written as Spark takes it: DuckDB's types by their names."""
+    named = (each.strip().partition(" ") for each in parts(ddl))
+    return {name.strip("`"): sql_type(kind) for name, _, kind in named}
+
+
+def parts(text: str) -> list[str]:
+    """What stands between the commas of a list, but those within brackets."""
+    return re.split(r",(?![^<(]*[>)])", text)
 
 
 class Column:
@@ -86,7 +100,7 @@ class Column:
         """The same under another name."""
         return Column(self._sql, name, self._around)
 
-    def cast(self, wanted: Any) -> Column:
+    def cast(self, wanted: str) -> Column:
         """As another type."""
         return Column(f"CAST({self.sql} AS {sql_type(wanted)})", self._name)
 

@@ -7,11 +7,9 @@ for each partition, in place of what was there.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
-
-from pyspark.sql import Row
+from typing import Any, Final, Protocol, Self
 
 from pipeline.runtime.duck.columns import Column, column, listed, literal, order, quoted_whole
 from pipeline.runtime.storage import local_path
@@ -35,6 +33,29 @@ class Connection(Protocol):
 
     def let_go(self, frame: Frame) -> None:
         """Remove the temporary table that a frame is."""
+
+
+class Row(tuple[Any, ...]):
+    """A row, whose values are asked for by the names of columns, or by their places."""
+
+    columns: Sequence[str]
+
+    def __new__(cls, columns: Sequence[str], values: Iterable[Any]) -> Self:
+        made = super().__new__(cls, values)
+        made.columns = columns
+        return made
+
+    def __getitem__(self, at: Any) -> Any:
+        return super().__getitem__(self.columns.index(at) if isinstance(at, str) else at)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self.columns:
+            raise AttributeError(name)
+        return self[name]
+
+    def asDict(self) -> dict[str, Any]:  # noqa: N802
+        """The values by the names of columns."""
+        return dict(zip(self.columns, self, strict=True))
 
 
 class Frame:
@@ -91,18 +112,9 @@ class Frame:
         whole = [made[name].alias(name) if name in made else column(name) for name in there]
         return self.select(*whole, *(each.alias(name) for name, each in made.items() if name not in there))
 
-    def withColumnRenamed(self, name: str, to: str) -> Frame:  # noqa: N802
-        """With another name for a column."""
-        return self.select(*(column(each).alias(to if each == name else each) for each in self.columns))
-
     def drop(self, *names: str) -> Frame:
         """Without these columns."""
         return self.select(*(name for name in self.columns if name not in names))
-
-    def fillna(self, value: Any, names: Sequence[str]) -> Frame:
-        """With a value where there is none in these columns."""
-        filled = {name: Column(f"coalesce({quoted_whole(name)}, {literal(value)})") for name in names}
-        return self.withColumns(filled)
 
     def distinct(self) -> Frame:
         """Each row once."""
@@ -184,8 +196,8 @@ class Frame:
 
     def collect(self) -> list[Row]:
         """All rows."""
-        made = Row(*self.columns)
-        return [made(*(_as_rows(each) for each in row)) for row in self.sparkSession.rows(self.sql)]
+        columns = self.columns
+        return [Row(columns, map(_as_rows, row)) for row in self.sparkSession.rows(self.sql)]
 
     def count(self) -> int:
         """How many rows there are."""
@@ -200,7 +212,7 @@ class Frame:
 def _as_rows(value: Any) -> Any:
     """A value as Spark's rows have it: structs are rows too."""
     if isinstance(value, dict):
-        return Row(**{name: _as_rows(each) for name, each in value.items()})
+        return Row(list(value), map(_as_rows, value.values()))
     return [_as_rows(each) for each in value] if isinstance(value, list) else value
 
 

@@ -105,16 +105,6 @@ def lead(given: Any) -> Column:
     return _call("lead", given)
 
 
-def first(given: Any) -> Column:
-    """The value of the window's first row."""
-    return _call("first_value", given)
-
-
-def last(given: Any, ignorenulls: bool) -> Column:
-    """The value of the window's last row, or of the last one that has a value."""
-    return Column(f"last_value({column(given).sql}{' IGNORE NULLS' if ignorenulls else ''})")
-
-
 # Of numbers.
 
 

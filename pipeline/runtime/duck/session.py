@@ -17,7 +17,7 @@ from typing import Any, Final
 import duckdb
 
 from pipeline.errors import DamagedError, GoneError, MisuseError, PipelineError
-from pipeline.runtime.duck.columns import literal, quoted_whole, sql_type
+from pipeline.runtime.duck.columns import columns_of, literal, quoted_whole
 from pipeline.runtime.duck.frames import Frame
 from pipeline.runtime.storage import Local, local_path
 
@@ -71,34 +71,27 @@ class Session:
         if frame.table is not None:
             self.run(f"DROP TABLE IF EXISTS {frame.table}")
 
-    def range(self, number: int) -> Frame:
-        """So many rows with their numbers."""
-        return Frame(self, f"SELECT range AS id FROM range({number})", ["id"])
-
-    def createDataFrame(self, rows: Iterable[Sequence[Any]], schema: Any) -> Frame:  # noqa: N802
-        """A frame of a few rows; `schema`: the types, or the one column's name and type as text."""
-        if isinstance(schema, str):
-            name, kind = schema.split()
-            columns = [(name, sql_type(kind))]
-        else:
-            columns = [(each.name, sql_type(each.dataType)) for each in schema.fields]
+    def createDataFrame(self, rows: Iterable[Sequence[Any]], schema: str) -> Frame:  # noqa: N802
+        """A frame of a few rows with these columns."""
+        columns = columns_of(schema)
         table = f"kept_{next(self._tables)}"
-        self.run(f"CREATE TEMP TABLE {table} ({', '.join(f'{quoted_whole(name)} {kind}' for name, kind in columns)})")
+        typed = ", ".join(f"{quoted_whole(name)} {kind}" for name, kind in columns.items())
+        self.run(f"CREATE TEMP TABLE {table} ({typed})")
         made = [f"({', '.join(literal(each) for each in row)})" for row in rows]
         if made:
             self.run(f"INSERT INTO {table} VALUES {', '.join(made)}")
-        return Frame(self, f"SELECT * FROM {table}", [name for name, _ in columns])
+        return Frame(self, f"SELECT * FROM {table}", [*columns])
 
 
 class Reader:
     """How files are read: `schema` says which columns, and as what."""
 
-    def __init__(self, session: Session, schema: Any = None, lenient: bool = False) -> None:
+    def __init__(self, session: Session, schema: str | None = None, lenient: bool = False) -> None:
         self._session = session
         self._schema = schema
         self._lenient = lenient
 
-    def schema(self, wanted: Any) -> Reader:
+    def schema(self, wanted: str) -> Reader:
         """These columns; those that no file has are null."""
         return Reader(self._session, wanted, self._lenient)
 
@@ -157,12 +150,12 @@ class Reader:
         there = set(whole.columns)
         if self._schema is None:
             return whole
+        wanted = columns_of(self._schema)
         columns = [
-            f"CAST({quoted_whole(each.name) if each.name in there else 'NULL'} AS {sql_type(each.dataType)}) "
-            f"AS {quoted_whole(each.name)}"
-            for each in self._schema.fields
+            f"CAST({quoted_whole(name) if name in there else 'NULL'} AS {kind}) AS {quoted_whole(name)}"
+            for name, kind in wanted.items()
         ]
-        return Frame(self._session, f"SELECT {', '.join(columns)} FROM ({whole.sql})", self._schema.names)
+        return Frame(self._session, f"SELECT {', '.join(columns)} FROM ({whole.sql})", [*wanted])
 
 
 def _files(path: str) -> list[str]:

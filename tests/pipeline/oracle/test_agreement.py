@@ -98,8 +98,8 @@ ILL: Final[tuple[Tell, ...]] = (swapped, crossed, lost, beyond, own, qos, droppe
 
 
 def doubtful(spark: SparkSession, stories: list[Story]) -> set[tuple[str, int]]:
-    rows = [tuple(event.get(name) for name in EVENTS.names) for story in stories for event in story.events]
-    table = spark.createDataFrame(rows, EVENTS)
+    rows = [tuple(event.get(name) for name in EVENTS) for story in stories for event in story.events]
+    table = spark.createDataFrame(rows, EVENTS.ddl)
     runs = [(story.run_id, 0, story.seq, story.seq - 1) for story in stories]
     known = spark.createDataFrame(runs, "run_id string, known_from long, known_until long, last_seq long")
     published, receipts = expect.publishes(table, known), expect.receipts(table, known)

@@ -36,9 +36,9 @@ def table(spark: SparkSession, stories: Iterable[Story], folder: Path | None = N
         files = [
             write_segment(folder / str(number), story.events, manifest=False) for number, story in enumerate(stories)
         ]
-        return spark.read.schema(EVENTS).parquet(*map(str, files))
-    rows = [tuple(event.get(name) for name in EVENTS.names) for story in stories for event in story.events]
-    return spark.createDataFrame(rows, EVENTS)
+        return spark.read.schema(EVENTS.ddl).parquet(*map(str, files))
+    rows = [tuple(event.get(name) for name in EVENTS) for story in stories for event in story.events]
+    return spark.createDataFrame(rows, EVENTS.ddl)
 
 
 def findings(found: DataFrame) -> list[Difference]:
@@ -232,7 +232,7 @@ def test_the_command_says_what_it_found_and_ends_with_1(spark: SparkSession, tmp
     page = (output / "index.html").read_text()
     assert "elsewhere" in page
     assert "no deliver and no drop" in page
-    assert spark.read.parquet(str(output / "wrong")).schema.names == DIFFERENCES.names
+    assert spark.read.parquet(str(output / "wrong")).schema.names == [*DIFFERENCES]
     missing = spark.read.parquet(str(output / "missing")).collect()
     assert [(row["topic"], row["client_id"], row["topic_filter"]) for row in missing] == [("a", "s", "a")]
 

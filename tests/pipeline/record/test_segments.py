@@ -38,7 +38,7 @@ def test_spark_reads_every_column_as_it_was_written(spark: SparkSession, tmp_pat
     story = told()
     story.write(tmp_path, segments=3)
     read = events(spark, [str(tmp_path)])
-    assert read.schema.names == EVENTS.names == SCHEMA.names
+    assert read.schema.names == [*EVENTS] == SCHEMA.names
     rows = [row.asDict(recursive=True) for row in read.orderBy("seq").collect()]
     assert [row["seq"] for row in rows] == [event["seq"] for event in story.events]
     assert rows[1]["payload"] == b"payload"

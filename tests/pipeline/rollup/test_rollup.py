@@ -14,7 +14,6 @@ import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from loadtest.load.ledger.mark import Mark
 from pipeline.errors import MisuseError, PipelineError
@@ -32,7 +31,7 @@ def test_each_latency_has_its_bucket_and_percentiles_are_near(spark: SparkSessio
     values = [0, 1, 31, 32, 33, 34, 63, 64, LONGEST_MARK, *(1 << power for power in range(5, 42))]
     values += [(1 << power) - 1 for power in range(5, 42)]
     values += [int(chance.lognormvariate(7, 2)) for _ in range(3000)]
-    frame = spark.createDataFrame([(value,) for value in values], StructType([StructField("v", LongType())]))
+    frame = spark.createDataFrame([(value,) for value in values], "v bigint")
     frame = frame.withColumn("bucket", bucket(f.col("v"))).cache()
     rows = frame.collect()
     for row in rows:
@@ -61,7 +60,7 @@ def test_a_property_says_when_a_message_was_sent(spark: SparkSession) -> None:
         f"{second + 11}": None, "": None, "soon": None, "-5": None, "1e9": None, "12": None, "9" * 19: None,
         f" {second}": None, f"{second}\n": None,
     }  # fmt: skip
-    schema = StructType([StructField("name", StringType()), StructField("properties", PAIRS)])
+    schema = "name string, properties " + PAIRS
     pairs: list[Any] = [(said, [("other", "1"), ("sent", said), ("sent", "1")]) for said in cases]
     frame = spark.createDataFrame([*pairs, ("no pair", []), ("no list", None)], schema)
     at = frame.withColumn("ts", f.lit(received)).withColumn("latency", latency("property:sent"))

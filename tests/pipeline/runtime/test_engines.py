@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -237,3 +239,16 @@ def test_the_command_says_first_which_engine_it_takes_and_starts_no_java(
     assert told.exit_code == (1 if command in ("oracle", "report") else 3), told.output
     assert "is not there" in told.stderr
     assert (out / "index.html").exists()
+
+
+def test_duckdb_needs_no_pyspark(tmp_path: Path) -> None:
+    record = damaged(tmp_path / "record")
+    without = "import sys; sys.path[:0] = {path!r}; sys.modules.update(pyspark=None, py4j=None)"
+    line = f"{without.format(path=[each for each in sys.path if each])}; from pipeline.cli import app; app()"
+    command = [sys.executable, "-P", "-c", line, "report", "--input", str(record), "--output", str(tmp_path / "out")]
+    done = subprocess.run([*command, "--engine", "duckdb"], capture_output=True, text=True, timeout=120, check=False)
+    # The oracle finds the faults that are in it.
+    assert done.returncode == 1, done.stderr
+    assert {name: part["fine"] for name, part in said(tmp_path / "out")["jobs"].items()} == {
+        "rollup": None, "tree": None, "oracle": False, "plan": None,
+    }  # fmt: skip

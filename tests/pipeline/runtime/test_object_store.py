@@ -18,7 +18,6 @@ from broker.command.cli import app as canopy
 from broker.record.files.bundles import bundle
 from pipeline.cli import app
 from pipeline.compact import job as compact
-from pipeline.outputs import Folder
 from pipeline.record.coverage import Coverage
 from pipeline.record.depot import Depot
 from pipeline.record.manifests import manifests
@@ -205,17 +204,19 @@ def test_bundles_go_with_their_hours(server: Server, tmp_path: Path) -> None:
 
 
 def test_outputs_are_written_moved_and_removed_there(server: Server) -> None:
-    place = Folder(storage(None, f"{put(server, 'out', {'x': b''})}/below"))
-    assert (place.names("a"), place.text("a/b")) == ([], None)
+    place = storage(None, f"{put(server, 'out', {'x': b''})}/below")
+    assert place.names("a") == []
     place.remove("a")
-    place.write("a/b", "ä\n")
-    place.write("c/d", "new")
+    place.write("a/b", b"old")
+    place.write("c/d", b"new")
     place.move("c/d", "a/b")
     place.move("a/b", "e/f/g")
-    assert (place.text("e/f/g"), place.text("a/b")) == ("new", None)
+    assert place.text("e/f/g") == "new"
+    with pytest.raises(FileNotFoundError):
+        place.text("a/b")
     place.remove("e")
     assert place.names("e") == []
-    assert place.path("x") == f"s3a://{BUCKET}/out/below/x"
+    assert place.at("x") == f"s3a://{BUCKET}/out/below/x"
 
 
 def test_spark_s_own_settings_say_where_it_is(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
