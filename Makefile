@@ -1,20 +1,18 @@
 # What there is to do with a clone of Canopy. Every target builds the environment it needs (see .ci/environment).
 #
-#   make run     start the broker on 127.0.0.1:1883            ARGS="--listen mqtt://0.0.0.0:1883"
+#   make run     start the broker on 127.0.0.1:1883, interpreted at first: `make setup` compiles it
+#                                                              ARGS="--listen mqtt://0.0.0.0:1883"
 #   make quick   tests/core, interpreted from the source: no build, a minute   ARGS="-k retained -x"
 #   make test    lint, then the tests that protect             ARGS="-k retained -x"
-#   make test-long  the other tests: all examples of every property, the core interpreted, Spark, fuzz, benches, Pythons
-#   make test-pythons  tests/core and a running broker on each other Python 3.11, 3.12, 3.13 that is found
+#   make test-long  the other tests: all examples of every property, Spark, fuzz, benches
+#   make test-pythons  tests/core and a running broker on Python 3.11, 3.12, 3.13
+#   make interpreted  the tests of what is compiled, interpreted from the source
+#   make coverage  what the runs with COVERAGE=1 measured, held against .ci/coverage
 #   make lint    style, types and the walls between packages
 #   make bench   Canopy beside mosquitto, on this machine      ARGS="--quick"
-#   make bench-routing  the routing core without a network, beside what the authors of its ideas reported
-#   make scale  what millions of filters and tens of thousands of clients cost   ARGS="filters --filters 100000"
-#   make bench-recorder  what recording costs the broker;  make bench-pipeline  10,000,000 messages through each Spark job
-#   make bench-upstream  what folding saves an upstream broker, and what a link costs
-#   make crash    kill -9 and power cuts, again and again   ARGS="-k power"
-#   make bench-store  what it costs to keep what is acknowledged, beside mosquitto   ARGS="offline --quick"
-#   make bench-observing  what it costs a broker to be looked at, and what other clients notice
-#   make bench-inprocess  messages that the program publishes and subscribes to itself
+#   make bench-NAME  another benchmark: routing, growth, store, upstream, observing, inprocess, pipeline, source   ARGS="--quick"
+#   make scale  what millions of filters and tens of thousands of clients cost   ARGS="filters --sizes 100000"
+#   make crash    kill -9 and power cuts, again and again, with every seed   ARGS="-k power"
 #   make attack  hostile clients of every kind beside 100 pairs of good ones   ARGS="flood --seconds 3" or "--list"
 #   make docs     the documentation as a site, in site/; a dead link is an error
 #   make demo    a recorded broker, an IoT fleet for 20 seconds, and what the pipeline makes of it   ARGS="--scale 2"
@@ -35,7 +33,7 @@ PY := $(VENV)/bin/python -P
 # The packages `tests` and `benchmarks` are importable from here, and only they.
 TESTS := PYTHONPATH="$(VENV)/paths"
 
-.PHONY: help run quick test suite test-long test-pythons lint bench bench-routing bench-recorder bench-pipeline bench-upstream bench-store bench-observing bench-inprocess scale attack crash demo docs fuzz setup setup-run clean
+.PHONY: help run quick test suite test-long test-pythons lint checks interpreted coverage bench bench-routing bench-growth bench-store bench-upstream bench-observing bench-inprocess bench-pipeline bench-source scale attack crash demo docs fuzz packages setup clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -43,89 +41,82 @@ help:
 setup:
 	@.ci/environment dev
 
-setup-run:
-	@.ci/environment run
+packages:
+	@.ci/environment packages
 
-run: setup-run
+run:
+	@.ci/environment run
+	@$(PY) -m broker.buildinfo | grep -q compiled || \
+	    echo "canopy: the core is interpreted, so it serves at once, but slower; \`make setup\` compiles it in some minutes"
 	@exec $(PY) -m broker serve $(ARGS)
 
-# Four processes, since tests wait for something nearly half the time (how tests are dealt to them: tests/conftest.py).
-# PYTHONSAFEPATH is -P for them too.
-# RERUNS: continuous integration tries a test that failed once more, and names it.
+# More processes than cores, since tests wait for something half of the time (how tests are dealt to them:
+# tests/conftest.py). PYTHONSAFEPATH is -P for them too.
 # What pytest makes of the tests' files is kept for the next run, whatever the environment says of bytecode.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest --numprocesses=4 $(RERUNS)
+PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest --numprocesses=6
+# COVERAGE=1: each Python that the tests start measures what it runs (tool.coverage in pyproject.toml).
+COVERAGE ?=
+ifneq ($(COVERAGE),)
+MEASURED := $(shell mkdir -p build/coverage)COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml COVERAGE_FILE=$(CURDIR)/build/coverage/data
+endif
 INTERPRETED := PYTHONPATH=. PYTHONSAFEPATH=1 CANOPY_EXPECT=interpreted
+INSTALLED := CANOPY_EXPECT="$$($(PY) -m broker.buildinfo)" PYTHONSAFEPATH=1 $(TESTS)
 
 quick:
 	@.ci/environment quick
 	@$(INTERPRETED) $(PYTEST) tests/core -q -m "not long" $(ARGS)
 
-test: lint
-	@$(MAKE) --no-print-directory suite
+# The linters need nothing that is built, so they run while it is.
+test: packages
+	@$(MAKE) --no-print-directory -j2 setup checks
+	@$(MEASURED) $(INSTALLED) $(PYTEST) -m "not long" $(ARGS)
 
 suite: setup
-	@core=$$($(PY) -m broker.buildinfo) && PYTHONSAFEPATH=1 CANOPY_EXPECT="$$core" $(TESTS) $(PYTEST) -m "not long" $(ARGS)
+	@$(MEASURED) $(INSTALLED) $(PYTEST) -m "not long" $(ARGS)
+
+# What is compiled cannot be measured, and a fault of the compiler's shows in one of the two runs alone.
+interpreted: setup
+	@$(MEASURED) $(INTERPRETED) $(PYTEST) -q -m "not long" tests/core tests/net tests/upstream $(ARGS)
+
+coverage: setup
+	@PYTHONPATH=. $(PY) tools/coverage_floor.py
 
 # Properties run here with all their examples (CANOPY_LONG), so they run in both.
 test-long: setup
-	@core=$$($(PY) -m broker.buildinfo) && \
-	if [ "$$core" = compiled ]; then \
-	    echo "canopy: tests/core, interpreted from the source tree" && $(INTERPRETED) $(PYTEST) tests/core -q; \
-	fi && \
-	echo "canopy: the conformance tests over WebSocket" && \
-	PYTHONSAFEPATH=1 CANOPY_E2E_SCHEME=ws CANOPY_EXPECT="$$core" $(TESTS) $(PYTEST) tests/e2e/conformance -q && \
-	echo "canopy: the conformance tests of mounted clients" && \
-	PYTHONSAFEPATH=1 CANOPY_E2E_MOUNT=tenant/ CANOPY_EXPECT="$$core" $(TESTS) $(PYTEST) tests/e2e/conformance -q && \
-	echo "canopy: the conformance tests with a store on disk" && \
-	PYTHONSAFEPATH=1 CANOPY_E2E_STORE=1 CANOPY_EXPECT="$$core" $(TESTS) $(PYTEST) tests/e2e/conformance -q && \
-	echo "canopy: the conformance tests with a store in PostgreSQL" && \
-	PYTHONSAFEPATH=1 CANOPY_E2E_STORE=postgresql CANOPY_EXPECT="$$core" $(TESTS) $(PYTEST) tests/e2e/conformance -q && \
-	echo "canopy: the long tests, and all examples of every property" && \
-	PYTHONSAFEPATH=1 CANOPY_LONG=1 CANOPY_EXPECT="$$core" $(TESTS) $(PYTEST) --timeout=600 -m "long or hypothesis" $(ARGS)
-	@$(MAKE) --no-print-directory test-pythons
+	@echo "canopy: the conformance tests of mounted clients over WebSocket, with a store on disk"
+	@CANOPY_E2E_SCHEME=ws CANOPY_E2E_MOUNT=tenant/ CANOPY_E2E_STORE=1 $(INSTALLED) $(PYTEST) tests/e2e/conformance -q
+	@echo "canopy: the conformance tests with a store in PostgreSQL"
+	@CANOPY_E2E_STORE=postgresql $(INSTALLED) $(PYTEST) tests/e2e/conformance -q
+	@echo "canopy: the long tests, and all examples of every property"
+	@CANOPY_LONG=1 $(INSTALLED) $(PYTEST) --timeout=600 -m "long or hypothesis" $(ARGS)
 
 test-pythons:
 	@.ci/pythons
 
-lint: setup
+lint: packages
+	@$(MAKE) --no-print-directory checks
+
+checks:
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy --num-workers=2
 	@PYTHONPATH=. $(VENV)/bin/lint-imports
-	@if [ -f tools/conformance.py ]; then $(PY) tools/conformance.py --check; fi
+	@$(PY) tools/conformance.py --check
 
 bench: setup
-	@$(TESTS) $(PY) -m benchmarks.network $(ARGS)
+	@$(TESTS) $(PY) -m benchmarks network $(ARGS)
 
-bench-routing: setup
-	@$(TESTS) $(PY) -m benchmarks.routing $(ARGS)
-
-bench-recorder: setup
-	@$(TESTS) $(PY) -m benchmarks.recorder $(ARGS)
-
-bench-pipeline: setup
-	@$(TESTS) $(PY) -m benchmarks.pipeline $(ARGS)
-
-bench-upstream: setup
-	@$(TESTS) $(PY) -m benchmarks.upstream $(ARGS)
-
-bench-store: setup
-	@$(TESTS) $(PY) -m benchmarks.store $(ARGS)
-
-bench-inprocess: setup
-	@$(TESTS) $(PY) -m benchmarks.inprocess $(ARGS)
-
-bench-observing: setup
-	@$(TESTS) $(PY) -m benchmarks.observing $(ARGS)
+bench-routing bench-growth bench-store bench-upstream bench-observing bench-inprocess bench-pipeline bench-source: setup
+	@$(TESTS) $(PY) -m benchmarks $(@:bench-%=%) $(ARGS)
 
 scale: setup
-	@$(TESTS) $(PY) -m benchmarks.scale $(ARGS)
+	@$(TESTS) $(PY) -m benchmarks scale $(ARGS)
 
 attack: setup
-	@$(TESTS) $(PY) -m benchmarks.attack $(ARGS)
+	@$(TESTS) $(PY) -m benchmarks attack $(ARGS)
 
 crash: setup
-	@$(TESTS) PYTHONSAFEPATH=1 $(PYTEST) tests/e2e/store/test_live.py tests/e2e/store/test_shared.py tests/e2e/test_links_killed.py tests/e2e/store/test_power_loss.py -q $(ARGS)
+	@CANOPY_CRASH=1 $(TESTS) PYTHONSAFEPATH=1 $(PYTEST) tests/e2e/store/test_live.py tests/e2e/store/test_shared.py tests/e2e/test_links_killed.py tests/e2e/store/test_power_loss.py -q $(ARGS)
 
 demo: setup
 	@$(PY) tools/demo.py $(ARGS)
@@ -139,5 +130,5 @@ fuzz: setup
 	@$(TESTS) $(PY) -m tests.fuzz $(ARGS)
 
 clean:
-	rm -rf .venv-3.* $(VENV) $(VENV).lock build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis tests/e2e/js/node_modules
+	rm -rf .uv .venv-3.* $(VENV) build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis tests/e2e/js/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

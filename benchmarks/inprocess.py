@@ -1,82 +1,66 @@
-"""What a message costs that the program publishes and subscribes to itself: `make bench-inprocess`.
+"""What a message costs that the program publishes and subscribes to itself.
 
-Prints messages a second and CPU for each, for one subscription, for ten that share none of the topics, and for topics
-that were never seen before. No socket is open but the listener's, to which nobody connects.
+No socket is open but the listener's, to which nobody connects.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
 
 import uvloop
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.runner import Bench, Case, Entrant, Line, Row
 from canopy import Broker, Settings, Subscription
 
-
-@dataclass(frozen=True)
-class Row:
-    """One kind of load: the filters that are subscribed to, and the topic of each message."""
-
-    name: str
-    filters: tuple[str, ...]
-    topic: Callable[[int], str]
+MESSAGES: Final = 500_000
+PAYLOAD: Final = bytes(64)
 
 
-ROWS = (
-    Row("one topic", ("t",), lambda _: "t"),
-    Row("1,000 topics, one filter", ("a/+/b",), lambda number: f"a/{number % 1_000}/b"),
-    Row("10 subscriptions to all", ("t",) * 10, lambda _: "t"),
-    Row("each topic is new", ("a/#",), lambda number: f"a/{number}"),
-)
-
-
-async def _read(messages: Subscription, count: int) -> int:
-    size = 0
+async def _read(messages: Subscription, count: int) -> None:
     left = count
-    async for message in messages:
-        size += len(message.payload)
+    async for _ in messages:
         left -= 1
         if not left:
             break
-    return size
 
 
-async def _measure(row: Row, count: int, payload: bytes) -> tuple[float, float]:
+async def _measure(filters: tuple[str, ...], topic: Callable[[int], str], count: int) -> tuple[float, float]:
     """Seconds and CPU seconds."""
     async with Broker(Settings(listen=("mqtt://127.0.0.1:0",))) as broker:
-        open_ones = [await broker.subscribe(topic_filter).__aenter__() for topic_filter in row.filters]
+        open_ones = [await broker.subscribe(topic_filter).__aenter__() for topic_filter in filters]
         readers = [asyncio.create_task(_read(messages, count)) for messages in open_ones]
         began, cpu = time.perf_counter(), time.process_time()
         for number in range(count):
-            await broker.publish(row.topic(number), payload)
+            await broker.publish(topic(number), PAYLOAD)
         await asyncio.gather(*readers)
         return time.perf_counter() - began, time.process_time() - cpu
 
 
-def main() -> None:
-    """The entry point."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--messages", type=int, default=500_000)
-    parser.add_argument("--size", type=int, default=64, help="bytes of a payload")
-    options = parser.parse_args()
-    table = Table("in process", "messages a second", "deliveries a second", "CPU of a message, µs")
-    for row in ROWS:
-        count = options.messages // len(row.filters)
-        seconds, cpu = uvloop.run(_measure(row, count, bytes(options.size)))
-        table.add_row(
-            row.name,
-            f"{count / seconds:,.0f}",
-            f"{count * len(row.filters) / seconds:,.0f}",
-            f"{cpu / count * 1e6:.2f}",
-        )
-    Console().print(table)
+def _run(filters: tuple[str, ...], topic: Callable[[int], str], case: Case) -> Iterator[Line]:
+    count = case.scaled(MESSAGES) // len(filters)
+    seconds, cpu = uvloop.run(_measure(filters, topic, count))
+    yield Line(
+        "", {"messages/s": count / seconds, "deliveries/s": count * len(filters) / seconds, "CPU µs": cpu / count * 1e6}
+    )
 
 
-if __name__ == "__main__":
-    main()
+def _row(title: str, filters: tuple[str, ...], topic: Callable[[int], str]) -> Row:
+    return Row(title, partial(_run, filters, topic), ("in-process",))
+
+
+BENCH: Final = Bench(
+    "inprocess",
+    "What a message costs that the program publishes and subscribes to itself.",
+    {
+        "one": _row("one topic", ("t",), lambda _: "t"),
+        "many": _row("1,000 topics, one filter", ("a/+/b",), lambda number: f"a/{number % 1_000}/b"),
+        "ten": _row("10 subscriptions to all", ("t",) * 10, lambda _: "t"),
+        "new": _row("each topic is new", ("a/#",), lambda number: f"a/{number}"),
+    },
+    {"in-process": Entrant("in-process")},
+    repeats=1,
+)

@@ -1,24 +1,21 @@
-"""Ten million recorded messages through each job of the pipeline: seconds, rows a second, peak memory; beside DuckDB.
+"""Ten million recorded messages through each job of the pipeline: seconds, messages a second, peak memory.
 
-Owns: the made-up record (a broker with 1,000 publishers, 10,000 topics and 2,000 subscriptions, where each message goes
-to one client), and the table that docs/benchmarks-pipeline.md shows. Each job
-runs as anybody would run it, in a process of its own, start of the JVM included; DuckDB does the same sums in this
-interpreter's child.
-
-    python -m benchmarks.pipeline [--messages 10000000] [--folder DIR] [--job rollup …] [--memory 4g]
+Owns: the made-up record (a broker with 1,000 publishers, 10,000 topics and 400 subscriptions, where each message goes
+to one client), and the rows that docs/benchmarks-pipeline.md shows. Each job runs in a process of its own, start of the
+JVM included.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,9 +23,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.runner import Bench, Case, Entrant, Line, Row
 from broker.record.files.folder import describe
 from broker.record.files.segment import write_manifest
 from broker.record.schema import SCHEMA
+from loadtest.brokers.registry import python_module
 
 KINDS: Final = ("temperature", "pressure", "speed", "state")
 TOPICS: Final = 10_000
@@ -41,6 +40,8 @@ RATE: Final = 10_000
 """Messages a second, by the record."""
 RUN: Final = "0badcafe"
 WATCH: Final = 0.2
+"""Seconds between two looks at the memory of a job."""
+MEMORY: Final = "4g"
 
 
 def topic_names() -> list[str]:
@@ -169,79 +170,37 @@ def measured(command: Sequence[str]) -> tuple[float, int, int]:
     return time.monotonic() - begun, peak, process.returncode
 
 
-DUCK: Final = {
-    "rollup": """
-        copy (
-            select topic, date_trunc('minute', ts) as minute, count(*) as messages, sum(size) as bytes,
-                min(size) as size_min, max(size) as size_max, count(distinct client_id) as publishers
-            from events where kind = 'publish' group by all
-        ) to '{out}' (format parquet)""",
-    "tree": """
-        copy (
-            with topics as (
-                select topic, string_split(topic, '/') as levels, count(*) as messages, sum(size) as bytes
-                from events where kind = 'publish' group by topic
-            )
-            select array_to_string(levels[1:depth], '/') as prefix, sum(messages) as messages, sum(bytes) as bytes,
-                count(*) as topics
-            from topics, unnest(range(1, len(levels) + 1)) as depths(depth) group by 1
-        ) to '{out}' (format parquet)""",
-}
-"""The same sums in DuckDB, where it can: without the histograms, and without the page."""
-
-
-def duck(job: str, folder: Path, out: Path) -> list[str]:
-    """A process that does a job's sums in DuckDB."""
-    text = DUCK[job].format(out=out / f"{job}.parquet")
-    files = f"{folder}/date=*/hour=*/*.parquet"
-    view = f"create view events as select * from read_parquet('{files}', hive_partitioning=false)"
-    program = (
-        f"import duckdb; c = duckdb.connect(); c.execute('set threads to 2');c.execute({view!r}); c.execute({text!r})"
-    )
-    return [sys.executable, "-P", "-c", program]
-
-
-def main() -> int:
-    """Make the record where there is none, run the jobs, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--messages", type=int, default=10_000_000)
-    parser.add_argument("--folder", type=Path, help="kept between runs; otherwise everything goes in the end")
-    parser.add_argument("--job", action="append")
-    parser.add_argument("--engine", choices=("Spark", "duckdb", "DuckDB"), default="", help="these runs alone")
-    parser.add_argument("--memory", default="4g")
-    wanted = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="canopy-bench-") as name:
-        folder = wanted.folder or Path(name)
-        recorded = folder / "record"
+def run(job: str, case: Case) -> Iterator[Line]:
+    """The size is the number of messages; the record of a size is made once, and kept where a folder was named."""
+    with ExitStack() as stack:
+        folder = case.parent or stack.enter_context(case.folder())
+        recorded = folder / f"record-{case.size}"
         if not recorded.exists():
-            record(recorded, wanted.messages)
-        jobs: dict[str, Callable[[Path], list[str]]] = {
-            "rollup": lambda out: ["--input", str(recorded), "--output", str(out), "--latency", "none"],
-            "tree": lambda out: ["--input", str(recorded), "--output", str(out)],
-            "oracle": lambda out: ["--input", str(recorded), "--output", str(out)],
-            "plan": lambda out: ["--input", str(recorded), "--output", str(out)],
-        }
-        print("| job | seconds | messages/s | peak MB | exit code |")
-        print("|---|---|---|---|---|")
-        for job in wanted.job or [*jobs]:
-            out = folder / "out" / job
-            shutil.rmtree(out, ignore_errors=True)
-            out.mkdir(parents=True)
-            command = [sys.executable, "-P", "-m", "broker", "pipeline", job, *jobs[job](out)]
-            command += ["--driver-memory", wanted.memory]
-            runs = [
-                (f"{job}, Spark", [*command, "--engine", "spark", "--master", "local[2]"]),
-                (f"{job}, --engine duckdb", [*command, "--engine", "duckdb"]),
-            ]
-            if job in DUCK:
-                runs.append((f"{job}, its sums alone in DuckDB", duck(job, recorded, out)))
-            runs = [each for each in runs if wanted.engine in ("", *each[0].split())]
-            for title, command in runs:
-                seconds, peak, code = measured(command)
-                rate = wanted.messages / seconds
-                print(f"| {title} | {seconds:.1f} | {rate:,.0f} | {peak / 1e6:,.0f} | {code} |", flush=True)
-    return 0
+            record(recorded, case.size)
+        out = folder / "out" / job
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(parents=True)
+        command = [*python_module("broker"), "pipeline", job, "--input", str(recorded), "--output", str(out)]
+        if job == "rollup":
+            command += ["--latency", "none"]
+        command += ["--driver-memory", MEMORY, "--engine", case.entrant.name]
+        if case.entrant.name == "spark":
+            command += ["--master", "local[2]"]
+        seconds, peak, code = measured(command)
+        if code:
+            raise OSError(f"the job ended with {code}")
+        yield Line("", {"seconds": seconds, "messages/s": case.size / seconds, "peak MB": peak / 1e6})
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+_BOTH: Final = ("spark", "duckdb")
+
+BENCH: Final = Bench(
+    "pipeline",
+    "Ten million recorded messages through each job.",
+    {
+        job: Row(job, partial(run, job), brokers, sizes=(10_000_000,))
+        for job, brokers in (("rollup", _BOTH), ("oracle", _BOTH), ("tree", ("spark",)), ("plan", ("spark",)))
+    },
+    {name: Entrant(name) for name in _BOTH},
+    repeats=1,
+)

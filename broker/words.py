@@ -1,4 +1,4 @@
-"""Numbers in sentences for people: so many things, so long a time."""
+"""Numbers in sentences for people: so many things, so long a time, so many bytes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,19 @@ def duration(seconds: float) -> str:
     """A time in its two largest units: `3 d 4 h`, `25 min 21 s`, `12 s`."""
     left = round(seconds)
     parts: list[str] = []
-    for size, unit in UNITS:
-        if left >= size and len(parts) < 2:
-            parts.append(f"{left // size} {unit}")
+    for long, unit in UNITS:
+        if left >= long and len(parts) < 2:
+            parts.append(f"{left // long} {unit}")
         elif parts:
             break
-        left %= size
+        left %= long
     return " ".join(parts) or "0 s"
+
+
+def size(count: float) -> str:
+    """A number of bytes: `512 B`, `1.5 MiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            break
+        count /= 1024
+    return f"{count:,.0f} B" if unit == "B" else f"{count:,.1f} {unit}"

@@ -6,6 +6,17 @@
   const scheme = window.matchMedia("(prefers-color-scheme: dark)");
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const utc = (seconds) => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC");
+  const stamp = (seconds) => new Date(seconds * 1e3).toISOString().slice(0, 19).replace("T", " ");
+
+  /** Times beside the axis; the day where it begins. `step`: seconds from one to the next. */
+  function clocks(_, ticks, __, ___, step) {
+    return ticks.map((each, at) => {
+      const [day, time] = stamp(each).split(" ");
+      if (step >= 86400) return day;
+      const shown = step < 60 ? time : time.slice(0, 5);
+      return at === 0 || time === "00:00:00" ? `${shown}\n${day}` : shown;
+    });
+  }
 
   function short(value) {
     if (value == null) return "–";
@@ -82,14 +93,13 @@
     const powers = { distr: 3, log: 10 };
     const values = (_, ticks) => ticks.map((each) => (each == null ? "" : short(each)));
     const axes = [
-      chart.time ? { ...axis, space: 80 } : { ...axis, size: 28, values, label: chart.xUnit },
+      chart.time ? { ...axis, space: 80, values: clocks } : { ...axis, size: 28, values, label: chart.xUnit },
       { ...axis, size: 62, values, label: chart.unit },
     ];
     if (chart.right) axes.push({ ...axis, grid: { show: false }, size: 56, side: 1, scale: "right", values, label: chart.right });
     const hooks = { drawClear: [(plot) => shade(chart, plot)] };
     if (chart.named) hooks.draw = [(plot) => name(chart, plot)];
-    const x = { label: chart.time ? "UTC" : chart.xUnit };
-    if (!chart.time) x.value = (_, value) => short(value);
+    const x = { label: chart.xUnit, value: (_, value) => (value == null ? "–" : chart.time ? stamp(value) : short(value)) };
     return new uPlot(
       {
         width: holder.clientWidth,

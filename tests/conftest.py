@@ -1,12 +1,11 @@
 """What holds for every test.
 
-Three switches of the environment make a run prove more than "nothing failed":
+Two switches of the environment make a run prove more than "nothing failed":
 
 - `CANOPY_EXPECT=compiled` or `interpreted`: the run is refused when the `broker` that gets imported is the other kind,
   and, for `compiled`, when it comes from the source tree. Without it, whatever is imported is tested.
 - `CANOPY_NO_SKIP=1`: a skipped test is a failed test. Continuous integration sets it, where every outside client is
   installed; elsewhere a skipped test names its reason.
-- `CANOPY_UNTIL`, seconds since the epoch: no more tests begin then; they are skipped, and that is no failure.
 
 A test with the marker `long` is not part of `make test`, and properties try fewer examples there
 (`tests.support.runs`). What a run left out is its last line.
@@ -17,7 +16,6 @@ from __future__ import annotations
 import gc
 import inspect
 import os
-import time
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -34,7 +32,6 @@ from tests.support.runs import LONG, examples
 
 ROOT = Path(__file__).resolve().parent.parent
 LEFT_OUT: Final = ("long tests", "properties with part of their examples")
-NO_TIME: Final = "Skipped: the time for this run is over"
 ONE_LEFT_OUT: Final = ("long test", "property with part of its examples")
 
 # No deadline: how long one example takes says more of the machine than of the broker.
@@ -146,16 +143,19 @@ def _no_blocking_calls(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-# What tests share there is dear: Spark; a daemon, or the runs of a load generator, that a module's tests look at.
-FOLDERS_TOGETHER: Final = ("tests/pipeline/", "tests/e2e/clients/")
-MODULES_TOGETHER: Final = ("tests/benchmarks/test_attack.py", "tests/loadtest/", "tests/docs/test_architecture.py")
+# What tests share there is dear: a daemon, or the runs of a load generator, that a module's tests look at.
+MODULES_TOGETHER: Final = (
+    "tests/benchmarks/test_attack.py", "tests/docs/test_architecture.py", "tests/loadtest/", "tests/pipeline/",
+)  # fmt: skip
 
 
 def _together(nodeid: str) -> str:
     """What is dealt to one process as a whole: what shares something dear, and otherwise each test."""
-    for folder in FOLDERS_TOGETHER:
-        if nodeid.startswith(folder):
-            return folder
+    if LONG and nodeid.startswith("tests/pipeline/"):
+        # Two processes that start Spark, once each.
+        return "Spark: record and after" if nodeid >= "tests/pipeline/record" else "Spark: before record"
+    if nodeid.startswith("tests/e2e/clients/"):
+        return "tests/e2e/clients/"
     return nodeid.split("::", 1)[0] if nodeid.startswith(MODULES_TOGETHER) else nodeid
 
 
@@ -171,14 +171,12 @@ class _Dealing(LoadScopeScheduling):  # type: ignore[misc]
             self.registered_collections[node] = _Collected(collection)
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        super().mark_test_complete(node, item_index, duration)
         scope = _together(self.registered_collections[node][item_index])
         work = self.assigned_work[node]
-        # It is told again of a test that failed and is tried once more.
-        if scope in work:
-            super().mark_test_complete(node, item_index, duration)
-            # All that a process was ever given would be counted for each test.
-            if all(work[scope].values()):
-                del work[scope]
+        # All that a process was ever given would be counted for each test.
+        if all(work[scope].values()):
+            del work[scope]
 
 
 class _Collected(list[str]):
@@ -197,14 +195,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return _Dealing(config, log)
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """After `CANOPY_UNTIL` no more tests begin."""
-    del item
-    until = os.environ.get("CANOPY_UNTIL")
-    if until and time.time() > float(until):
-        pytest.skip(NO_TIME.removeprefix("Skipped: "))
-
-
 def no_skips() -> bool:
     return os.environ.get("CANOPY_NO_SKIP", "") not in ("", "0")
 
@@ -216,7 +206,7 @@ def pytest_runtest_makereport(
     """Turn a skip into a failure where none is allowed. An expected failure (xfail) stays one."""
     del item, call
     report = yield
-    if no_skips() and report.skipped and not hasattr(report, "wasxfail") and _reason(report.longrepr) != NO_TIME:
+    if no_skips() and report.skipped and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = f"skipped, and CANOPY_NO_SKIP is set: {_reason(report.longrepr)}"
     return report

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
@@ -132,6 +133,6 @@ def _table(results: list[Result], calm: float, missed: dict[str, list[str]]) -> 
     return table
 
 
-def main() -> None:
-    """The entry point."""
-    app()
+def main(arguments: Sequence[str]) -> None:
+    """The entry point; it ends the program."""
+    app(list(arguments), prog_name="python -m benchmarks attack")

@@ -22,20 +22,14 @@ from broker.core.codec.encoder import encode
 from broker.core.codec.packets import V5, Connect, Packet, Publish, Subscribe, SubscriptionRequest, Will
 from broker.core.codec.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL, Properties
 from loadtest.brokers import frames
+from loadtest.brokers.process import HOST
 
-HOST: Final = "127.0.0.1"
 READ: Final = 1 << 18  # bytes
 CONNECT_TIMEOUT: Final = 5.0  # seconds for the system to connect a socket; the broker may be busy
 ANSWER_TIMEOUT: Final = 5.0  # seconds for a CONNACK that an attack needs
 IP_BIND_ADDRESS_NO_PORT: Final = 24  # ip(7); not in the socket module of every Python
 NARROW: Final = 4096  # bytes asked of the system for a client that is to take little
 
-CONNACK: Final = 0x20
-PUBACK: Final = 0x40
-PUBREC: Final = 0x50
-PUBREL: Final = 0x62
-PUBCOMP: Final = 0x70
-SUBACK: Final = 0x90
 DISCONNECT: Final = 0xE0
 
 
@@ -312,15 +306,15 @@ class Hostile:
             body += 1
         kind = first & 0xF0
         codes: Iterable[int] = ()
-        if kind == CONNACK:
+        if kind == frames.CONNACK:
             codes = packet[body + 1 : body + 2]
             self.accepted = self.accepted or codes == b"\0"
         elif kind == DISCONNECT:
             codes = packet[body : body + 1]
-        elif kind in (PUBACK, PUBREC, PUBCOMP):
+        elif kind in (frames.PUBACK, frames.PUBREC, frames.PUBCOMP):
             codes = packet[body + 2 : body + 3]
-        elif kind == SUBACK:
+        elif kind == frames.SUBACK:
             codes = [code for code in packet[body + 2 :] if code >= 0x80]
         for code in codes:
-            if code >= 0x80 or (kind == CONNACK and 0 < code < 6):
+            if code >= 0x80 or (kind == frames.CONNACK and 0 < code < 6):
                 self.field.answers[f"{name} 0x{code:02X}"] += 1

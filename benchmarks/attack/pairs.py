@@ -20,6 +20,7 @@ from typing import Final
 from benchmarks.network import links
 from loadtest.brokers import frames
 from loadtest.brokers.process import HOST, loop_time
+from loadtest.brokers.stats import percentile
 
 INTERVAL: Final = 0.01  # seconds between two rounds
 PERIOD: Final = 10  # rounds after which each publisher has had its turn
@@ -52,9 +53,7 @@ class Measured:
 
 def p99(latencies: list[float] | tuple[float, ...]) -> float:
     """The 99th percentile, 0.0 of nothing."""
-    if not latencies:
-        return 0.0
-    return sorted(latencies)[min(len(latencies) - 1, int(len(latencies) * 0.99))]
+    return percentile(sorted(latencies), 0.99) or 0.0
 
 
 class World:

@@ -11,7 +11,6 @@ import contextlib
 import json
 import multiprocessing
 import os
-import socket
 import tempfile
 import time
 from collections import Counter
@@ -26,8 +25,9 @@ from benchmarks.attack.attacks.registry import Attack
 from benchmarks.attack.field import Field, Refused
 from benchmarks.attack.listeners import Listeners
 from benchmarks.attack.pairs import Measured, World
-from loadtest.brokers import frames
-from loadtest.brokers.process import HOST, BrokerProcess, Cores, free_port
+from benchmarks.clients import heard
+from benchmarks.network import links
+from loadtest.brokers.process import HOST, BrokerProcess, Cores, free_port, peak_resident
 from loadtest.brokers.registry import python_module
 
 SYS_INTERVAL: Final = 1  # seconds between two accounts that the broker gives of itself
@@ -110,7 +110,7 @@ def _run(
         try:
             under = world.measure()
             cpu = (broker.cpu() - started) / 1e9
-            peak = max(peak, _peak(broker.pid))
+            peak = max(peak, peak_resident(broker.pid))
             broker.check()
             if attack.steady:
                 time.sleep(SYS_INTERVAL + STEP)
@@ -176,41 +176,18 @@ def _forget_peak(pid: int) -> None:
         Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
-def _peak(pid: int) -> int:
-    """The highest resident size since then, in bytes; 0 where the kernel does not tell."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
 def _sys(port: int) -> tuple[Counter[str], int]:
     """What `$SYS` says of dropped messages, by cause, and how often a publisher was held back."""
     found: Counter[str] = Counter()
     held = 0
-    with socket.create_connection((HOST, port), 5.0) as sock:
-        sock.sendall(frames.connect("attack-monitor") + frames.subscribe(1, [(DROPPED + "#", 0), (HELD, 0)]))
-        sock.settimeout(0.3)
-        data = b""
-        try:
-            while True:
-                more = sock.recv(1 << 16)
-                if not more:
-                    break
-                data += more
-        except TimeoutError:
-            pass
-    at = 0
-    while (size := frames.packet_size(data, at)) and at + size <= len(data):
-        if data[at] & 0xF0 == frames.PUBLISH:
-            length = data[at + 2] << 8 | data[at + 3]
-            topic = data[at + 4 : at + 4 + length].decode()
-            count = int(data[at + 4 + length : at + size])
-            if topic == HELD:
-                held = count
-            elif count and topic.startswith(DROPPED):
-                found[f"dropped: {topic[len(DROPPED) :]}"] = count
-        at += size
+    monitor = links.open_clients(HOST, port, ["attack-monitor"])
+    links.subscribe_all(monitor, lambda _: [(DROPPED + "#", 0), (HELD, 0)])
+    for topic, payload in heard(monitor[0], 0.3):
+        if topic == HELD:
+            held = int(payload)
+        elif topic.startswith(DROPPED) and int(payload):
+            found[f"dropped: {topic[len(DROPPED) :]}"] = int(payload)
+    links.close_all(monitor)
     return found, held
 
 

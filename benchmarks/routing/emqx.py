@@ -21,7 +21,7 @@ from benchmarks.routing.row import (
     PROBES,
     Bar,
     Case,
-    Row,
+    Measured,
     Sample,
     at_most,
     nanoseconds,
@@ -92,12 +92,12 @@ def _pair(without: str, compacted: str) -> dict[str, str]:
     return {NODES: without, COMPACT: compacted}
 
 
-def _rows(name: str, title: str, clients: int, each: int, theirs: dict[str, dict[str, str]]) -> tuple[Row, ...]:
+def _rows(name: str, title: str, clients: int, each: int, theirs: dict[str, dict[str, str]]) -> tuple[Measured, ...]:
     def run(measured: Callable[[Case, int, int], Sample]) -> Callable[[Case], Sample]:
         return lambda case: measured(case, clients, each)
 
     return (
-        Row(
+        Measured(
             f"{name}-memory",
             f"{title}: memory",
             SOURCE,
@@ -107,7 +107,7 @@ def _rows(name: str, title: str, clients: int, each: int, theirs: dict[str, dict
             theirs["memory"],
             BYTES if clients * each == 100_000 else {},
         ),
-        Row(
+        Measured(
             f"{name}-lookup",
             f"{title}: look-up",
             SOURCE,
@@ -117,9 +117,11 @@ def _rows(name: str, title: str, clients: int, each: int, theirs: dict[str, dict
             theirs["lookup"],
             at_most(LOOKUP_NS),
         ),
-        Row(f"{name}-insert", f"{title}: insert", SOURCE, NANOSECONDS, run(_insert), INSERT_DIFFERS, theirs["insert"]),
-        Row(f"{name}-delete", f"{title}: delete", SOURCE, NANOSECONDS, run(_delete), INSERT_DIFFERS),
-        Row(
+        Measured(
+            f"{name}-insert", f"{title}: insert", SOURCE, NANOSECONDS, run(_insert), INSERT_DIFFERS, theirs["insert"]
+        ),
+        Measured(f"{name}-delete", f"{title}: delete", SOURCE, NANOSECONDS, run(_delete), INSERT_DIFFERS),
+        Measured(
             f"{name}-probes",
             f"{title}: look-ups a match, at most",
             SOURCE,

@@ -25,7 +25,7 @@ from benchmarks.routing.row import (
     RATE,
     TIMES,
     Case,
-    Row,
+    Measured,
     Sample,
     at_least,
     at_most,
@@ -136,7 +136,7 @@ def _flat(deleting: bool) -> Callable[[Case], Sample]:
 
 
 ROWS: Final = (
-    Row(
+    Measured(
         "churn-insert",
         "insert, 8K bindings, 4 filters a client",
         SOURCE,
@@ -145,7 +145,7 @@ ROWS: Final = (
         THROUGH_RAFT,
         reported("810 → 1,120"),
     ),
-    Row(
+    Measured(
         "device-insert",
         "insert, 20K bindings of devices",
         SOURCE,
@@ -154,7 +154,7 @@ ROWS: Final = (
         THROUGH_RAFT,
         reported("420 → 650"),
     ),
-    Row(
+    Measured(
         "same-key-insert",
         "insert, 10K with the same filter",
         SOURCE,
@@ -163,7 +163,7 @@ ROWS: Final = (
         THROUGH_RAFT,
         reported("290 → 415"),
     ),
-    Row(
+    Measured(
         "same-key-delete",
         "delete, 10K with the same filter",
         SOURCE,
@@ -171,7 +171,7 @@ ROWS: Final = (
         _delete(loads.same_key, 10_000),
         THROUGH_RAFT,
     ),
-    Row(
+    Measured(
         "unicast",
         "unicast, 10K exact + 10K broadcast/#, uncached",
         SOURCE,
@@ -181,7 +181,7 @@ ROWS: Final = (
         reported("250K → 460K"),
         at_least(460_000),
     ),
-    Row(
+    Measured(
         "unicast-cached",
         "the same, through the match cache",
         SOURCE,
@@ -190,7 +190,7 @@ ROWS: Final = (
         "theirs has no cache in front of its tables; other hardware",
         reported("250K → 460K"),
     ),
-    Row(
+    Measured(
         "same-key-fan-out",
         "fan-out, 10K with the same filter, each visited",
         SOURCE,
@@ -200,7 +200,7 @@ ROWS: Final = (
         reported("1,170 → 3,100"),
         at_least(3_100),
     ),
-    Row(
+    Measured(
         "same-key-deliver",
         "the same, each into an outbox",
         SOURCE,
@@ -209,7 +209,7 @@ ROWS: Final = (
         "more than theirs: Router.publish into 10K bounded queues; compiled, so as cheap as our visit",
         reported("1,170 → 3,100"),
     ),
-    Row(
+    Measured(
         "broadcast",
         "broadcast, 10K by broadcast/#, each visited",
         SOURCE,
@@ -218,11 +218,11 @@ ROWS: Final = (
         IN_ETS,
         reported("0.9 → 0.6"),
     ),
-    Row("exact", "10K exact filters", SOURCE, RATE, _match(loads.exact, 10_000), UNREPORTED),
-    Row("plus", "10K filters that end with +", SOURCE, RATE, _match(loads.plus, 10_000), UNREPORTED),
-    Row("hash", "10K filters that end with #", SOURCE, RATE, _match(loads.hashes, 10_000), UNREPORTED),
-    Row("mixed", "10K filters of all three kinds, 3 match", SOURCE, RATE, _match(loads.mixed, 10_000), UNREPORTED),
-    Row(
+    Measured("exact", "10K exact filters", SOURCE, RATE, _match(loads.exact, 10_000), UNREPORTED),
+    Measured("plus", "10K filters that end with +", SOURCE, RATE, _match(loads.plus, 10_000), UNREPORTED),
+    Measured("hash", "10K filters that end with #", SOURCE, RATE, _match(loads.hashes, 10_000), UNREPORTED),
+    Measured("mixed", "10K filters of all three kinds, 3 match", SOURCE, RATE, _match(loads.mixed, 10_000), UNREPORTED),
+    Measured(
         "many-wildcards",
         "64 mixtures of six levels and +, 64 match",
         SOURCE,
@@ -230,7 +230,7 @@ ROWS: Final = (
         lambda case: rate(match_all(_filled(case, loads.many_wildcards()), case.scaled(ROUTES // 10))),
         UNREPORTED,
     ),
-    Row(
+    Measured(
         "flat-insert",
         "insert at 100,000 subscribers by one at 100",
         SOURCE,
@@ -240,7 +240,7 @@ ROWS: Final = (
         {},
         at_most(FLAT),
     ),
-    Row(
+    Measured(
         "flat-delete",
         "delete at 100,000 subscribers by one at 100",
         SOURCE,

@@ -1,6 +1,6 @@
 """What a row of the benchmark is.
 
-Owns: ``Row``, the ``Bar`` it has to reach, the ``Case`` it is run in, and the ``Sample`` that one run gives.
+Owns: ``Measured``, the ``Bar`` it has to reach, the ``Case`` it is run in, and the ``Sample`` that one run gives.
 
 Promises: a bar is judged on the median of the runs, by wall time, as it is printed beside it.
 
@@ -80,7 +80,7 @@ def reported(text: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Row:
+class Measured:
     """One row; ``author`` and ``bars`` are by layout, ``differs`` says in one line why the figures are no race."""
 
     name: str

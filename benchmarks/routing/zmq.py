@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.routing.row import NANOSECONDS, Case, Row, Sample, reported
+from benchmarks.routing.row import NANOSECONDS, Case, Measured, Sample, reported
 from benchmarks.routing.stage import Stage, calls_of_delivery
 
 SOURCE: Final = "zmq.rs"
@@ -30,7 +30,7 @@ def _send_path(case: Case) -> Sample:
 
 
 ROWS: Final = (
-    Row(
+    Measured(
         "send-path",
         "fan-out to 1,000 outboxes, each delivery",
         SOURCE,

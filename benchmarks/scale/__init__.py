@@ -1,9 +1,25 @@
-"""How a broker's costs grow with what it holds (``python -m benchmarks.scale filters|clients|start``).
+"""How a broker's costs grow with what it holds: very many filters, and very many silent clients.
 
-Owns three measurements of one broker process over the network. ``filters``: very many wildcard subscriptions, what they
-cost to make, to hold, to route past and to drop. ``clients``: very many connected clients that are mostly silent, what
-they cost to accept, to hold, to keep alive and to serve others beside. ``start``: a start with what a store kept.
-Promises: every size gets a fresh broker process with its own settings, pinned and metered as in ``benchmarks.network``;
-what is measured beside the filters or clients is also measured without them. A size that the system's limits do not
-allow says so.
+``filters``: what wildcard subscriptions cost to make, to hold, to route past and to drop. ``clients``: what connected
+clients cost to accept, to hold, to keep alive and to serve others beside. What is measured beside filters or clients is
+also measured without them. ``benchmarks.store`` has a start with what a store kept.
 """
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmarks.runner import Bench, Row, peers
+from benchmarks.scale import clients, filters
+from loadtest.brokers.registry import FILTERS
+
+BENCH: Final = Bench(
+    "scale",
+    "How a broker's costs grow with what it holds.",
+    {
+        "filters": Row("filters", filters.run, sizes=(2_000_000,), needs=frozenset({FILTERS})),
+        "clients": Row("clients", clients.run, sizes=(50_000,)),
+    },
+    peers(),
+    repeats=1,
+)

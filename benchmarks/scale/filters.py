@@ -12,55 +12,43 @@ The next step begins when the broker is at rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from socket import socket
+from typing import Final
 
 from benchmarks.network import links
 from benchmarks.network.links import Loop
 from benchmarks.network.measure import Clocks, Meter, Sample, measure
-from benchmarks.scale.phases import Outcome, Phase, Start
+from benchmarks.runner import Case, Line, NotRun, line_of
 from benchmarks.scale.rest import Pulse
 from benchmarks.scale.spread import SpreadPairs, every_topic_of, filter_of, frames_of
 from loadtest.brokers import frames
 from loadtest.brokers.process import HOST, BrokerProcess
+from loadtest.brokers.stats import ratio
+
+CLIENTS: Final = 200
+PAIRS: Final = 64
+HOT, COLD = 16, 4096
+"""Topics of each pair: as many as are remembered, and far more."""
+PER_PACKET: Final = 64
 
 
 @dataclass(frozen=True)
-class FilterPlan:
-    """``clients`` subscribers share the filters equally; ``pairs`` of them are published to, each on so many topics.
+class Plan:
+    """``clients`` subscribers share the filters equally; ``pairs`` of them are published to."""
 
-    ``seconds`` is the measured time of each load, after a quarter of that as warm-up.
-    """
-
-    filters: int
-    clients: int = 200
-    pairs: int = 64
-    hot_topics: int = 16
-    cold_topics: int = 4096
-    seconds: float = 2.0
-    per_packet: int = 64
-
-    def __post_init__(self) -> None:
-        if not 2 <= self.clients <= self.filters or not 1 <= self.pairs <= self.clients:
-            raise ValueError("there must be 2 clients or more, a filter for each, and no more pairs than clients")
-
-    @property
-    def each(self) -> int:
-        """Filters of one client."""
-        return self.filters // self.clients
-
-    @property
-    def packed(self) -> int:
-        """Filters in a full packet."""
-        return min(self.per_packet, self.each)
+    each: int
+    clients: int
+    pairs: int
+    seconds: float
 
 
 class _Stage:
     """One broker with the clients of the plan connected, for as long as ``stack`` is open."""
 
-    def __init__(self, plan: FilterPlan, process: BrokerProcess, stack: ExitStack) -> None:
+    def __init__(self, plan: Plan, process: BrokerProcess, stack: ExitStack) -> None:
         self.plan = plan
         self.process = process
         names = [f"filters-{number}" for number in range(plan.clients)]
@@ -92,56 +80,60 @@ class _Stage:
         return Sample(count, done.spent, self.process.resident()), done.deaf
 
 
-def run(outcome: Outcome, plan: FilterPlan, start: Start) -> None:
-    """Measure one size; phases are added to the outcome as they are done."""
-    hot, cold = plan.pairs * plan.hot_topics, plan.pairs * plan.cold_topics
-    with start() as process, ExitStack() as stack:
+def run(case: Case) -> Iterator[Line]:
+    """Measure one size: so many filters in all."""
+    if case.size < 2:
+        raise NotRun("there must be 2 filters or more")
+    clients = min(CLIENTS, case.size)
+    plan = Plan(case.size // clients, clients, min(PAIRS, clients), case.seconds)
+    kinds = {"publish, few topics": HOT, "publish, very many topics": COLD}
+    without: dict[str, Sample] = {}
+    with case.broker() as process, ExitStack() as stack:
         stage = _Stage(plan, process, stack)
         links.subscribe_all(stage.subscribers, lambda client: [(every_topic_of(client), 0)])
-        for name, topics, count in (("hot", plan.hot_topics, hot), ("cold", plan.cold_topics, cold)):
-            title = f"publish to {count:,} topics, none of the filters"
-            outcome.phases.append(Phase(f"{name}-without", title, "message", stage.load(topics)))
-    with start() as process, ExitStack() as stack:
+        for name, topics in kinds.items():
+            without[name] = stage.load(topics)
+            yield line_of(f"{name}, without the filters", without[name])
+    with case.broker() as process, ExitStack() as stack:
         stage = _Stage(plan, process, stack)
-        outcome.phases.append(_subscribed(stage))
-        for name, topics, count in (("hot", plan.hot_topics, hot), ("cold", plan.cold_topics, cold)):
-            sample = replace(stage.load(topics), without=outcome.sample(f"{name}-without"))
-            outcome.phases.append(Phase(name, f"publish to {count:,} topics", "message", sample))
-        outcome.phases.extend(_dropped(stage))
+        yield _subscribed(stage)
+        for name, topics in kinds.items():
+            sample = stage.load(topics)
+            yield line_of(name, sample, {"CPU × without": ratio(sample.cpu_us, without[name].cpu_us)})
+        yield from _dropped(stage)
 
 
-def _subscribed(stage: _Stage) -> Phase:
+def _subscribed(stage: _Stage) -> Line:
     plan, process = stage.plan, stage.process
     memory, clocks = process.resident(), Clocks(process)
-    links.subscribe_all(stage.subscribers, lambda client: _filters(client, plan.each), per_packet=plan.per_packet)
+    links.subscribe_all(stage.subscribers, lambda client: _filters(client, plan.each), per_packet=PER_PACKET)
     answered = clocks.read()
     process.settle()
     spent, resident = replace(answered, broker=clocks.read().broker), process.resident()
     count = plan.each * plan.clients
-    sample = Sample(count, spent, resident, bytes_each=(resident - memory) / count)
-    return Phase("subscribe", f"SUBSCRIBE, {plan.packed} in a packet", "filter", sample)
+    each = (resident - memory) / count
+    return line_of("SUBSCRIBE", Sample(count, spent, resident), {"B each": each})
 
 
 def _filters(client: int, each: int) -> list[tuple[str, int]]:
     return [(filter_of(client, number), 0) for number in range(each)]
 
 
-def _dropped(stage: _Stage) -> list[Phase]:
+def _dropped(stage: _Stage) -> Iterator[Line]:
     """Half of the clients unsubscribe, the others leave with their filters in place."""
     plan = stage.plan
     half = plan.clients // 2
     polite, hasty = stage.subscribers[:half], stage.subscribers[half:]
     sample, _ = stage.work(half * plan.each, lambda: _unsubscribe(polite, plan))  # nobody listens meanwhile
-    phases = [Phase("unsubscribe", f"UNSUBSCRIBE of half, {plan.packed} in a packet", "filter", sample)]
+    yield line_of("UNSUBSCRIBE of half", sample)
     sample, deaf = stage.work(len(hasty) * plan.each, lambda: links.close_all(hasty))
-    phases.append(Phase("leave", "clients with the other half leave", "filter", sample, deaf * 1e6))
-    return phases
+    yield line_of("the other half leave", sample, {"deaf ms": deaf * 1e3})
 
 
-def _unsubscribe(socks: Sequence[socket], plan: FilterPlan) -> None:
+def _unsubscribe(socks: Sequence[socket], plan: Plan) -> None:
     for client, sock in enumerate(socks):
         names = [filter_of(client, number) for number in range(plan.each)]
-        pieces = [names[at : at + plan.per_packet] for at in range(0, len(names), plan.per_packet)]
+        pieces = [names[at : at + PER_PACKET] for at in range(0, len(names), PER_PACKET)]
         sock.sendall(b"".join(frames.unsubscribe(at, piece) for at, piece in enumerate(pieces, 1)))
         for _ in pieces:
             links.expect(sock, frames.UNSUBACK)

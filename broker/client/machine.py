@@ -11,7 +11,8 @@ Promises:
 - Nothing is sent that the CONNACK excludes: Receive Maximum, Maximum Packet Size, Maximum QoS, Retain Available,
   Topic Alias Maximum.
 - A broker that breaks the protocol ends the connection: `failure` has the reason, and 5.0 is told by DISCONNECT.
-- Memory is bounded by the Receive Maximum of both sides, the size of a packet, and what the caller publishes.
+- Memory is bounded by what the caller publishes and reads, and the size of a packet. A broker that sends more messages
+  than the Receive Maximum of this side is not left for it: mosquitto 2.0 does so when a session is far behind.
 
 Events are the packets Connack, Publish, Suback, Unsuback, Auth and Disconnect, and `Delivered`.
 """
@@ -27,7 +28,7 @@ from broker.client.failures import FAILURE, V3_REASONS, ClientError, LostError, 
 from broker.core.codec import encoder, packets, reasons
 from broker.core.codec import properties as names
 from broker.core.codec.decoder import Decoder
-from broker.core.codec.errors import ProtocolError, ProtocolViolation, ReceiveMaximumExceeded, TopicAliasInvalid
+from broker.core.codec.errors import ProtocolError, ProtocolViolation, TopicAliasInvalid
 from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.packets import (
     PUBACK,
@@ -153,14 +154,13 @@ class ClientMachine:
         """Filters of each SUBSCRIBE and UNSUBSCRIBE without an answer; those of the latter as negative numbers."""
         self._unacknowledged: dict[int, Publish | None] = {}
         """What came and is not acknowledged; None where PUBREC was sent and PUBREL has not come."""
-        self._receive_maximum = MOST
         self._max_packet = LARGEST_PACKET
         self._aliases: dict[bytes, int] = {}
         self._alias_maximum = 0
         self._names: dict[int, bytes] = {}
         self._name_maximum = 0
         self._keep_alive = 0.0
-        self._heard = self._asked_at = 0.0
+        self._heard = self._asked_at = self._look_at = 0.0
         self.unanswered = 0
         """PINGREQ packets without a PINGRESP."""
 
@@ -188,7 +188,6 @@ class ClientMachine:
         self.state = CONNECTING
         self.failure = None
         self._five = connect.version == V5
-        self._receive_maximum = integers.get(names.RECEIVE_MAXIMUM, MOST)
         self._name_maximum = integers.get(names.TOPIC_ALIAS_MAXIMUM, 0) if self._five else 0
         largest = integers.get(names.MAXIMUM_PACKET_SIZE, LARGEST_PACKET)
         self._decoder = Decoder(largest, False, connect.version)
@@ -231,23 +230,24 @@ class ClientMachine:
     @property
     def due(self) -> float:
         """When `tick` has something to do, on the owner's clock; infinite: never."""
-        if self.state != CONNECTED or not self._keep_alive:
-            return math.inf
-        if self.unanswered:
-            return max(self._asked_at, self._heard) + self._keep_alive
-        return self._asked_at + self._keep_alive / 2
+        return self._look_at if self.state == CONNECTED and self._keep_alive else math.inf
 
     def tick(self, now: float, reading: bool = True) -> None:
-        """Time has passed: send PINGREQ in half of the keep alive time, and end a connection on which nothing has come
-        for the whole of it since [MQTT-3.1.2-20]. `reading`: the owner reads, so that silence is the broker's."""
+        """Time has passed: send PINGREQ in half of the keep alive time [MQTT-3.1.2-20], and end a connection on which
+        nothing has come for the whole of it since. `reading`: the owner reads, so that silence is the broker's."""
         if not reading:
             self._heard = now
         if now < self.due:
             return
-        if self.unanswered:
-            self._end(LostError(f"the broker is silent: no answer to a PINGREQ within {self._keep_alive:g} s"))
+        half = self._keep_alive / 2
+        self._look_at = now + half
+        if not self.unanswered or not reading:
+            self.ping(now)
             return
-        self.ping(now)
+        end = max(self._asked_at, self._heard) + self._keep_alive
+        if now >= end:
+            self._end(LostError(f"the broker is silent: no answer to a PINGREQ within {self._keep_alive:g} s"))
+        self._look_at = min(self._look_at, end)
 
     def ping(self, now: float) -> None:
         """PINGREQ. The broker answers it after all that came before; then `unanswered` is 0."""
@@ -456,7 +456,7 @@ class ClientMachine:
         self.connack = packet
         self.session_present = packet.session_present
         self._keep_alive = float(granted.get(names.SERVER_KEEP_ALIVE, self.connect.keep_alive))  # [MQTT-3.1.2-21]
-        self._asked_at = now
+        self._look_at = now + self._keep_alive / 2
         self.unanswered = 0
         self._max_packet = granted.get(names.MAXIMUM_PACKET_SIZE, LARGEST_PACKET)
         self._aliases.clear()
@@ -506,6 +506,7 @@ class ClientMachine:
             events.append(packet)
         elif isinstance(packet, Pingresp):
             self.unanswered = max(self.unanswered - 1, 0)
+            self._look_at = min(self._look_at, self._asked_at + self._keep_alive / 2)
         elif isinstance(packet, Disconnect):
             text = packet.properties.strings.get(names.REASON_STRING, "")
             code = packet.reason_code
@@ -539,8 +540,6 @@ class ClientMachine:
                     return
                 raise ProtocolViolation(f"the packet identifier {packet_id} is in use")  # [MQTT-2.2.1-4]
             self._unacknowledged[packet_id] = packet
-            if len(self._unacknowledged) > self._receive_maximum and self._five:  # [MQTT-3.3.4-9]
-                raise ReceiveMaximumExceeded(f"more than {self._receive_maximum} messages without an acknowledgement")
         events.append(packet)
         if packet_id and not self._hold:
             self.acknowledge(packet)

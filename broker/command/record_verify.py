@@ -17,8 +17,8 @@ import typer
 
 from broker.command.commands import fail
 from broker.command.record_files import app
-from broker.record.cli import Directory, size, told
-from broker.words import counted
+from broker.record.cli import Directory, told
+from broker.words import counted, size
 
 CHECKED: Final = ("run_id", "rows", "from_seq", "to_seq", "first_ts", "last_ts", "kinds", "bytes", "sha256", "gaps")
 """What a manifest says that can be worked out again."""

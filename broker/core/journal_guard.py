@@ -109,6 +109,16 @@ class GuardedJournal(Journal):
     def _postpone_delivery(self, name: str, client_id: str, delivery: Delivery) -> LateCall:
         return self._postpone(name, (client_id, delivery), delivery.message.size())
 
+    def _tell(self, name: str, arguments: tuple[object, ...], size: i64 = 0) -> None:
+        """A call that does not come with each message; those that do are spelled out, and make no tuple."""
+        if not self._commits.incomplete:
+            try:
+                getattr(self._hook, name)(*arguments)
+                return
+            except Exception as error:
+                self._failed(error)
+        self._postpone(name, arguments, size)
+
     def place(self) -> int:
         return self._hook.place()
 
@@ -116,49 +126,19 @@ class GuardedJournal(Journal):
         self._hook.placed(number)
 
     def session_kept(self, client_id: str, principal: Principal, expiry_interval: int, disconnected_at: float) -> None:
-        if not self._commits.incomplete:
-            try:
-                self._hook.session_kept(client_id, principal, expiry_interval, disconnected_at)
-                return
-            except Exception as error:
-                self._failed(error)
-        self._postpone("session_kept", (client_id, principal, expiry_interval, disconnected_at), 0)
+        self._tell("session_kept", (client_id, principal, expiry_interval, disconnected_at))
 
     def session_gone(self, client_id: str) -> None:
-        if not self._commits.incomplete:
-            try:
-                self._hook.session_gone(client_id)
-                return
-            except Exception as error:
-                self._failed(error)
-        self._postpone("session_gone", (client_id,), 0)
+        self._tell("session_gone", (client_id,))
 
     def subscribed(self, client_id: str, subscription: Subscription, streaming: bool) -> None:
-        if not self._commits.incomplete:
-            try:
-                self._hook.subscribed(client_id, subscription, streaming)
-                return
-            except Exception as error:
-                self._failed(error)
-        self._postpone("subscribed", (client_id, subscription, streaming), 0)
+        self._tell("subscribed", (client_id, subscription, streaming))
 
     def streamed(self, client_id: str, topic_filter: str) -> None:
-        if not self._commits.incomplete:
-            try:
-                self._hook.streamed(client_id, topic_filter)
-                return
-            except Exception as error:
-                self._failed(error)
-        self._postpone("streamed", (client_id, topic_filter), 0)
+        self._tell("streamed", (client_id, topic_filter))
 
     def unsubscribed(self, client_id: str, topic_filter: str) -> None:
-        if not self._commits.incomplete:
-            try:
-                self._hook.unsubscribed(client_id, topic_filter)
-                return
-            except Exception as error:
-                self._failed(error)
-        self._postpone("unsubscribed", (client_id, topic_filter), 0)
+        self._tell("unsubscribed", (client_id, topic_filter))
 
     def queued(self, client_id: str, delivery: Delivery) -> None:
         if not self._commits.incomplete:
@@ -183,31 +163,13 @@ class GuardedJournal(Journal):
         call.number = delivery.record = self._hook.place()
 
     def unpaged(self, client_id: str, page: Page) -> None:
-        if not self._commits.incomplete:
-            try:
-                self._hook.unpaged(client_id, page)
-                return
-            except Exception as error:
-                self._failed(error)
-        self._postpone("unpaged", (client_id, page), 0)
+        self._tell("unpaged", (client_id, page))
 
     def fetch(self, client_id: str, fetch: Fetch) -> None:
-        if not self._commits.incomplete:
-            try:
-                self._hook.fetch(client_id, fetch)
-                return
-            except Exception as error:
-                self._failed(error)
-        self._postpone("fetch", (client_id, fetch), 0)
+        self._tell("fetch", (client_id, fetch))
 
     def read_back(self, client_id: str, number: int) -> None:
-        if not self._commits.incomplete:
-            try:
-                self._hook.read_back(client_id, number)
-                return
-            except Exception as error:
-                self._failed(error)
-        self._postpone("read_back", (client_id, number), 0)
+        self._tell("read_back", (client_id, number))
 
     def renewed(self, client_id: str, delivery: Delivery) -> None:
         if not self._commits.incomplete:
@@ -230,13 +192,7 @@ class GuardedJournal(Journal):
             call.number = self._hook.place()
 
     def unsent(self, client_id: str, delivery: Delivery) -> None:
-        if not self._commits.incomplete:
-            try:
-                self._hook.unsent(client_id, delivery)
-                return
-            except Exception as error:
-                self._failed(error)
-        self._postpone("unsent", (client_id, delivery), 0)
+        self._tell("unsent", (client_id, delivery))
 
     def released(self, client_id: str, delivery: Delivery) -> None:
         if not self._commits.incomplete:
@@ -303,40 +259,16 @@ class GuardedJournal(Journal):
         self._postpone("passed", (number, client_id), 0)
 
     def broadcast_over(self, number: int) -> None:
-        if not self._commits.incomplete:
-            try:
-                self._hook.broadcast_over(number)
-                return
-            except Exception as error:
-                self._failed(error)
-        self._postpone("broadcast_over", (number,), 0)
+        self._tell("broadcast_over", (number,))
 
     def will_set(self, client_id: str, will: Will, due: float) -> None:
-        if not self._commits.incomplete:
-            try:
-                self._hook.will_set(client_id, will, due)
-                return
-            except Exception as error:
-                self._failed(error)
-        self._postpone("will_set", (client_id, will, due), 0)
+        self._tell("will_set", (client_id, will, due))
 
     def will_alone(self, name: str, principal: Principal, will: Will, due: float) -> None:
-        if not self._commits.incomplete:
-            try:
-                self._hook.will_alone(name, principal, will, due)
-                return
-            except Exception as error:
-                self._failed(error)
-        self._postpone("will_alone", (name, principal, will, due), len(will.payload))
+        self._tell("will_alone", (name, principal, will, due), len(will.payload))
 
     def will_cleared(self, client_id: str) -> None:
-        if not self._commits.incomplete:
-            try:
-                self._hook.will_cleared(client_id)
-                return
-            except Exception as error:
-                self._failed(error)
-        self._postpone("will_cleared", (client_id,), 0)
+        self._tell("will_cleared", (client_id,))
 
     def retained_set(self, message: Message) -> None:
         if not self._commits.incomplete:

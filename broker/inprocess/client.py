@@ -21,8 +21,8 @@ from broker.core.queues.delivery import SubscriptionQueue
 from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.message import Message as Routed
 from broker.core.queues.policies.queue_policy import DROP_NEWEST, LATEST, POLICIES
+from broker.core.routing.loop_detection import PROGRAM
 from broker.core.routing.peers import PeerConnected, PeerDisconnected
-from broker.core.routing.remote.loop_detection import PROGRAM
 from broker.inprocess.checks import Payload, check_properties, check_topic, payload_bytes
 from broker.inprocess.inbox import Inbox, Message, ProgramSession
 from broker.inprocess.properties import Properties

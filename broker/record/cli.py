@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from broker.command.commands import MISUSED, fail, foreseen
-from broker.words import counted
+from broker.words import counted, size
 
 app = typer.Typer(
     name="record",
@@ -170,12 +170,3 @@ def cat(
     for event in islice(events(directory, frozenset(kind or ()), chosen), limit):
         sys.stdout.write(json.dumps(plain(event), ensure_ascii=False) + "\n")
     sys.stdout.flush()
-
-
-def size(count: float) -> str:
-    """A number of bytes, for people."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            break
-        count /= 1024
-    return f"{count:,.0f} B" if unit == "B" else f"{count:,.1f} {unit}"

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-from urllib.parse import urlsplit
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field
 
-from broker.settings.values import MOST_MESSAGES, SecondsOrOff, Section, wrong
+from broker.settings.values import MOST_MESSAGES, SecondsOrOff, Section, web_url
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Rate = Annotated[float, Field(ge=0, le=MOST_MESSAGES, allow_inf_nan=False)]
 
-URLS = "an http:// or https:// URL without user, password and fragment"
-
-
-def _url(text: str) -> str:
-    if not text:
-        return text
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError:
-        raise wrong(URLS) from None
-    unfit = "@" in parts.netloc or parts.fragment or any(letter <= " " for letter in text) or port == 0
-    if parts.scheme not in ("http", "https") or not parts.hostname or unfit:
-        raise wrong(URLS)
-    return text
+URLS: Final = "an http:// or https:// URL without user, password and fragment"
 
 
 class Alarms(Section):
@@ -54,7 +39,7 @@ class Alarms(Section):
     """Wrong credentials in a second."""
     history: Annotated[int, Field(ge=1, le=100_000)] = 200
     """Alarms that were cleared and are remembered, and as many that wait to be posted; the oldest are left out."""
-    webhook: Annotated[str, AfterValidator(_url)] = ""
+    webhook: Annotated[str, AfterValidator(web_url(URLS))] = ""
     """Where alarms are posted as JSON when they are raised and cleared. Empty: nowhere."""
     webhook_timeout: Annotated[float, Field(gt=0, le=3_600, allow_inf_nan=False)] = 5.0
     """Seconds for one attempt."""

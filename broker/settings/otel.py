@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-from urllib.parse import urlsplit
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field
 
-from broker.settings.values import Section, wrong
+from broker.settings.values import Section, web_url
 
-
-def _endpoint(url: str) -> str:
-    if not url:
-        return url
-    try:
-        parts = urlsplit(url)
-        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        known = False
-    if not known or "@" in parts.netloc:
-        raise wrong("http://HOST[:PORT]/v1/traces or https://…, without a user")
-    return url
+URLS: Final = "http://HOST[:PORT]/v1/traces or https://…, without a user"
 
 
 class Otel(Section):
     """Whom messages that carry a trace context are told to."""
 
-    endpoint: Annotated[str, AfterValidator(_endpoint)] = ""
+    endpoint: Annotated[str, AfterValidator(web_url(URLS))] = ""
     """Where a collector takes spans by OTLP over HTTP, as http://127.0.0.1:4318/v1/traces. Empty: none are made."""
     sample: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.1
     """The part of the traces, of those that their publisher samples, of which spans are made."""

@@ -7,7 +7,7 @@ fails raises an error of the type "rule" whose text is what is allowed (`wrong`)
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
@@ -95,6 +95,25 @@ def wrong(wanted: str, at: str = "", found: str | float | Sequence[str] | None =
     (None: it is missing).
     """
     return PydanticCustomError("rule", "{wanted}", {"wanted": wanted, "at": at, "found": found})
+
+
+def web_url(allowed: str) -> Callable[[str], str]:
+    """What checks the URL of a service that the broker posts to; empty: none. `allowed`: what an error says."""
+
+    def checked(text: str) -> str:
+        if not text:
+            return text
+        try:
+            parts = urlsplit(text)
+            port = parts.port
+        except ValueError:
+            raise wrong(allowed) from None
+        unfit = "@" in parts.netloc or parts.fragment or any(letter <= " " for letter in text) or port == 0
+        if parts.scheme not in ("http", "https") or not parts.hostname or unfit:
+            raise wrong(allowed)
+        return text
+
+    return checked
 
 
 def networks(value: Sequence[str]) -> tuple[str, ...]:

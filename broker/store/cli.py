@@ -19,11 +19,11 @@ import typer
 
 from broker.command.commands import MISUSED, fail, foreseen
 from broker.store.base import StoreError
-from broker.words import counted
+from broker.words import counted, size
 
 app = typer.Typer(
     name="store",
-    help="Inspect, verify, salvage, export, import and compact a broker's store.",
+    help="Inspect, verify, salvage, export and import a broker's store.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -80,9 +80,9 @@ def info(
         typer.echo(json.dumps(found, ensure_ascii=False))
         return
     typer.echo(f"{found['path']}: version {found['version']}, {_whose(found['used_by'])}")
-    told = _size(found["bytes"])
+    told = size(found["bytes"])
     if "log_bytes" in found:
-        told += f", {_size(found['free_bytes'])} of it free; log {_size(found['log_bytes'])}"
+        told += f", {size(found['free_bytes'])} of it free; log {size(found['log_bytes'])}"
     typer.echo(f"  size: {told}")
     ended = f"; {found['ended']:,} ended and not cleared away yet" if found["ended"] else ""
     links = f", {found['links']:,} of links to upstream brokers" if found["links"] else ""
@@ -94,11 +94,11 @@ def info(
     states = ", ".join(f"{count:,} {name}" for name, count in found["deliveries"].items())
     typer.echo(f"  deliveries: {states}; {counted(found['shared_messages'], 'shared message')}")
     typer.echo(f"  QoS 2 publishes begun: {found['received']:,}")
-    typer.echo(f"  retained messages: {found['retained']:,}, {_size(found['retained_bytes'])}")
+    typer.echo(f"  retained messages: {found['retained']:,}, {size(found['retained_bytes'])}")
     if (oldest := found["oldest"]) is not None:
         typer.echo(f"  longest away: {oldest['client_id']!r}, since {_date(oldest['disconnected_at'])}")
     for each in found["largest"]:
-        typer.echo(f"  queue of {each['client_id']!r}: {counted(each['messages'], 'message')}, {_size(each['bytes'])}")
+        typer.echo(f"  queue of {each['client_id']!r}: {counted(each['messages'], 'message')}, {size(each['bytes'])}")
 
 
 def _figures(place: str, schema: str) -> dict[str, Any]:
@@ -163,9 +163,10 @@ def salvage(
     directory: Directory,
     into: Annotated[Path, typer.Argument(metavar="NEW", help="A folder that holds no store yet; it is made.")],
 ) -> None:
-    """Make a fresh store of all that is whole in a damaged one, which stays as it is. No broker may be using it.
+    """Make a fresh store of all that is whole in a damaged or large one, which stays as it is.
 
-    A line for each kind of row that is lost; the exit code is 1 when there is one.
+    No broker may be using it. The new file has no empty pages. A line for each kind of row that is lost; the exit code
+    is 1 when there is one.
     """
     from broker.store.tools import salvaging
 
@@ -305,26 +306,8 @@ def _tell(directory: Path, counts: dict[str, int]) -> None:
     typer.echo(f"{directory}: {sessions} with {subscriptions} and {messages}, {retained}")
 
 
-@app.command()
-@_told
-def compact(directory: Directory) -> None:
-    """Rewrite the file without empty pages. No broker may be using it. Needs free space of the file's size."""
-    from broker.store.tools import compacting
-
-    before, after = compacting.compact(directory)
-    typer.echo(f"{directory}: {before:,} bytes before, {after:,} after")
-
-
 def _date(when: float) -> str:
     try:
         return datetime.fromtimestamp(when).astimezone().isoformat(" ", "seconds")
     except (ValueError, OverflowError, OSError):  # a year that no calendar has
         return f"{when:g} s"
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            break
-        count /= 1024
-    return f"{count:,.0f} B" if unit == "B" else f"{count:,.1f} {unit}"

@@ -150,6 +150,14 @@ def loop_time(pid: int) -> int:
     return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0])
 
 
+def peak_resident(pid: int) -> int:
+    """The most bytes of resident memory that a process has held; 0 where the kernel does not tell."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
 def _connect_once(port: int) -> None:
     """CONNECT, CONNACK, DISCONNECT; OSError where the broker does not accept, answer within 2 seconds, or agree."""
     with socket.create_connection((HOST, port), 2.0) as sock:

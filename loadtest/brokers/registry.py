@@ -133,7 +133,7 @@ def _recorder_missing() -> str | None:
     return _module_missing("broker") or _module_missing("pyarrow")
 
 
-def _mosquitto_path() -> str | None:
+def mosquitto() -> str | None:
     return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 
 
@@ -162,7 +162,7 @@ def _mosquitto(order: Order) -> list[str]:
         "max_inflight_messages 1000\n"
         f"max_queued_messages {order.waiting or 1_000_000}\n" + _mosquitto_listener(order.listener)
     )
-    return [_mosquitto_path() or "mosquitto", "-c", str(config)]
+    return [mosquitto() or "mosquitto", "-c", str(config)]
 
 
 def _amqtt(order: Order) -> list[str]:
@@ -259,8 +259,8 @@ PEERS: Final[dict[str, Peer]] = {
         Peer(
             "mosquitto",
             _mosquitto,
-            lambda: None if _mosquitto_path() else "mosquitto is not installed (Debian: apt-get install mosquitto)",
-            lambda: _first_line([_mosquitto_path() or "mosquitto", "-h"]),
+            lambda: None if mosquitto() else "mosquitto is not installed (Debian: apt-get install mosquitto)",
+            lambda: _first_line([mosquitto() or "mosquitto", "-h"]),
             frozenset({POLICIES}),
         ),
         Peer(

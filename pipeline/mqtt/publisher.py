@@ -12,12 +12,14 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from broker.core.codec import properties as names
+from broker.client.failures import FAILURE, ClientError, NotSupportedError, backoff, told
+from broker.client.machine import Delivered
+from broker.core.codec import reasons
 from broker.core.codec.packets import Publish
 from broker.core.codec.properties import encode_forward
 from broker.words import counted
 from pipeline.errors import PipelineError
-from pipeline.mqtt.link import REFUSAL, Link, LostError, backoff, told
+from pipeline.mqtt.link import broker_client, failed
 from pipeline.mqtt.message import Message
 from pipeline.mqtt.options import SinkOptions
 
@@ -27,8 +29,11 @@ TICK: Final = 0.05
 """Seconds to wait for an acknowledgement before the time limit is looked at."""
 MOST_UNWRITTEN: Final = 1 << 20
 """Bytes that may wait for the socket before ``publish`` waits for it."""
-HEAD: Final = 64
-"""Bytes of a PUBLISH beside its topic, payload and properties, at most."""
+HINTS: Final = {
+    reasons.QOS_NOT_SUPPORTED: ": set option 'qos'",
+    reasons.RETAIN_NOT_SUPPORTED: ": set option 'retain' to false",
+}
+"""What to do about a message that the broker does not take."""
 
 
 class Publisher:
@@ -46,12 +51,12 @@ class Publisher:
         self._failure: PipelineError | None = None
         self._losses = 0
         self._progress = time.monotonic()
-        self._link = Link(options.broker, client_id)
-        self._link.on_published = self._published
+        self._link = broker_client(options.broker, client_id)
+        self._link.on_delivered = self._delivered
         try:
             self._connect()
         except BaseException:
-            self._link.close()
+            self._link.disconnect()
             raise
 
     def publish(self, message: Message) -> None:
@@ -62,10 +67,13 @@ class Publisher:
         """
         while len(self._waiting) >= self._window:
             self._step()
-        self._possible(message)
         if not self._link.connected:
             self._step()
-        number = self._link.publish(self._packet(message))
+        try:
+            number = self._link.publish(self._packet(message))
+        except NotSupportedError as error:
+            why = f"{error}{HINTS.get(error.reason_code, '')}"
+            raise PipelineError(f"a message to {message.topic!r} cannot be published: {why}") from error
         if number:
             self._waiting[number] = message.topic
         if len(self._waiting) * 2 >= self._window or self._link.unwritten > MOST_UNWRITTEN:
@@ -83,11 +91,11 @@ class Publisher:
 
     def close(self) -> None:
         """Disconnect."""
-        self._link.close()
+        self._link.disconnect()
 
     @property
     def _window(self) -> int:
-        return min(self._options.window, self._link.limits.integers.get(names.RECEIVE_MAXIMUM, 65_535))
+        return min(self._options.window, self._link.machine.window)
 
     def _connect(self) -> None:
         deadline = time.monotonic() + self._options.broker.connect_timeout
@@ -95,9 +103,9 @@ class Publisher:
         while True:
             try:
                 self._link.connect()
-            except LostError:
-                if time.monotonic() >= deadline:
-                    raise
+            except ClientError as error:
+                if error.lasting or time.monotonic() >= deadline:
+                    raise failed(error) from error
             else:
                 return
             time.sleep(backoff(attempt))
@@ -108,7 +116,9 @@ class Publisher:
         before = len(self._waiting)
         try:
             self._link.step(timeout)
-        except LostError as error:
+        except ClientError as error:
+            if error.lasting:
+                raise failed(error) from error
             self._losses += 1
             if self._losses >= MAX_LOSSES:
                 raise PipelineError(f"{error}; {MAX_LOSSES} times without an acknowledgement") from error
@@ -129,21 +139,6 @@ class Publisher:
         if self._failure is not None:
             raise self._failure
 
-    def _possible(self, message: Message) -> None:
-        limits = self._link.limits.integers
-        why = None
-        if message.qos > limits.get(names.MAXIMUM_QOS, 2):
-            why = f"the broker takes no QoS {message.qos}: set option 'qos'"
-        elif message.retain and not limits.get(names.RETAIN_AVAILABLE, 1):
-            why = "the broker takes no retained messages: set option 'retain' to false"
-        else:
-            most = limits.get(names.MAXIMUM_PACKET_SIZE)
-            size = len(message.payload) + len(message.topic.encode())
-            if most is not None and size + HEAD > most:
-                why = f"with {size} bytes it may be longer than the broker's Maximum Packet Size of {most}"
-        if why is not None:
-            raise PipelineError(f"a message to {message.topic!r} cannot be published: {why}")
-
     def _packet(self, message: Message) -> Publish:
         packet = Publish(message.topic.encode(), message.payload, message.qos, message.retain)
         if self._five and (message.properties or message.user_properties):
@@ -152,9 +147,9 @@ class Publisher:
             packet.properties = encode_forward(**given, user=list(message.user_properties))
         return packet
 
-    def _published(self, number: int, reason: int) -> None:
-        topic = self._waiting.pop(number, None)
-        if reason >= REFUSAL and self._failure is None:
+    def _delivered(self, what: Delivered) -> None:
+        topic = self._waiting.pop(what.packet_id, None)
+        if what.reason_code >= FAILURE and self._failure is None:
             self._failure = PipelineError(
-                f"{self._options.broker.url}: the broker refuses a message to {topic!r}: {told(reason)}"
+                f"{self._options.broker.url}: the broker refuses a message to {topic!r}: {told(what.reason_code)}"
             )

@@ -18,9 +18,10 @@ import threading
 import time
 from typing import Final
 
+from broker.client.failures import ClientError, backoff
 from broker.core.codec.packets import Publish
 from pipeline.errors import PipelineError
-from pipeline.mqtt.link import Link, LostError, backoff
+from pipeline.mqtt.link import broker_client, failed, subscribe
 from pipeline.mqtt.options import StreamOptions
 from pipeline.mqtt.rows import MOST_LOST, Read, batch, told_lost
 from pipeline.mqtt.spool import Spool
@@ -49,10 +50,6 @@ class Receiver:
         self._pending: list[Publish] = []
         self._reads: list[Read] = []
         """When and in which session the pending ones came."""
-        self._generation = 0
-        """The connection on which the pending ones came that are to be acknowledged."""
-        self._unacknowledged: list[tuple[int, int]] = []
-        """Packet identifiers and QoS."""
         self._first = self._last = 0.0
         """When the pending rows began, and when something came last; on the monotonic clock."""
         self._subscribed = 0.0
@@ -62,7 +59,7 @@ class Receiver:
         self._changed = threading.Condition()
         """Told when there is a connection, when a segment is written, and at the end."""
         self._was_full = False
-        self._link = Link(
+        self._link = broker_client(
             options.broker,
             options.client_id,
             session_expiry=options.session_expiry,
@@ -124,12 +121,14 @@ class Receiver:
             self._serve()
         except PipelineError as error:
             self.error = error
+        except ClientError as error:
+            self.error = failed(error)
         except Exception as error:
             # Nobody would see it in a thread; the query must end with it.
             self.error = PipelineError(f"the receiver failed: {type(error).__name__}: {error}")
         finally:
             try:
-                self._link.close()
+                self._link.disconnect()
             finally:
                 self._tell()
 
@@ -140,7 +139,9 @@ class Receiver:
         while not self._stopping.is_set():
             try:
                 self._turn()
-            except LostError as error:
+            except ClientError as error:
+                if error.lasting:
+                    raise
                 self._write()
                 self.reconnects += 1
                 _log.warning("%s; connecting again", error)
@@ -161,7 +162,9 @@ class Receiver:
                     # It took its time: the spool may be another's.
                     return
                 self._subscribe()
-            except LostError:
+            except ClientError as error:
+                if error.lasting:
+                    raise
                 # A stream that never had a connection is more likely to have a wrong url than a broker that restarts.
                 if first and time.monotonic() >= deadline and not self._stopping.is_set():
                     raise
@@ -173,7 +176,7 @@ class Receiver:
             attempt += 1
 
     def _subscribe(self) -> None:
-        present = self._link.session_present
+        present = self._link.machine.session_present
         if not present:
             self._spool.note_session()
         if present and self._granted:
@@ -187,7 +190,7 @@ class Receiver:
             self._spool.note_filters([*wanted, *gone])
         before = len(self._pending)
         try:
-            self._link.subscribe(wanted, self._options.qos, gone)
+            subscribe(self._link, wanted, self._options.qos, gone)
         finally:
             self._stamp(before)
         self._granted = True
@@ -223,10 +226,9 @@ class Receiver:
             return
         self._spool.append(batch(self._pending, self._reads))
         self._note_loss()
-        generation, acknowledgements = self._generation, self._unacknowledged
-        self._pending, self._reads, self._unacknowledged = [], [], []
+        written, self._pending, self._reads = self._pending, [], []
         self._tell()
-        self._link.acknowledge(generation, acknowledgements)
+        self._link.acknowledge(written)
         if self._was_full:
             self._was_full = False
             _log.warning("%s: the spool has room again", self._spool.folder)
@@ -259,12 +261,6 @@ class Receiver:
 
     def _arrived(self, packet: Publish) -> None:
         self._pending.append(packet)
-        if packet.qos:
-            if self._generation != self._link.generation:
-                # What came on an earlier connection is sent again on this one.
-                self._generation = self._link.generation
-                self._unacknowledged = []
-            self._unacknowledged.append((packet.packet_id, packet.qos))
 
     def _note_loss(self) -> None:
         lost = sum(told_lost(each) for each in self._pending if each.properties)

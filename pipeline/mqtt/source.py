@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from broker.client.failures import ClientError
 from broker.core.codec.packets import Publish
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.mqtt import spool
-from pipeline.mqtt.link import Link
+from pipeline.mqtt.link import broker_client, failed, subscribe
 from pipeline.mqtt.options import BatchOptions, StreamOptions, batch_options, check_options, stream_options
 from pipeline.mqtt.parts import Part, State, begun
 from pipeline.mqtt.rows import Read, batch, placed, spark_schema
@@ -322,7 +323,7 @@ class MqttReader(DataSourceReader):
             PipelineError: there is no connection, it is lost, or the broker refuses a filter.
         """
         options = self._options
-        link = Link(
+        link = broker_client(
             options.broker,
             options.client_id or f"spark-read-{uuid.uuid4().hex[:12]}",
             receive_maximum=options.receive_maximum,
@@ -332,7 +333,7 @@ class MqttReader(DataSourceReader):
         link.on_message = packets.append
         try:
             link.connect()
-            link.subscribe(options.filters, options.qos)
+            subscribe(link, options.filters, options.qos)
             begun = last = time.monotonic()
             while len(packets) < options.max_rows:
                 self._stamp(packets, reads)
@@ -345,8 +346,10 @@ class MqttReader(DataSourceReader):
                 if len(packets) > before:
                     last = time.monotonic()
             self._stamp(packets, reads)
+        except ClientError as error:
+            raise failed(error) from error
         finally:
-            link.close()
+            link.disconnect()
         if packets:
             yield placed(batch(packets, reads).slice(0, options.max_rows), None, None)
 

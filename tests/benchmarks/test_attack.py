@@ -181,4 +181,4 @@ class TestBars:
 
     def test_percentile(self) -> None:
         assert p99(()) == 0.0
-        assert p99(tuple(float(number) for number in range(1, 101))) == 100.0
+        assert p99(tuple(float(number) for number in range(1, 101))) == 99.0

@@ -182,7 +182,6 @@ def _aliased(topic: bytes, alias: int) -> Publish:
         ([_aliased(b"t", 1)], 0x94, "above the Topic Alias Maximum"),
         ([Auth(0x18, bag(strings={names.AUTHENTICATION_METHOD: "m"}))], 0x82, "no authentication method"),
         ([message(1, packet_id=1), message(1, packet_id=1)], 0x82, "is in use"),
-        ([message(1, packet_id=n) for n in (1, 2, 3)], 0x93, "more than 2"),
         ([message(2, packet_id=1), Ack(PUBREL, 1)], 0x82, "has had no PUBREC"),
         ([b"\xc0\x00"], 0x82, "goes the other way"),
     ],
@@ -191,7 +190,7 @@ def test_a_broker_that_breaks_the_protocol_is_told_and_left(
     play: Play, packets: list[Packet | bytes], reason_code: int, words: str
 ) -> None:
     """[MQTT-4.13.1-1]"""
-    scene = play(connect_packet("c", receive_maximum=2), hold=True)
+    scene = play(hold=True)
     scene.connect()
     scene.say(*packets)
     assert words in scene.failure()
@@ -279,7 +278,11 @@ def test_silence_that_was_not_listened_to_is_nobodys_fault(play: Play) -> None:
     for _ in range(10):
         scene.now += 50
         scene.machine.tick(scene.now, reading=False)
+        # The broker has to hear something all the same.
+        scene.only(Pingreq)
     assert scene.machine.connected
+    scene.say(*[Pingresp()] * 10)
+    assert scene.machine.unanswered == 0
 
 
 # ---------------------------------------------------------------------------------------------------------- publishing
@@ -512,16 +515,13 @@ def test_a_qos_2_message_that_was_taken_while_the_connection_broke_is_told_once(
     assert scene.only(Ack) == Ack(PUBREC, 5)
 
 
-def test_the_window_of_this_side_has_room_again_after_acknowledgements(play: Play) -> None:
-    scene = play(connect_packet("c", receive_maximum=1))
+def test_a_broker_that_sends_more_than_it_may_is_heard_all_the_same(play: Play) -> None:
+    """mosquitto 2.0 does not keep to [MQTT-3.3.4-9] where a session is far behind."""
+    scene = play(connect_packet("c", receive_maximum=1), hold=True)
     scene.connect()
     for number in range(1, 5):
-        assert scene.say(message(1, packet_id=number)) == [message(1, packet_id=number)]
-    scene.say(message(2, packet_id=9), Ack(PUBREL, 9), message(2, packet_id=10))
+        scene.deliver(message(1, packet_id=number))
     assert scene.machine.connected
-    # It is in flight until PUBCOMP.
-    scene.say(message(1, packet_id=11))
-    assert "more than 1" in scene.failure()
 
 
 # ------------------------------------------------------------------------------------------------------- topic aliases

@@ -337,11 +337,11 @@ async def check(seeds: Sequence[int], folder: Path) -> None:
 
 
 async def test_the_same_packets_have_the_same_effect(tmp_path: Path) -> None:
-    """A few in which much is allowed, and much is said."""
-    await check((7, 15, 18, 28), tmp_path)
+    """One in which much is allowed, and much is said."""
+    await check((7,), tmp_path)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", range(0, 200, 10))
+@pytest.mark.parametrize("first", range(0, 40, 5))
 async def test_the_same_packets_have_the_same_effect_with_many_configurations(first: int, tmp_path: Path) -> None:
-    await check(range(first, first + 10), tmp_path)
+    await check(range(first, first + 5), tmp_path)

@@ -20,6 +20,7 @@ from tests.e2e import wire
 from tests.e2e.store.test_live import House, Publisher, Receiver, hold
 from tests.e2e.wire import SESSION_EXPIRY, Peer, connect, publish
 from tests.support.daemon import Daemon
+from tests.support.runs import seeds
 from tests.support.waiting import until
 
 HOUR = 3600
@@ -149,6 +150,6 @@ async def test_killed_again_and_again(edge: Edge) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10))
 async def test_killed_very_often(edge: Edge, seed: int) -> None:
     await killed_and_flapping(edge, kills=5, seed=100 + seed)

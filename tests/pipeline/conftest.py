@@ -18,6 +18,14 @@ from pipeline.runtime.engine import DUCKDB, at_work
 from pipeline.runtime.session import LOCAL, MEANING, java
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test` starts no Spark: DuckDB answers there, and tests/pipeline/runtime/test_engines.py compares them."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.long)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of the tests. Its settings are those of a job that is started here."""

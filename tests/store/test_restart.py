@@ -15,7 +15,7 @@ import pytest
 
 from broker.app import Broker
 from broker.core.persistence.journal import DeliveryRecord, MessageRecord, Saved, SessionRecord
-from broker.core.routing.remote.loop_detection import UPLINKS
+from broker.core.routing.loop_detection import UPLINKS
 from broker.net.listening.listeners import StartupError
 from broker.settings import Settings
 from broker.store import MemoryStore, Store, StoreError

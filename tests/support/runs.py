@@ -1,6 +1,7 @@
 """How much of a test runs: `make test` takes part of the examples of a property, `make test-long` all of them.
 
-`CANOPY_LONG=1` asks for all. A test that is too long for `make test` altogether bears the marker `long`.
+`CANOPY_LONG=1` asks for all. A test that is too long for `make test` altogether bears the marker `long`. Of kills and
+power cuts `make test-long` tries one seed, and `make crash` (`CANOPY_CRASH=1`) all of them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 from typing import Final
 
 LONG: Final = os.environ.get("CANOPY_LONG", "") not in ("", "0")
+CRASH: Final = os.environ.get("CANOPY_CRASH", "") not in ("", "0")
 SHARE: Final = 10
 """`make test` tries one in so many of the examples."""
 FEWEST: Final = 15
@@ -18,3 +20,8 @@ FEWEST: Final = 15
 def examples(thorough: int) -> int:
     """How many examples of a property to try in this run; `thorough`: how many `make test-long` tries."""
     return thorough if LONG else min(thorough, max(FEWEST, thorough // SHARE))
+
+
+def seeds(thorough: int) -> range:
+    """The seeds of a test that kills what it tests, again and again; `thorough`: how many `make crash` tries."""
+    return range(thorough if CRASH else 1)

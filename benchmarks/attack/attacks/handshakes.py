@@ -13,10 +13,11 @@ from itertools import count
 from pathlib import Path
 
 from benchmarks.attack.attacks.registry import CROWD, attack
-from benchmarks.attack.field import HOST, Field
+from benchmarks.attack.field import Field
 from benchmarks.attack.forged_tls import CIPHERS, KEYS_CIPHER, NewKeys, asked_handshakes
 from broker.core.codec.encoder import encode
 from broker.core.codec.packets import V5, Connect, Publish
+from loadtest.brokers.process import HOST
 
 BATCH = 1_000
 """Records of TLS's own that are sent at once."""

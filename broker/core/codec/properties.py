@@ -84,8 +84,6 @@ class PropertyInfo:
     """One row of the table in section 2.2.2.2.
 
     `packets` is a mask of `1 << place`. `minimum` and `maximum` bound numbers (inclusive) and mean nothing for others.
-    `repeatable` where it may stand more than once in a packet of every kind it may stand in: the user property; the
-    subscription identifier may be repeated in a PUBLISH only (section 3.3.2.3.8), which `parse` and the scan know.
     """
 
     def __init__(
@@ -97,7 +95,6 @@ class PropertyInfo:
         self.packets = packets
         self.minimum = minimum
         self.maximum = maximum
-        self.repeatable = identifier == USER_PROPERTY
 
     def allowed_in(self, place: int) -> bool:
         """Whether it may stand in the control packet type `place`, or in the will (`WILL`)."""

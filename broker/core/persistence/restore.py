@@ -35,7 +35,7 @@ from broker.core.queues.delivery import Delivery
 from broker.core.queues.message import Message
 from broker.core.routing.bridge_states import announced
 from broker.core.routing.in_turns.broadcasts import Interrupted
-from broker.core.routing.remote.loop_detection import UPLINKS
+from broker.core.routing.loop_detection import UPLINKS
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.core.topics.subscription import Subscription

@@ -151,11 +151,6 @@ class DiskQueue(Starved):
         self._fetch = QueueFetch(self, journal, first.first, last.last, messages, size)
         journal.fetch(self._ledger.client_id, self._fetch)
 
-    def stop_reading(self) -> None:
-        """Nobody wants what is being read: it stays on disk alone, until somebody asks again."""
-        self._cancel()
-        self._outbox = None
-
     def try_again(self) -> None:
         outbox = self._outbox
         if outbox is not None and not outbox.closed:

@@ -20,7 +20,6 @@ BY_MESSAGES: Final = 0
 BY_BYTES: Final = 1
 BY_DROPS: Final = 2
 BY_LAG: Final = 3
-MEASURES: Final = 4
 
 
 class SubscriberWalk:

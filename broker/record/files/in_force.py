@@ -42,11 +42,6 @@ def replaced(root: Path) -> set[str]:
     return {name for names in _merges(root).values() for name in names}
 
 
-def unvouched(root: Path, place: str) -> bool:
-    """Whether it is a merged segment that nobody has said to be whole: what it was made of still counts."""
-    return is_merged(place) and not manifest_path(root, place).exists()
-
-
 def in_force(root: Path) -> list[str]:
     """The places of the segments that count, in order.
 

@@ -39,7 +39,6 @@ TABLE_INTERIOR: Final = 0x05
 INDEX_LEAF: Final = 0x0A
 INDEX_INTERIOR: Final = 0x02
 
-FREE: Final = 2
 IN_TREE: Final = (1, 5)
 """In the map of pages: of none; a root, or another page of a tree."""
 

@@ -1,4 +1,4 @@
-"""What an operator does with a store: inspect, verify, export, import, compact.
+"""What an operator does with a store: inspect, verify, salvage, export, import.
 
 Owns the work of `canopy store`: `looking` opens a file for reading beside a broker, `figures` and `verifying` report
 its content, `exporting` and `importing` convert it to lines of JSON and back, `parquet` to Parquet and back,

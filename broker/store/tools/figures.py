@@ -9,7 +9,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
-from broker.core.routing.remote.loop_detection import UPLINKS
+from broker.core.routing.loop_detection import UPLINKS
 from broker.store.base import StoreError
 from broker.store.tools.looking import Look, look, user_of
 from broker.store.tools.rows import STATES

@@ -21,7 +21,7 @@ from broker.core.codec.packets import PUBLISH
 from broker.core.codec.properties import ForwardScan
 from broker.core.codec.topic_names import validate_filter
 from broker.core.queues.delivery import QUEUED, RELEASED, SENT
-from broker.core.routing.remote.loop_detection import UPLINKS
+from broker.core.routing.loop_detection import UPLINKS
 from broker.core.topics.trie import NODES, Trie, create
 from broker.store.base import StoreError
 from broker.store.tools.importing import FaultyRow, Importer, filling

@@ -17,9 +17,8 @@ from broker.upstream.filters.budget import BudgetLedger
 from broker.upstream.filters.ledger import Ledger
 from broker.upstream.filters.mapping import Mapping
 from broker.upstream.links import choices
-from broker.upstream.protocol.client import CONNECTED
 from broker.upstream.protocol.link_state import LinkState
-from broker.upstream.protocol.uplink import Uplink
+from broker.upstream.protocol.uplink import CONNECTED, Uplink
 
 if TYPE_CHECKING:
     from broker.net.server import Server

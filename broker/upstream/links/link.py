@@ -25,7 +25,7 @@ from broker.core.persistence.restore import refill
 from broker.core.queues.delivery import Delivery
 from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.message import Message
-from broker.core.routing.remote.loop_detection import UPLINKS
+from broker.core.routing.loop_detection import UPLINKS
 from broker.net import sockets
 from broker.settings import Upstream, parse_upstream
 from broker.upstream.filters.declarer import Declarer

@@ -21,7 +21,7 @@ from broker.core.guards import GuardedSubscriptionListener
 from broker.core.hooks import SubscriptionListener
 from broker.core.persistence.journal import SessionRecord
 from broker.core.persistence.restore import refill
-from broker.core.routing.remote.loop_detection import UPLINKS
+from broker.core.routing.loop_detection import UPLINKS
 from broker.settings import Settings, Upstream
 from broker.upstream.filters.mapping import Mapping
 from broker.upstream.links.link import UpstreamLink

@@ -1,4 +1,4 @@
-"""One connection to another broker: reads go to its `ClientProtocol`, and queued messages are written.
+"""One connection to another broker: reads go to its `Uplink`, and queued messages are written.
 
 It lasts from the CONNECT to the close. An upstream that does not read costs the outbox, one batch in the transport, and
 no more; one without progress for the stall time, without an answer to a PINGREQ within the keep alive, or without a
@@ -18,8 +18,7 @@ from broker.core.codec import reasons
 from broker.net.scheduling.hub import FlushScheduler, Link
 from broker.net.scheduling.turns import LARGE
 from broker.net.stream import FULL_READ, LINGER, STALL_LOOKS, Stream
-from broker.upstream.protocol.client import CLOSED, ClientProtocol
-from broker.upstream.protocol.uplink import Uplink
+from broker.upstream.protocol.uplink import CLOSED, Uplink
 
 BATCHES: Final = 8
 """Batches that are written before others have their turn."""
@@ -39,7 +38,7 @@ class Owner:
         """The upstream has accepted us."""
 
     def ended(self) -> None:
-        """The connection is over; its `protocol` tells why."""
+        """The connection is over; its `uplink` tells why."""
 
     def moved(self) -> None:
         """A batch came in: what the upstream holds or refuses may have changed."""
@@ -48,15 +47,13 @@ class Owner:
         """A fault of ours, for the log."""
 
 
-class ClientConnection(Link):
+class UpstreamConnection(Link):
     """The asyncio protocol of one connection: an `asyncio.Protocol` by its methods, not by inheritance."""
 
-    def __init__(
-        self, hub: FlushScheduler, protocol: ClientProtocol, owner: Owner, clean_start: bool, timeout: float
-    ) -> None:
+    def __init__(self, hub: FlushScheduler, uplink: Uplink, owner: Owner, clean_start: bool, timeout: float) -> None:
         super().__init__()
         self.hub = hub
-        self.protocol = protocol
+        self.uplink = uplink
         self.owner = owner
         self.clean_start = clean_start
         self.loop = hub.loop
@@ -80,11 +77,11 @@ class ClientConnection(Link):
         """The network connection is there: say who we are."""
         self.stream.begin(transport)
         self._opened_at = self.loop.time()
-        self.protocol.outbox.owner = self
+        self.uplink.outbox.owner = self
         if self._over:
             self.stream.abort()
             return
-        self.stream.write(self.protocol.hello(self.clean_start))
+        self.stream.write(self.uplink.hello(self.clean_start))
         self.hub.wheel.add(self, self._opened_at + self.timeout)
 
     def data_received(self, data: bytes) -> None:
@@ -95,9 +92,9 @@ class ClientConnection(Link):
             turns = self.hub.turns
             # Little of what a round has no room for is acted on, as for a client.
             work = 0 if turns.spent and len(data) > LARGE else turns.work
-            self.protocol.receive(data, self.hub.time(), work)
+            self.uplink.receive(data, self.hub.time(), work)
             self._after_turn()
-            turns.did(self.protocol.work_done)
+            turns.did(self.uplink.work_done)
             if len(data) >= FULL_READ and self.stream.reading:
                 # There is more: uvloop would read on, up to 32 times, before it looks at any other connection.
                 self.stream.pause_reading()
@@ -112,7 +109,7 @@ class ClientConnection(Link):
     @property
     def _blocked(self) -> bool:
         """Whether nothing is read now: there is something to act on yet, or the upstream does not read."""
-        return self.protocol.unfinished or self.protocol.outbox.congested
+        return self.uplink.unfinished or self.uplink.outbox.congested
 
     def broke(self, error: Exception) -> None:
         """A fault of ours: this connection ends, the others go on, and the log has the place."""
@@ -126,24 +123,24 @@ class ClientConnection(Link):
             self.stream.abort()
 
     def _after_turn(self) -> None:
-        protocol = self.protocol
-        if not self.was_open and protocol.accepted:
+        uplink = self.uplink
+        if not self.was_open and uplink.accepted:
             self.was_open = True
             self._pinged_at = self.loop.time()
             self._look_at(self._pinged_at)
             self.owner.opened()
         self.hub.after_batch()
-        if protocol.state == CLOSED:
+        if uplink.state == CLOSED:
             self._finish()
             return
-        due = protocol.answer_due
+        due = uplink.answer_due
         if due > 0.0:
             self.hub.wheel.add(self, due)
         if self._blocked:
             self.stream.pause_reading()
-            if protocol.unfinished and not protocol.outbox.congested and not self._going_on:
+            if uplink.unfinished and not uplink.outbox.congested and not self._going_on:
                 self._going_on = True
-                if protocol.hurried:
+                if uplink.hurried:
                     self.hub.turns.stall(self)
                 else:
                     self.hub.turns.go_on(self, not self._gone_on)
@@ -159,11 +156,11 @@ class ClientConnection(Link):
             return 0
         self._gone_on = True
         try:
-            self.protocol.go_on(self.loop.time(), work)
+            self.uplink.go_on(self.loop.time(), work)
             self._after_turn()
         except Exception as error:
             self.broke(error)
-        return self.protocol.work_done
+        return self.uplink.work_done
 
     def eof_received(self) -> bool:
         """The upstream will send no more: the same as a lost connection, in MQTT."""
@@ -177,13 +174,13 @@ class ClientConnection(Link):
         # A network that is gone is another matter.
         closed = exc is None or isinstance(exc, (ConnectionError, ssl.SSLError))
         try:
-            self.protocol.lost(text, self.loop.time(), closed)
+            self.uplink.lost(text, self.loop.time(), closed)
             self.hub.after_batch()
         except Exception as error:
             self.owner.broke(error)
         # Nothing is kept of it, and no cycle is left for the collector.
-        self.protocol.outbox.owner = None
-        self.protocol.outbox.peer = None
+        self.uplink.outbox.owner = None
+        self.uplink.outbox.peer = None
         self.owner.ended()
 
     def pause_writing(self) -> None:
@@ -205,8 +202,8 @@ class ClientConnection(Link):
 
     def _write(self, now: float) -> None:
         """Write what waits, a few batches at most, as long as the transport takes it."""
-        protocol = self.protocol
-        outbox = protocol.outbox
+        uplink = self.uplink
+        outbox = uplink.outbox
         stream = self.stream
         if self._over or not stream.made or stream.closing_at > 0.0:
             # Nothing comes after the last packet [MQTT-3.14.4-1].
@@ -216,9 +213,9 @@ class ClientConnection(Link):
             data = outbox.take(self.hub.write_batch_bytes, now)
             if data:
                 stream.write(data)
-            if not protocol.refill(now):
+            if not uplink.refill(now):
                 outbox.woken()
-                if not stream.reading and not protocol.outbox.congested and not self._going_on:
+                if not stream.reading and not uplink.outbox.congested and not self._going_on:
                     # It was not read from for its acknowledgements' sake.
                     self._going_on = True
                     self.hub.turns.go_on(self, True)
@@ -243,20 +240,20 @@ class ClientConnection(Link):
         if not self.stream.made:
             self._over = True
             return
-        self.protocol.close(reasons.SUCCESS, text, forget, self.loop.time())
+        self.uplink.close(reasons.SUCCESS, text, forget, self.loop.time())
         self.hub.after_batch()
         self._finish()
 
     def abort(self, text: str) -> None:
         """Give the upstream up."""
-        self.protocol.lost(text, self.loop.time())
+        self.uplink.lost(text, self.loop.time())
         self.hub.after_batch()
         self._finish()
         self.stream.abort()
 
     def ended_by_core(self) -> None:
         """The outbox was closed."""
-        if self.protocol.state == CLOSED:
+        if self.uplink.state == CLOSED:
             self._finish()
 
     def _finish(self) -> None:
@@ -265,7 +262,7 @@ class ClientConnection(Link):
         if stream.closing_at > 0.0 or self._over:
             return
         stream.closing_at = self.loop.time()
-        rest = self.protocol.outbox.take(self.hub.write_batch_bytes, stream.closing_at) + self.protocol.final_packet
+        rest = self.uplink.outbox.take(self.hub.write_batch_bytes, stream.closing_at) + self.uplink.final_packet
         # Both halves: an upstream that does not close its own would hold up whoever waits for the end.
         stream.finish(rest, False)
         self.hub.wheel.add(self, stream.closing_at + LINGER)
@@ -280,23 +277,23 @@ class ClientConnection(Link):
 
     def _due(self, now: float) -> float:
         due = 0.0
-        keep_alive = self.protocol.keep_alive
+        keep_alive = self.uplink.keep_alive
         if keep_alive > 0:
             due = now + keep_alive * PING_AT / STALL_LOOKS
         if self.stream.full and self.hub.stall_timeout > 0.0:
             stall = now + self.hub.stall_timeout / STALL_LOOKS
             if due == 0.0 or stall < due:
                 due = stall
-        if self.protocol.looks and (due == 0.0 or now + LOOK < due):
+        if self.uplink.looks and (due == 0.0 or now + LOOK < due):
             due = now + LOOK
-        answer = self.protocol.answer_due
+        answer = self.uplink.answer_due
         if answer > 0.0 and (due == 0.0 or answer < due):
             due = answer
         return due
 
     def check(self, now: float) -> float:
         """Look whether the upstream is still there."""
-        protocol = self.protocol
+        uplink = self.uplink
         if self._over:
             return 0.0
         if self.stream.closing_at > 0.0:
@@ -306,20 +303,20 @@ class ClientConnection(Link):
                 self.abort("the upstream sent no CONNACK in time")
                 return 0.0
             return self._opened_at + self.timeout
-        if 0.0 < protocol.answer_due <= now:
-            protocol.hurry(now)
+        if 0.0 < uplink.answer_due <= now:
+            uplink.hurry(now)
             self.hub.after_batch()
-        if protocol.looks:
-            protocol.look(now)
+        if uplink.looks:
+            uplink.look(now)
             self.hub.after_batch()
-        keep_alive = protocol.keep_alive
+        keep_alive = uplink.keep_alive
         if keep_alive > 0:
-            if protocol.ping_sent > 0.0 and now >= max(protocol.ping_sent, protocol.last_received) + keep_alive:
+            if uplink.ping_sent > 0.0 and now >= max(uplink.ping_sent, uplink.last_received) + keep_alive:
                 self.abort(f"the upstream did not answer a PINGREQ within {keep_alive} s")
                 return 0.0
-            if protocol.ping_sent == 0.0 and now >= self._pinged_at + keep_alive * PING_AT:
+            if uplink.ping_sent == 0.0 and now >= self._pinged_at + keep_alive * PING_AT:
                 self._pinged_at = now
-                protocol.ping(now)
+                uplink.ping(now)
                 self.hub.after_batch()
         due = self._due(now)
         if self.stream.full and self.hub.stall_timeout > 0.0:
@@ -330,11 +327,3 @@ class ClientConnection(Link):
             if due == 0.0 or stall < due:
                 due = stall
         return due
-
-
-class UpstreamConnection(ClientConnection):
-    """The connection of a link to an upstream broker."""
-
-    def __init__(self, hub: FlushScheduler, uplink: Uplink, owner: Owner, clean_start: bool, timeout: float) -> None:
-        super().__init__(hub, uplink, owner, clean_start, timeout)
-        self.uplink = uplink

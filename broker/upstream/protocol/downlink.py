@@ -21,7 +21,7 @@ from broker.core.queues.live.peer import Peer
 from broker.core.queues.message import Message
 from broker.core.queues.requests import Request
 from broker.core.queues.windows.held_answers import HeldAnswers
-from broker.core.routing.remote.loop_detection import has_looped, visited, with_hop
+from broker.core.routing.loop_detection import has_looped, visited, with_hop
 from broker.upstream.filters.declarer import COPY, OUTSIDE
 from broker.upstream.protocol.link_state import LinkState
 from broker.upstream.protocol.session import renamed

@@ -21,7 +21,7 @@ from broker.core.queues.delivery import DROPPED, QUEUED, RELEASED, SENT, Deliver
 from broker.core.queues.live.outbox import KEPT_BACK, Outbox
 from broker.core.queues.message import HEADROOM, Message
 from broker.core.queues.requests import RequestMessage
-from broker.core.routing.remote.loop_detection import UPLINKS, has_looped, visited, with_hop
+from broker.core.routing.loop_detection import UPLINKS, has_looped, visited, with_hop
 from broker.core.session.session import Session
 from broker.core.topics.subscription import SharedGroup
 from broker.core.topics.topic_tree import RetainedTree

@@ -1,19 +1,20 @@
 """One connection to an upstream broker, without the socket: the client's side of the protocol.
 
-Owns what was offered and negotiated, and what is sent except messages. The `Downlink` has the received messages, the
-link's session those to send, and the declarer the subscriptions. `connection` has sockets and timers, and `link`
-decides when to connect. An invalid packet ends the connection, and nothing else.
+Owns what was offered and negotiated, the turns in which a read is processed, and what is sent except messages. The
+`Downlink` has the received messages, the link's session those to send, and the declarer the subscriptions. `connection`
+has sockets and timers, and `link` decides when to connect. An invalid packet ends the connection, and nothing else.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from broker.client.failures import V3_REASONS
 from broker.core.causes import CONNECTION_LOST, MAX_TEXT
 from broker.core.codec import reasons
 from broker.core.codec.decoder import Decoder
-from broker.core.codec.encoder import encode, publish
-from broker.core.codec.errors import ProtocolViolation
+from broker.core.codec.encoder import PINGREQ, encode, publish
+from broker.core.codec.errors import ProtocolError, ProtocolViolation
 from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.packets import (
     PUBACK,
@@ -21,10 +22,12 @@ from broker.core.codec.packets import (
     PUBREC,
     PUBREL,
     V5,
+    Ack,
     Connack,
     Connect,
     Disconnect,
     Packet,
+    Pingresp,
     Publish,
     Suback,
     Unsuback,
@@ -41,11 +44,12 @@ from broker.core.codec.properties import (
     SESSION_EXPIRY_INTERVAL,
     SUBSCRIPTION_IDENTIFIER_AVAILABLE,
 )
-from broker.core.connection.protocol import PACKET_WORK
+from broker.core.connection.protocol import PACKET_WORK, TURN_WORK
 from broker.core.queues.delivery import DONE, Delivery
 from broker.core.queues.live.outbox import Outbox
-from broker.core.routing.remote.loop_detection import LINK
-from broker.upstream.protocol.client import CLOSED, CONNECTED, ClientProtocol
+from broker.core.queues.live.peer import Peer
+from broker.core.routing.loop_detection import LINK
+from broker.core.routing.peers import PeerConnected, PeerDisconnected
 from broker.upstream.protocol.downlink import Downlink
 from broker.upstream.protocol.link_state import LinkState
 
@@ -55,14 +59,9 @@ if TYPE_CHECKING:
 UPSTREAM: Final = "upstream"
 """What stands for the address of a link's other end in a record."""
 
-V3_REASONS: Final = {
-    1: reasons.UNSUPPORTED_PROTOCOL_VERSION,
-    2: reasons.CLIENT_IDENTIFIER_NOT_VALID,
-    3: reasons.SERVER_UNAVAILABLE,
-    4: reasons.BAD_USER_NAME_OR_PASSWORD,
-    5: reasons.NOT_AUTHORIZED,
-}
-"""The return codes of a CONNACK of 3.1.1 (section 3.2.2.3) as reason codes."""
+CONNECTING: Final = 0
+CONNECTED: Final = 1
+CLOSED: Final = 2
 
 
 class Offer:
@@ -83,8 +82,11 @@ class Offer:
         self.live_bytes = 0
 
 
-class Uplink(ClientProtocol):
-    """The protocol state of one connection. `version` 4 or 5; `bridge`: with the bridge bit of 3.1.1."""
+class Uplink(Peer):
+    """The protocol state of one connection. Times in seconds of the loop's clock.
+
+    `version` 4 or 5; `bridge`: with the bridge bit of 3.1.1.
+    """
 
     def __init__(
         self,
@@ -94,9 +96,28 @@ class Uplink(ClientProtocol):
         version: int,
         bridge: bool,
     ) -> None:
-        decoder = Decoder(offer.max_packet_size, False, version)
-        super().__init__(link.router, link.session, outbox, decoder, version, "the upstream")
+        self.router = link.router
         self.session = link.session
+        self.version = version
+        self.outbox = outbox
+        self.decoder = Decoder(offer.max_packet_size, False, version)
+        self.state = CONNECTING
+        # Whether the upstream has accepted us.
+        self.accepted = False
+        # Written last, if anything.
+        self.final_packet = b""
+        # A read is not through: the shell calls `go_on`.
+        self.unfinished = False
+        # That is because somebody here has fallen behind: a little later, then.
+        self.hurried = False
+        # What the last turn did, in units of `Router.work`.
+        self.work_done: i64 = 0
+        self.last_received = 0.0
+        self.ping_sent = 0.0
+        # How it ended: a reason code where there was one, and words.
+        self.close_code = 0
+        self.close_text = ""
+        outbox.peer = self
         self.declarer = link.declarer
         self.replays = link.replays
         self.figures = link.figures
@@ -155,7 +176,31 @@ class Uplink(ClientProtocol):
             packet.properties.user.append((LINK, self.session.broker_id))
         return encode(packet, self.version)
 
-    def run(self, now: float, work: i64) -> None:
+    def receive(self, data: bytes, now: float, work: i64 = TURN_WORK) -> None:
+        """Take a read and act on it, or on as much as `work` allows (`unfinished`). Work in units of `Router.work`."""
+        self.router.counters.bytes_received += len(data)
+        self.last_received = now
+        self.decoder.feed(data)
+        self.go_on(now, work)
+
+    def go_on(self, now: float, work: i64 = TURN_WORK) -> None:
+        """A turn: what happened to others first, then what the upstream sent. `work_done`: what it was."""
+        self.work_done = 0
+        if self.state == CLOSED:
+            return
+        router = self.router
+        before: i64 = router.work
+        router.peers.drain(router, now)
+        try:
+            self._run(now, work)
+        except ProtocolError as error:
+            if self.state == CONNECTED and self.v5:
+                self.final_packet = encode(Disconnect(error.reason_code), V5)
+            self.end(error.reason_code, f"the upstream broke the protocol: {error}"[:MAX_TEXT])
+        router.peers.drain(router, now)
+        self.work_done += router.work - before
+
+    def _run(self, now: float, work: i64) -> None:
         """Act on the packets that are there; end the turn when it was long, or has half filled somebody's queue."""
         decoder = self.decoder
         router = self.router
@@ -184,9 +229,21 @@ class Uplink(ClientProtocol):
                 counters.messages_received += 1
                 self._downlink.publish(decoder.publish(), now)
             elif self.state == CONNECTED and 4 <= kind <= 7 and decoder.short_ack() > 0:
-                self.acknowledged(kind, decoder.short_ack(), 0, now)
+                self._acknowledged(kind, decoder.short_ack(), 0, now)
             else:
-                self.act(decoder.packet(), now)
+                self._act(decoder.packet(), now)
+
+    def refill(self, now: float) -> bool:
+        """After the writer took a batch: queue what waited for room. True when it should take another."""
+        self.router.counters.load.now = now
+        self.look(now)
+        more = self.state == CONNECTED and self.session.backlog and self.session.pump(now)
+        return more or not self.outbox.empty
+
+    def ping(self, now: float) -> None:
+        """Ask the upstream whether it is there."""
+        self.ping_sent = now
+        self.outbox.control(PINGREQ)
 
     def declare(self, now: float) -> None:
         """Send what the declarer has to say."""
@@ -220,27 +277,56 @@ class Uplink(ClientProtocol):
         self._downlink.hurry(now)
 
     def close(self, reason_code: int, text: str, forget: bool, now: float) -> None:
-        """As in `ClientProtocol`."""
-        if self.state == CONNECTED and reason_code == reasons.SUCCESS and self.offer.status_topic:
-            # A DISCONNECT takes the will away, so its word is said before.
-            self.final_packet = publish(Publish(self.offer.status_topic.encode(), b"0", 0, True), self.version)
-        super().close(reason_code, text, forget, now)
+        """End the connection from this side, with a DISCONNECT. `forget`: the upstream need not keep our session."""
+        if self.state == CLOSED:
+            return
+        if self.state == CONNECTED:
+            if reason_code == reasons.SUCCESS and self.offer.status_topic:
+                # A DISCONNECT takes the will away, so its word is said before.
+                self.final_packet = publish(Publish(self.offer.status_topic.encode(), b"0", 0, True), self.version)
+            packet = Disconnect(reason_code)
+            if forget and self.v5:
+                packet.properties.integers[SESSION_EXPIRY_INTERVAL] = 0
+            self.final_packet += encode(packet, self.version)
+        self.end(reason_code, text)
+        self.router.peers.drain(self.router, now)
 
     def lost(self, text: str, now: float, closed: bool = False) -> None:
-        """As in `ClientProtocol`."""
+        """The connection is gone, or given up. `closed`: the upstream has closed it, by all that can be seen."""
         if closed:
             self._judge(0, now)
-        super().lost(text, now, closed)
+        self.end(0, text)
+        self.router.peers.drain(self.router, now)
+
+    def take_over(self, now: float) -> None:
+        """Nobody else can have this client identifier; but the shell may end the connection."""
+        self.close(reasons.SUCCESS, "replaced", False, now)
+
+    def overflow(self, now: float) -> None:
+        """No policy of such a session ends its connection."""
 
     # -- endings -------------------------------------------------------------------------------------------------------
 
-    def ended(self, was_connected: bool) -> None:
-        """The subscriptions go with the connection, and what it owed the upstream."""
+    def end(self, code: int, text: str) -> None:
+        """The connection is over, for that reason code (0: none) and in these words.
+
+        The subscriptions go with it, and what it owed the upstream.
+        """
+        if self.state == CLOSED:
+            return
+        was_connected = self.state == CONNECTED
+        self.state = CLOSED
+        self.close_code = code
+        self.close_text = text
         self._downlink.forget()
         if was_connected:
             self.declarer.close()
             if self.router.tap is not None:
                 self.router.tap.disconnected(self.session.client_id, UPSTREAM, CONNECTION_LOST)
+            self.router.peers.post(PeerDisconnected(self.session, self.outbox, CONNECTION_LOST))
+        else:
+            self.outbox.close()
+        self.outbox.report_end()
 
     def _judge(self, code: int, now: float) -> None:
         """The upstream ends the connection: perhaps for a message (`trial`)."""
@@ -274,24 +360,29 @@ class Uplink(ClientProtocol):
 
     # -- packets -------------------------------------------------------------------------------------------------------
 
-    def answered(self, now: float) -> None:
-        """The upstream has answered a PINGREQ."""
-        self.session.trial.answered()
-        self.look(now)
-
-    def on_disconnect(self, packet: Disconnect, now: float) -> None:
-        """As in `ClientProtocol`."""
-        self._judge(packet.reason_code, now)
-        super().on_disconnect(packet, now)
-
-    def on_other(self, packet: Packet, now: float) -> None:
-        """SUBACK or UNSUBACK: go on with what comes next, and forget what was kept for the filters that went.
-
-        Raises:
-            ProtocolViolation: any other packet.
-        """
-        if not isinstance(packet, (Suback, Unsuback)):
+    def _act(self, packet: Packet, now: float) -> None:
+        """Act on a packet that is no PUBLISH. Raises ProtocolError."""
+        if self.state == CONNECTING:
+            if not isinstance(packet, Connack):
+                raise ProtocolViolation("the first packet is not CONNACK")  # [MQTT-3.2.0-1]
+            self._on_connack(packet, now)
+        elif isinstance(packet, Ack):
+            self._acknowledged(packet.kind, packet.packet_id, packet.reason_code, now)
+        elif isinstance(packet, Pingresp):
+            self.ping_sent = 0.0
+            self.session.trial.answered()
+            self.look(now)
+        elif isinstance(packet, Disconnect):
+            self._judge(packet.reason_code, now)
+            text = packet.properties.strings.get(REASON_STRING, "") or reasons.name(packet.reason_code)
+            self.end(packet.reason_code, f"the upstream ended the connection: {text}"[:MAX_TEXT])
+        elif isinstance(packet, (Suback, Unsuback)):
+            self._on_suback(packet, now)
+        else:
             raise ProtocolViolation("a packet that does not belong here")
+
+    def _on_suback(self, packet: Suback | Unsuback, now: float) -> None:
+        """SUBACK or UNSUBACK: go on with what comes next, and forget what was kept for the filters that went."""
         gone = self.declarer.withdrawn(packet.packet_id)
         self.refused += self.declarer.acknowledged(packet.packet_id, packet.reason_codes)
         if gone:
@@ -301,12 +392,12 @@ class Uplink(ClientProtocol):
         self.declare(now)
         self.look(now)
 
-    def on_connack(self, packet: Connack, now: float) -> None:
+    def _on_connack(self, packet: Connack, now: float) -> None:
         """The upstream has accepted us, or not. Raises ProtocolError."""
         code = packet.reason_code
         if code != 0:
             if not self.v5:
-                code = V3_REASONS.get(code, reasons.UNSPECIFIED_ERROR)
+                code = V3_REASONS[code]
             text = packet.properties.strings.get(REASON_STRING, "") or reasons.name(code)
             self.end(code, f"the upstream refused the connection: {text}"[:MAX_TEXT])
             return
@@ -346,7 +437,10 @@ class Uplink(ClientProtocol):
         if router.tap is not None:
             # The session is one that goes on, whether the upstream's does or not.
             router.tap.connected(session.client_id, UPSTREAM, None, self.version, False, True)
-        self.attach(window, now)
+        # From now on the session's messages go out on this connection.
+        session.attach(self.version, window, True)
+        router.peers.post(PeerConnected(session, outbox))
+        router.peers.drain(router, now)
         if not packet.session_present:
             session.begin_anew(router.retained)
         session.lower()
@@ -362,7 +456,7 @@ class Uplink(ClientProtocol):
         session.resume(now)
         self.look(now)
 
-    def acknowledged(self, kind: int, packet_id: int, reason_code: int, now: float) -> None:
+    def _acknowledged(self, kind: int, packet_id: int, reason_code: int, now: float) -> None:
         """PUBACK, PUBREC, PUBREL or PUBCOMP came. Raises ProtocolError."""
         session = self.session
         if reason_code >= 0x80 and kind in (PUBACK, PUBREC):

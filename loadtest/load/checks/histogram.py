@@ -1,11 +1,8 @@
-"""Distributions of times, kept by HdrHistogram.
-
-Owns: merging counts of microseconds from all processes, and reading percentiles from them.
-"""
+"""Distributions of times, kept by HdrHistogram."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from hdrh.histogram import HdrHistogram
@@ -15,15 +12,6 @@ from loadtest.load.report.result import Latency
 HIGHEST: Final = 3_600_000_000
 """Microseconds: an hour. What takes longer counts as an hour."""
 DIGITS: Final = 3
-
-
-def merged(parts: Iterable[Mapping[int, int]]) -> dict[int, int]:
-    """Counts by microseconds, added up."""
-    total: dict[int, int] = {}
-    for part in parts:
-        for value, count in part.items():
-            total[value] = total.get(value, 0) + count
-    return total
 
 
 def latency(counts: Mapping[int, int]) -> Latency:
@@ -46,14 +34,3 @@ def latency(counts: Mapping[int, int]) -> Latency:
         max=float(max(counts)),
         histogram=encoded.decode() if isinstance(encoded, bytes) else str(encoded),
     )
-
-
-def percentile(counts: Mapping[int, int], percent: float) -> float | None:
-    """A percentile of a second's counts; None of nothing."""
-    wanted = sum(counts.values()) * percent / 100
-    passed = 0
-    for value in sorted(counts):
-        passed += counts[value]
-        if passed >= wanted:
-            return float(value)
-    return None

@@ -58,27 +58,25 @@ def run(
     play_and_report(Job(with_users(played, who), text, parse_targets(target, secured)), output, calibrate)
 
 
-@app.command("list")
+@app.command()
 @told
-def list_() -> None:
-    """List the built-in scenarios."""
+def show(
+    scenario: Annotated[
+        str | None, typer.Argument(metavar="[SCENARIO]", help="A built-in scenario's name, or a file.")
+    ] = None,
+    sets: SetOption = None,
+    scale: ScaleOption = None,
+) -> None:
+    """List the built-in scenarios, or print one, to start your own from it."""
+    if scenario is not None:
+        typer.echo(load_scenario(scenario, sets, scale)[1], nl=False)
+        return
     from loadtest.load.scenario import library
 
     known = library.builtin()
     width = max(len(name) for name, _ in known)
     for name, description in known:
         typer.echo(f"{name:<{width}}  {description}")
-
-
-@app.command()
-@told
-def show(
-    scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A built-in scenario's name, or a file.")],
-    sets: SetOption = None,
-    scale: ScaleOption = None,
-) -> None:
-    """Print a scenario, to start your own from it."""
-    typer.echo(load_scenario(scenario, sets, scale)[1], nl=False)
 
 
 app.command("pub", cls=one_liners.HostOrHelp)(told(one_liners.pub))

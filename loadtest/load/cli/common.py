@@ -145,7 +145,7 @@ def told(command: Callable[..., Any]) -> Callable[..., Any]:
     """The command as typer takes it: foreseen failures are lines for people, and a parameter that is a dataclass of
     options (`Secured`, `Output` …) stands for these options."""
     hints = get_type_hints(command, include_extras=True)
-    groups = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     parameters: list[Parameter] = []
     for name, parameter in signature(command).parameters.items():
         if name not in groups:

@@ -92,7 +92,6 @@ async def measure(seconds: float = 1.0, play: Play | None = None, stop: asyncio.
             targets=[server.target],
             broker_pid=server.pid,
             cores=cores.generator[:1],
-            samples=0,
         )
         result = await (play or conductor.play)(job, Nobody(), stop)
     return judged(result)

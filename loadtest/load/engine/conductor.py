@@ -208,7 +208,7 @@ class Conductor:
             core = job.cores[index % len(job.cores)] if job.cores else None
             channel.send(
                 Assignment(
-                    job.scenario, self._run, job.targets, index, job.processes, job.samples, core,
+                    job.scenario, self._run, job.targets, index, job.processes, core,
                     job.replay, job.speed, job.prefix, self._place, wall,
                 )
             )  # fmt: skip

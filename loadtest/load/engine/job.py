@@ -112,8 +112,6 @@ class Job:
     """Processor cores for the generator's processes, in turn; empty: the system's choice."""
     own_limit: float | None = None
     """What `limit.measure` found on this machine, when it was asked."""
-    samples: int = 1000
-    """Deliveries a second of which each process keeps a sample."""
     replay: str | None = None
     """A capture whose messages are sent as well (see ``replay``)."""
     speed: float = 1.0

@@ -5,7 +5,7 @@ Owns: the vocabulary. Times are microseconds of the monotonic clock, which all p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from loadtest.load.checks.expected import Account, Sent
@@ -24,7 +24,6 @@ class Assignment:
     targets: list[Target]
     index: int
     processes: int
-    samples: int
     core: int | None
     replay: str | None
     speed: float
@@ -138,4 +137,3 @@ class Outcome:
     refused_subscribes: list[int]
     foreign: int
     errors: dict[str, int]
-    samples: list[tuple[int, int, int, int, int, int, int]] = field(default_factory=list)

@@ -7,13 +7,13 @@ MQTT may begin, and reads and writes the bytes of MQTT only.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import ssl
 from functools import lru_cache
 from typing import cast
 
 from broker.client.address import BrokerAddress
+from broker.client.failures import describe
 from loadtest.load.engine.job import Target
 from loadtest.load.engine.websocket import WebSocket
 
@@ -35,7 +35,7 @@ def context(target: Target) -> ssl.SSLContext | None:
     try:
         made = ssl.create_default_context(cafile=tls.ca)
     except (OSError, ValueError) as error:
-        raise TargetError(f"--ca {tls.ca}: {trouble(error)}") from error
+        raise TargetError(f"--ca {tls.ca}: {describe(error)}") from error
     if tls.insecure:
         made.check_hostname = False
         made.verify_mode = ssl.CERT_NONE
@@ -45,7 +45,7 @@ def context(target: Target) -> ssl.SSLContext | None:
             made.load_cert_chain(tls.certificate, tls.key, password="")
         except (OSError, ValueError) as error:
             key = f" --key {tls.key}" if tls.key else ""
-            raise TargetError(f"--cert {tls.certificate}{key}: {trouble(error)}") from error
+            raise TargetError(f"--cert {tls.certificate}{key}: {describe(error)}") from error
     return made
 
 
@@ -78,14 +78,3 @@ async def open_stream(target: Target, protocol: object, sock: socket.socket | No
         except BaseException:
             web.abort()
             raise
-
-
-def trouble(error: Exception) -> str:
-    """What is wrong, in the system's or in OpenSSL's words; event loops have words of their own."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"TLS: the broker's certificate: {error.verify_message}"
-    if isinstance(error, ssl.SSLError):
-        return f"TLS: {(error.reason or str(error)).replace('_', ' ').lower()}"
-    if isinstance(error, OSError) and error.errno and error.errno > 0:
-        return os.strerror(error.errno).lower()
-    return str(error)

@@ -56,9 +56,6 @@ STEP: Final = 100_000
 LOOK: Final = 0.05
 """Seconds between two looks at who is up, and at the drain."""
 
-MAX_SAMPLES: Final = 200_000
-"""Samples that a process keeps, about 40 MB."""
-
 SOONEST: Final = 50.0
 """Microseconds to the next waking at the least: at high rates several messages are due by then, and go in one write."""
 
@@ -86,8 +83,6 @@ class Worker:
             self._pool.record(self._recorder(assignment.records))
         self._alarm = KernelTimer(self._loop, self._due)
         self._pool.wake = self._due
-        self._samples = assignment.samples
-        """Deliveries a second of which a sample is kept."""
         self._done = asyncio.Event()
         self._phase = ""
         self._numbers = {stage.name: number for number, stage in enumerate(self._plan.scenario.stages)}
@@ -188,12 +183,6 @@ class Worker:
         self._stranded = self._stranded + 1 if self._pool.running and self._pool.stranded() else 0
         if self._hurried and self._stranded >= STRANDED:
             self._exhausted()
-        samples = self._pool.streams.samples
-        if len(samples) > MAX_SAMPLES:
-            # Every other one, and half as many from now on: all parts of a long run have the same share.
-            del samples[::2]
-            self._samples //= 2
-        self._pool.streams.sample_room = self._samples
         self._next_second(end + SECOND)
 
     def _report(self, end: int) -> None:
@@ -204,7 +193,6 @@ class Worker:
         received = sum(group["received"] for group in groups)  # type: ignore[misc]
         self._received += received
         self._answered += sum(group["answered"] for group in groups)  # type: ignore[misc]
-        self._pool.streams.sample_every = max(1, received // max(self._samples, 1))
         self._say(
             Interval(
                 self._phase,
@@ -226,7 +214,6 @@ class Worker:
 
     def _connect(self, at: int) -> None:
         self._enter(CONNECTING, at)
-        self._pool.streams.sample_room = self._samples
         self._pool.connect(at, [number for number, group in enumerate(self._plan.groups) if group.joins is None])
         self._look_who_is_up()
 
@@ -333,7 +320,6 @@ class Worker:
             pool.refused_subscribes,
             int(pool.streams.foreign),
             pool.all_errors(),
-            pool.streams.samples,
         )
         if recorder is None:
             self._end(outcome)

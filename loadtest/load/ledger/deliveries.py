@@ -154,11 +154,6 @@ class Streams:
         """Those to which something came since the list was last emptied."""
         self.foreign: i64 = 0
         """Messages without a mark of this run."""
-        self.samples: list[tuple[int, int, int, int, int, int, int]] = []
-        """Stream, sequence number, subscriber, time sent, time received, QoS, bytes of the payload."""
-        self.sample_every: i64 = 1
-        self.sample_next: i64 = 0
-        self.sample_room: i64 = 0
         self.record: Callable[[int, int, int, int, int, int, int, int, int], None] | None = None
         """Hears of every message: stream, sequence number, subscriber, time sent, time received, bytes of the payload,
         flags (the QoS, 4 RETAIN, 8 DUP, 16 altered, 32 `Judge.whole`), epoch and absence of the judge."""
@@ -267,12 +262,6 @@ class Judge:
             tally.latency(now - time)
             if time < tally.since:
                 tally.carry(now - time, time)
-        streams.sample_next -= 1
-        if streams.sample_next < 0:
-            streams.sample_next = streams.sample_every - 1
-            if streams.sample_room > 0:
-                streams.sample_room -= 1
-                streams.samples.append((number, sequence, self.number, time, now, qos, len(payload)))
 
     def _record(self, stream: int, payload: bytes, qos: i64, retain: bool, dup: bool, altered: bool, now: i64) -> None:
         record = self.streams.record

@@ -1,7 +1,7 @@
 """What is left of a run for people and for pipelines: one folder of files.
 
-Owns: the files (``files``), the Parquet columns (``columns``), the page (``page``, made of ``plots`` and ``fold``; how
-it looks is `canopy_pages`').
+Owns: the files (``files``, ``exports``), the page (``page``, made of ``plots`` and ``fold``; how it looks is
+`canopy_pages`').
 
 Promises: made from a ``Result`` and nothing else, so that any run can be reported again. The page is one file that
 fetches nothing; text from outside can do nothing in it.

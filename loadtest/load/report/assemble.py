@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from loadtest.brokers.stats import counted_percentile, merged
 from loadtest.load.checks import broker_usage
 from loadtest.load.checks.broker_statistics import reconcile
 from loadtest.load.checks.expected import Sent, Settled, Subscriptions, Told, add, settle
-from loadtest.load.checks.histogram import latency, merged, percentile
+from loadtest.load.checks.histogram import latency
 from loadtest.load.checks.judged import judge
 from loadtest.load.checks.verdict import verdict
 from loadtest.load.engine.job import Job
 from loadtest.load.engine.process_messages import Interval, Outcome
-from loadtest.load.report.result import GroupResult, Result, Sample, Second
+from loadtest.load.report.result import GroupResult, Result, Second
 from loadtest.load.scenario import thresholds
 from loadtest.load.scenario.library import without_passwords
 from loadtest.load.scenario.plan import SECOND, Plan
@@ -92,12 +93,12 @@ def second(plan: Plan, parts: Sequence[Interval], start_at: int, trace: Trace) -
         connects=total("connects"),
         connections_lost=total("connections_lost"),
         subscribes=total("subscribes"),
-        p50=percentile(latencies, 50),
-        p90=percentile(latencies, 90),
-        p99=percentile(latencies, 99),
+        p50=counted_percentile(latencies, 50),
+        p90=counted_percentile(latencies, 90),
+        p99=counted_percentile(latencies, 99),
         max=float(max(latencies)) if latencies else None,
         latencies=latencies,
-        late_p99=percentile(late, 99),
+        late_p99=counted_percentile(late, 99),
         generator_cpu=sum(part.cpu for part in parts) / length,
         generator_busiest=max(part.cpu for part in parts) / length,
         generator_waited=max(part.waited for part in parts) / length,
@@ -184,7 +185,6 @@ def assemble(job: Job, plan: Plan, heard: Heard, told: Told | None = None) -> Re
         groups=_groups(plan, heard, settled, rows, sent),
         pairs=settled.pairs,
         seconds=seconds,
-        samples=_samples(plan, heard),
     )
     for group in result.groups:
         if not group.frozen:
@@ -304,23 +304,6 @@ def _errors(outcomes: Sequence[Outcome], settled: Settled) -> dict[str, int]:
     if settled.strays:
         errors["deliveries that no filter of the subscriber matches"] = settled.strays
     return dict(errors.most_common())
-
-
-def _samples(plan: Plan, heard: Heard) -> list[Sample]:
-    topics: dict[int, tuple[str, str]] = {}
-    names: dict[int, str] = {}
-    made = []
-    for outcome in heard.outcomes:
-        for stream, sequence, subscriber, time, now, qos, size in outcome.samples:
-            if stream not in topics:
-                topics[stream] = plan.topic(stream), plan.client_id(*plan.who(plan.publisher(stream)))
-            if subscriber not in names:
-                names[subscriber] = plan.subscriber_name(subscriber)
-            topic, publisher = topics[stream]
-            sent_at = (time - heard.start_at) / SECOND if time else 0.0
-            took = now - time if time else 0
-            made.append(Sample(sent_at, took, publisher, names[subscriber], topic, int(sequence), int(qos), size))
-    return made
 
 
 def _rates(result: Result, measured: Sequence[Second]) -> None:

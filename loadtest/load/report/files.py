@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from loadtest.load.report.columns import write_pairs, write_samples, write_seconds
 from loadtest.load.report.page import page
 from loadtest.load.report.result import Result
 
@@ -34,23 +33,8 @@ class Files:
 
     @property
     def summary(self) -> Path:
-        """Everything but samples, the seconds' distributions and faultless pairs, as JSON."""
+        """Everything but the seconds' distributions and faultless pairs, as JSON."""
         return self.folder / "summary.json"
-
-    @property
-    def seconds(self) -> Path:
-        """A row a second, with the distribution of its latencies."""
-        return self.folder / "seconds.parquet"
-
-    @property
-    def samples(self) -> Path:
-        """A row for each sampled delivery."""
-        return self.folder / "samples.parquet"
-
-    @property
-    def pairs(self) -> Path:
-        """A row for each (publisher, subscriber)."""
-        return self.folder / "pairs.parquet"
 
     @property
     def page(self) -> Path:
@@ -112,13 +96,10 @@ def write(result: Result, folder: Path) -> Files:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".report-", dir=folder) as hidden:
             draft = Files(Path(hidden))
-            write_seconds(result, draft.seconds)
-            write_samples(result, draft.samples)
-            write_pairs(result, draft.pairs)
             draft.page.write_bytes(page(result).encode("utf-8", "backslashreplace"))
             draft.scenario.write_bytes(result.scenario_text.encode("utf-8", "backslashreplace"))
             draft.summary.write_text(json.dumps(result.as_json(), indent=1) + "\n", encoding="ascii")
-            for name in ("scenario", "seconds", "samples", "pairs", "page", "summary"):
+            for name in ("scenario", "page", "summary"):
                 getattr(draft, name).replace(getattr(files, name))
     except OSError as error:
         raise ReportError(f"{folder}: the report cannot be written ({error.strerror or error})") from error

@@ -11,11 +11,10 @@ A run that is short enough stays as it is.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from loadtest.load.checks.histogram import percentile
+from loadtest.brokers.stats import counted_percentile, merged
 from loadtest.load.report.result import Second
 
 
@@ -33,9 +32,7 @@ def fold(seconds: Sequence[Second], at_most: int) -> list[Second]:
 
 def _merged(parts: list[Second]) -> Second:
     first, last = parts[0], parts[-1]
-    latencies: Counter[int] = Counter()
-    for part in parts:
-        latencies.update(part.latencies)
+    latencies = merged(part.latencies for part in parts)
     whole = all(part.latencies or part.max is None for part in parts) and bool(latencies)
     seconds = sum(part.seconds for part in parts)
 
@@ -62,11 +59,11 @@ def _merged(parts: list[Second]) -> Second:
         connects=sum(part.connects for part in parts),
         connections_lost=sum(part.connections_lost for part in parts),
         subscribes=sum(part.subscribes for part in parts),
-        p50=percentile(latencies, 50) if whole else _most(part.p50 for part in parts),
-        p90=percentile(latencies, 90) if whole else _most(part.p90 for part in parts),
-        p99=percentile(latencies, 99) if whole else _most(part.p99 for part in parts),
+        p50=counted_percentile(latencies, 50) if whole else _most(part.p50 for part in parts),
+        p90=counted_percentile(latencies, 90) if whole else _most(part.p90 for part in parts),
+        p99=counted_percentile(latencies, 99) if whole else _most(part.p99 for part in parts),
         max=_most(part.max for part in parts),
-        latencies=dict(latencies),
+        latencies=latencies,
         late_p99=_most(part.late_p99 for part in parts),
         generator_cpu=mean((part.seconds, part.generator_cpu) for part in parts) or 0.0,
         generator_busiest=max(part.generator_busiest for part in parts),

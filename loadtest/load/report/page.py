@@ -28,7 +28,7 @@ from loadtest.load.report.wording import (
 )
 
 WORST: Final = 50
-"""Pairs on the page; all of them are in `pairs.parquet`."""
+"""Pairs on the page; the worst 1,000 are in `summary.json`."""
 ERRORS: Final = 100
 GROUPS: Final = 200
 
@@ -161,7 +161,7 @@ def _pairs(result: Result) -> Markup:
     left = ("publisher", "subscriber", "group")
     shown = table((*left, "due", "received", "lost", "doubled", "reordered", "altered"), rows, left=left)
     about = f"{len(worst):,} of {things(len(result.pairs), 'pair')} missed, doubled, reordered or altered something"
-    about += f"; the worst {WORST} are shown, all are in pairs.parquet." if len(worst) > WORST else "."
+    about += f"; the worst {WORST} are shown, up to 1,000 are in summary.json." if len(worst) > WORST else "."
     return joined([heading, shown, element("p", about, class_="about")])
 
 

@@ -161,20 +161,6 @@ class Second:
 
 
 @dataclass
-class Sample:
-    """One delivery in a sample of all: every so manieth."""
-
-    sent_at: float
-    latency: int
-    publisher: str
-    subscriber: str
-    topic: str
-    sequence: int
-    qos: int
-    size: int
-
-
-@dataclass
 class Reconciled:
     """What the broker says it dropped beside what was seen missing."""
 
@@ -286,9 +272,8 @@ class Result:
     """What had to hold, and whether it does."""
     groups: list[GroupResult] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
-    """Every pair in Parquet; in JSON those that missed or doubled something, the worst first, at most 1,000."""
+    """Every pair; in JSON those that missed or doubled something, the worst first, at most 1,000."""
     seconds: list[Second] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
 
     @property
     def disturbed(self) -> float:
@@ -344,11 +329,10 @@ class Result:
         return self.broken > 0 and self.unjudged_share > UNJUDGED
 
     def as_json(self) -> dict[str, Any]:
-        """The summary: everything but the samples, the seconds' distributions and the pairs in which all was well."""
+        """The summary: everything but the seconds' distributions and the pairs in which all was well."""
         data = asdict(self)
         data["format"] = FORMAT
         data["disturbed"] = self.disturbed
-        del data["samples"]
         for second in data["seconds"]:
             del second["latencies"]
         worst = sorted(self.pairs, key=lambda pair: -pair.deliveries.faults)

@@ -55,6 +55,7 @@ async def test_no_line_leads_over_what_was_not_measured(serve: Serve, visit: Vis
     await picture(page, "gap")
 
 
+@pytest.mark.long
 async def test_two_pages_have_the_same_samples(serve: Serve, visit: Visit) -> None:
     broker = await serve()
     one = await visit(broker)
@@ -92,6 +93,7 @@ async def test_a_restart_is_told_and_what_was_shown_is_read_again(serve: Serve, 
         peer.abort()
 
 
+@pytest.mark.long
 async def test_an_address_of_no_view_says_so(serve: Serve, visit: Visit) -> None:
     page = await visit(await serve(), "nowhere?x=1")
     await expect(page.get_by_role("heading", name="There is no such view")).to_be_visible()
@@ -99,6 +101,7 @@ async def test_an_address_of_no_view_says_so(serve: Serve, visit: Visit) -> None
     await expect(page.get_by_role("heading", name="Clients")).to_be_visible()
 
 
+@pytest.mark.long
 async def test_a_client_that_is_gone_has_no_buttons(serve: Serve, visit: Visit) -> None:
     broker = await serve()
     page = await visit(broker, "client?id=here")
@@ -148,6 +151,7 @@ async def test_who_lost_messages_and_who_was_refused_is_there_after_they_left(se
     await expect(page.get_by_role("table", name="Clients that lost messages")).to_contain_text("4,157")
 
 
+@pytest.mark.long
 async def test_a_phone_shows_the_active_tab_and_breaks_topics_between_levels(serve: Serve, visit: Visit) -> None:
     broker = await serve()
     retain(broker, "home/kitchen/temperature/left")
@@ -181,6 +185,7 @@ async def test_a_phone_shows_the_active_tab_and_breaks_topics_between_levels(ser
     await picture(page, "retained-phone")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("broker_id", "shown"), [("plant-7", "plant-7"), ("", "127.0.0.1:")])
 async def test_the_title_names_the_broker_and_not_a_random_number(
     serve: Serve, visit: Visit, broker_id: str, shown: str
@@ -191,6 +196,7 @@ async def test_the_title_names_the_broker_and_not_a_random_number(
     await expect(page).to_have_title(f"Slow · {broker.http[0].removeprefix('http://')} · Canopy")
 
 
+@pytest.mark.long
 async def test_shares_have_a_digit_behind_the_point_and_legends_have_values(serve: Serve, visit: Visit) -> None:
     broker = await serve()
     peer = await wire.Peer.join(broker.ports[0], "sensor")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import gc
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from benchmarks.routing import growth, loads, memory
+from benchmarks import growth, runner
+from benchmarks.routing import loads, memory
+from benchmarks.routing.bench import BENCH, ROWS, judge
 from benchmarks.routing.loads import Load
 from benchmarks.routing.loops import Table, WrongRoute, match_all, route_all, visit_all
 from benchmarks.routing.measure import GC_THRESHOLDS, Reading, Stopwatch, broker_gc
 from benchmarks.routing.rabbitmq import flat
 from benchmarks.routing.row import LAYOUTS, Case
-from benchmarks.routing.rows import ROWS
 from broker.core.codec.topic_names import validate_filter, validate_topic
 from broker.core.topics.trie import LAYOUTS as ALL_LAYOUTS
 from broker.process.daemon import GC_THRESHOLDS as DAEMON_THRESHOLDS
@@ -148,25 +151,38 @@ def test_a_crowd_stays_as_it_was(shuffled: bool) -> None:
     assert deleting > 0
 
 
-def test_growth_has_a_point_for_each_layout_and_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growth, "FILTERS", (1_000,))
-    monkeypatch.setattr(growth, "SUBSCRIBERS", (10, 100))
+def test_growth_has_a_point_for_each_layout_and_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "LEAST", 100)
     monkeypatch.setattr(growth, "ROUNDS", 100)
     monkeypatch.setattr(growth, "DELIVERIES", 1)
-    told: list[str] = []
-    with broker_gc():
-        found = growth.measure(LAYOUTS, 2, 10, told.append)
-    for layout in LAYOUTS:
-        assert [point["count"] for point in found["filters"][layout]] == [100]
-        assert [point["count"] for point in found["subscribers"][layout]] == [4, 10]
-        for points in (found["filters"][layout], found["subscribers"][layout]):
-            assert all(value > 0 for point in points for value in point.values())
-    assert told[:3] == [
-        "growth: 100 filters, nodes, run 1 of 2",
-        "growth: 100 filters, compact, run 1 of 2",
-        "growth: 100 filters, nodes, run 2 of 2",
-    ]
+    file = tmp_path / "growth.json"
+    assert runner.main(growth.BENCH, ["--repeats", "1", "--sizes", "100,200", "--json", str(file)]) == 0
+    data = json.loads(file.read_text())
+    found = [(each["row"], each["size"], each["broker"]) for each in data["results"]]
+    assert found == [(row, size, layout) for row in growth.BENCH.rows for size in (100, 200) for layout in LAYOUTS]
+    assert all(value > 0 for each in data["results"] for value in each["steps"][""].values())
+
+
+def test_the_command_tells_authors_and_bars(capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner.main(BENCH, ["unicast", "send-path", "--quick", "--brokers", "nodes"]) == 0
+    out = capsys.readouterr().out
+    assert "RabbitMQ: 250K → 460K; ≥ 460,000 routes/s: not judged" in out
+    assert "offers 1.00" in out
+
+
+@pytest.mark.parametrize(("value", "told"), [(459_999.0, "MISSED"), (460_000.0, "reached")])
+def test_a_bar_is_judged_with_the_authors_counts(value: float, told: str) -> None:
+    assert f"≥ 460,000 routes/s: {told}" in judge(ROWS["unicast"], "compact", {"ours": value}, True)
+
+
+def test_the_bars_are_those_of_the_authors() -> None:
+    found = {(name, layout): bar.text(row.unit) for name, row in ROWS.items() for layout, bar in row.bars.items()}
+    assert found[("same-key-fan-out", "nodes")] == "≥ 3,100 routes/s"
+    assert found[("emqx-100k-memory", "nodes")] == "≤ 29 MB"
+    assert found[("emqx-100k-memory", "compact")] == "≤ 20 MB"
+    assert found[("emqx-80k-lookup", "compact")] == "≤ 3,000 ns"
+    assert found[("emqx-100k-probes", "compact")] == "≤ 12 probes"
+    assert ("emqx-100k-probes", "nodes") not in found
 
 
 def test_the_garbage_collector_is_the_daemons_and_is_put_back() -> None:

@@ -105,7 +105,6 @@ class TestTable:
             assert row.wire_type == wire_type
             allowed = {place_of(name) for name in places.split()}
             assert {place for place in range(16) if row.allowed_in(place)} == allowed, row.name
-            assert row.repeatable == (identifier == 0x26)
 
     def test_names_are_unique(self) -> None:
         assert len({row.name for row in pr.TABLE.values()}) == len(pr.TABLE)

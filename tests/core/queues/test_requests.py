@@ -17,7 +17,7 @@ from broker.core.queues.live.peer import Peer
 from broker.core.queues.message import Message
 from broker.core.queues.policies.queue_policy import DROP_OLDEST, LATEST
 from broker.core.queues.requests import Request
-from broker.core.routing.remote.loop_detection import LINK
+from broker.core.routing.loop_detection import LINK
 from tests.core.harness import Client, Network, bag, limits, total_ledger, untouched
 from tests.support.losses import dropped_by_cause
 

@@ -17,7 +17,7 @@ from broker.core.codec.packets import Ack
 from broker.core.codec.properties import encode_forward
 from broker.core.limits import Limits
 from broker.core.queues.policies.queue_policy import DROP_NEWEST, DROP_OLDEST
-from broker.core.routing.remote.loop_detection import LINK
+from broker.core.routing.loop_detection import LINK
 from tests.core.harness import Client, Network, bag, limits, total_ledger
 from tests.support.runs import examples
 

@@ -435,12 +435,6 @@ class Tap(asyncio.Protocol):
         return packet_id
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which this share of all values lies."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
-
-
 # ----------------------------------------------------------------------------------------------------------- the daemon
 
 

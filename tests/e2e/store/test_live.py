@@ -35,7 +35,7 @@ from tests.e2e.wire import (
     publish,
 )
 from tests.support.daemon import COMMAND, PATIENCE, Daemon, environment
-from tests.support.runs import LONG
+from tests.support.runs import LONG, seeds
 
 HOUR = 3600
 MEMORY_MESSAGES = "CANOPY_STORE__MEMORY_MESSAGES"
@@ -464,7 +464,7 @@ async def test_killed_again_and_again(house: House, qos: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10))
 @Qos
 async def test_killed_very_often(house: House, qos: int, seed: int) -> None:
     await killed_again_and_again(house, qos, kills=10, seed=100 + seed)
@@ -477,7 +477,7 @@ async def test_killed_again_and_again_with_queues_larger_than_memory(small: Hous
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 @Qos
 async def test_killed_very_often_with_queues_larger_than_memory(small: House, qos: int, seed: int) -> None:
     await killed_again_and_again(small, qos, kills=10, seed=200 + seed)

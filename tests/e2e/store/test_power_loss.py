@@ -17,6 +17,7 @@ import pytest
 
 from tests.e2e.store.test_live import House, killed_again_and_again
 from tests.support.daemon import PATIENCE, Daemon
+from tests.support.runs import seeds
 
 SOURCE = Path(__file__).resolve().parents[2] / "support" / "power.c"
 
@@ -108,7 +109,7 @@ async def test_outages_again_and_again(house: Outages) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_very_many_outages(house: Outages, qos: int, seed: int) -> None:
     await killed_again_and_again(house, qos, kills=10, seed=100 + seed)

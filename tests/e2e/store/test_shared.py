@@ -18,6 +18,7 @@ from tests.e2e.store.test_live import GONE, House, Publisher, Qos, Receiver, hol
 from tests.e2e.wire import Peer
 from tests.support import dying
 from tests.support.daemon import Daemon
+from tests.support.runs import seeds
 
 END = 1 << 30
 """More than a publisher publishes before the broker is killed."""
@@ -239,14 +240,14 @@ async def test_killed_at_each_point_of_the_commit_path(doomed: Doomed) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 @Qos
 async def test_a_share_group_and_very_many_kills(house: House, qos: int, seed: int) -> None:
     await share(house, qos, kills=10, seed=100 + seed)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 @Qos
 async def test_taken_over_and_very_many_kills(house: House, qos: int, seed: int) -> None:
     await taken_over(house, qos, kills=10, seed=100 + seed)

@@ -1,7 +1,7 @@
 """An upstream broker that is played by the test: it answers a link as it is told to, and writes down what that says.
 
-Owns: `Scripted`, the listener; `Caller`, one connection of a link to it; `Heard`, one packet of the link's, taken
-apart. It is built on the parser of `wire` and shares nothing with the broker.
+Owns: `Scripted`, the listener; `Caller`, one connection of a link to it; `Heard`, one packet of the link's, as the
+tests look at it. Packets of the link are read by the core's decoder, which complains about any that is not right.
 
 Promises: everything is written down before it is answered; what `until` waits for is looked at again after each packet
 and each end of a connection; nothing is left after `async with`.
@@ -18,51 +18,16 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
+from broker.core.codec import packets
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.framing import LARGEST_PACKET
+from broker.core.codec.properties import Properties as Held
+from broker.core.codec.properties import decode_forward
 from tests.e2e import wire
 from tests.e2e.wire import NAMES, Properties
 
 BRIDGE: Final = 0x80
 """The bit of the protocol level by which mosquitto's bridges of 3.1.1 say what they are."""
-
-# Which properties a client may put on which packet (section 2.2.2.2).
-_OF_CLIENTS: Final[dict[int, set[int]]] = {
-    wire.CONNECT: {0x11, 0x15, 0x16, 0x17, 0x19, 0x21, 0x22, 0x26, 0x27},
-    wire.PUBLISH: {0x01, 0x02, 0x03, 0x08, 0x09, 0x23, 0x26},
-    wire.SUBSCRIBE: {0x0B, 0x26},
-    wire.UNSUBSCRIBE: {0x26},
-    wire.DISCONNECT: {0x11, 0x1F, 0x26},
-}
-_WILL: Final = {0x01, 0x02, 0x03, 0x08, 0x09, 0x18, 0x26}
-
-
-class Cursor(wire._Cursor):
-    """Reads the fields of a client's packet."""
-
-    def of_client(self, allowed: set[int]) -> list[wire.Property]:
-        """A property list, in which only these may stand."""
-        inner = Cursor(self.take(self.varint()))
-        found: list[wire.Property] = []
-        while inner.at < len(inner.data):
-            ident = inner.varint()
-            if ident not in allowed:
-                raise wire.WireError(f"property 0x{ident:02x} of a client where it does not belong")
-            value: wire.Value
-            if ident in wire._BYTE:
-                value = inner.byte()
-            elif ident in wire._SHORT:
-                value = inner.short()
-            elif ident in wire._LONG:
-                value = int.from_bytes(inner.take(4), "big")
-            elif ident in wire._VARINT:
-                value = inner.varint()
-            elif ident in wire._BINARY:
-                value = inner.take(inner.short())
-            elif ident in wire._STRING:
-                value = inner.string()
-            else:
-                value = (inner.string(), inner.string())
-            found.append((ident, value))
-        return found
 
 
 @dataclass
@@ -108,61 +73,40 @@ class Heard:
         return [pair[1] for pair in pairs if isinstance(pair, tuple) and pair[0] == name]
 
 
-def take_apart(kind: int, flags: int, body: bytes, version: int) -> Heard:
-    """Read one packet that a client may send. Raises WireError on anything out of place."""
-    heard = Heard(kind, flags)
-    at = Cursor(body)
-    if kind == wire.CONNECT:
-        _connect(heard, at)
-    elif kind == wire.PUBLISH:
-        heard.topic = at.string()
-        heard.packet_id = at.short() if heard.qos else 0
-        heard.properties = at.of_client(_OF_CLIENTS[kind]) if version == 5 else []
-        heard.payload = at.rest()
-    elif kind in (wire.PUBACK, wire.PUBREC, wire.PUBREL, wire.PUBCOMP):
-        heard.packet_id = at.short()
-        if at.at < len(body):
-            heard.code = at.byte()
-        if at.at < len(body):
-            heard.properties = at.of_client({wire.REASON_STRING, wire.USER_PROPERTY})
-    elif kind in (wire.SUBSCRIBE, wire.UNSUBSCRIBE):
-        if flags != 2:
-            raise wire.WireError(f"flags {flags:04b} on {NAMES[kind]}")
-        heard.packet_id = at.short()
-        heard.properties = at.of_client(_OF_CLIENTS[kind]) if version == 5 else []
-        while at.at < len(body):
-            heard.filters.append((at.string(), at.byte() if kind == wire.SUBSCRIBE else 0))
-        if not heard.filters:
-            raise wire.WireError(f"{NAMES[kind]} without a filter")
-    elif kind == wire.DISCONNECT:
-        if at.at < len(body):
-            heard.code = at.byte()
-        if at.at < len(body):
-            heard.properties = at.of_client(_OF_CLIENTS[kind])
-    elif kind != wire.PINGREQ:
-        raise wire.WireError(f"{NAMES[kind]} from a client")
-    if at.at != len(body):
-        raise wire.WireError(f"{len(body) - at.at} bytes too many on {NAMES[kind]}: {body.hex()}")
+def heard_of(packet: packets.Packet, flags: int) -> Heard:
+    """One packet of a client. `flags`: those of its fixed header."""
+    heard = Heard(packet.kind, flags)
+    held: Held | None = None
+    if isinstance(packet, packets.Connect):
+        heard.level = packet.version | (BRIDGE if packet.bridge else 0)
+        heard.clean, heard.keep_alive, heard.client_id = packet.clean_start, packet.keep_alive, packet.client_id
+        heard.user, heard.password = packet.user_name, packet.password
+        if packet.will is not None:
+            heard.will = (packet.will.topic, packet.will.payload, packet.will.qos, packet.will.retain)
+        held = packet.properties
+    elif isinstance(packet, packets.Publish):
+        heard.topic, heard.payload, heard.packet_id = packet.topic.decode(), packet.payload, packet.packet_id
+        held = decode_forward(packet.properties)
+        if packet.message_expiry >= 0:
+            held.integers[wire.MESSAGE_EXPIRY] = packet.message_expiry
+        if packet.topic_alias:
+            held.integers[wire.TOPIC_ALIAS] = packet.topic_alias
+    elif isinstance(packet, packets.Ack):
+        heard.packet_id, heard.code, held = packet.packet_id, packet.reason_code, packet.properties
+    elif isinstance(packet, packets.Subscribe):
+        heard.packet_id, held = packet.packet_id, packet.properties
+        for each in packet.requests:
+            options = each.qos | each.no_local << 2 | each.retain_as_published << 3 | each.retain_handling << 4
+            heard.filters.append((each.topic_filter, options))
+    elif isinstance(packet, packets.Unsubscribe):
+        heard.packet_id, held = packet.packet_id, packet.properties
+        heard.filters = [(each, 0) for each in packet.topic_filters]
+    elif isinstance(packet, packets.Disconnect):
+        heard.code, held = packet.reason_code, packet.properties
+    if held is not None:
+        heard.properties = [*held.integers.items(), *held.strings.items(), *held.binaries.items()]
+        heard.properties += [(wire.USER_PROPERTY, pair) for pair in held.user]
     return heard
-
-
-def _connect(heard: Heard, at: Cursor) -> None:
-    if at.string() != "MQTT":
-        raise wire.WireError("another protocol name")
-    heard.level = at.byte()
-    bits = at.byte()
-    heard.clean = bool(bits & 2)
-    heard.keep_alive = at.short()
-    five = heard.level == 5
-    heard.properties = at.of_client(_OF_CLIENTS[wire.CONNECT]) if five else []
-    heard.client_id = at.string()
-    if bits & 4:
-        if five:
-            at.of_client(_WILL)
-        topic = at.string()
-        heard.will = (topic, at.take(at.short()), bits >> 3 & 3, bool(bits & 0x20))
-    heard.user = at.string() if bits & 0x80 else None
-    heard.password = at.take(at.short()) if bits & 0x40 else None
 
 
 class Caller:
@@ -365,7 +309,7 @@ class Scripted:
         try:
             if await self.greet(caller):
                 await self._serve(caller)
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+        except (ConnectionError, asyncio.CancelledError):
             pass
         except Exception as error:  # a test looks at what is wrong with what the link said
             self.errors.append(error)
@@ -376,17 +320,14 @@ class Scripted:
             self._news.set()
 
     async def _serve(self, caller: Caller) -> None:
+        decoder = Decoder(LARGEST_PACKET)
         while True:
-            first = (await caller.reader.readexactly(1))[0]
-            length = shift = 0
-            while True:
-                digit = (await caller.reader.readexactly(1))[0]
-                length |= (digit & 0x7F) << shift
-                shift += 7
-                if not digit & 0x80:
-                    break
-            body = await caller.reader.readexactly(length)
-            heard = take_apart(first >> 4, first & 15, body, caller.version)
+            while not decoder.next_frame():
+                data = await caller.reader.read(65_536)
+                if not data:
+                    return
+                decoder.feed(data)
+            heard = heard_of(decoder.packet(), decoder.header & 15)
             assert bool(caller.heard) == (heard.kind != wire.CONNECT), f"{NAMES[heard.kind]} out of place"
             caller.heard.append(heard)
             if heard.kind == wire.CONNECT:

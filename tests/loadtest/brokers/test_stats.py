@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.brokers.stats import median, percentile, ratio
+from loadtest.brokers.stats import counted_percentile, median, merged, percentile, ratio
 
 VALUES = st.lists(st.integers(-1000, 1000).map(float), min_size=1)
 
@@ -40,3 +40,10 @@ def test_ratio_of_what_is_missing_is_missing() -> None:
     assert ratio(None, 4.0) is None
     assert ratio(1.0, None) is None
     assert ratio(1.0, 0.0) is None
+
+
+def test_counts_of_several_parts_have_the_percentiles_of_all() -> None:
+    counts = merged([{10: 98, 20: 1}, {20: 1}])
+    assert counts == {10: 98, 20: 2}
+    assert [counted_percentile(counts, at) for at in (0, 50, 98, 99, 100)] == [10, 10, 10, 20, 20]
+    assert counted_percentile({}, 50) is None

@@ -19,7 +19,6 @@ from loadtest.load.report.result import (
     Pair,
     Reconciled,
     Result,
-    Sample,
     Second,
 )
 
@@ -140,10 +139,6 @@ def full_result(seconds: int = 24) -> Result:
             Pair(ATTACK, "operator-1", "operators", faulty),
         ],
         seconds=spread,
-        samples=[
-            Sample(0.5 + at / 100, 400 + at, f"sensor-{at % 7}", "operator-0", f"fleet/{at % 7}/t", at, at % 3, 64)
-            for at in range(300)
-        ],
     )
 
 

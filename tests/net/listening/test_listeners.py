@@ -15,8 +15,8 @@ from typing import Any, Final
 import pytest
 
 from broker.net.connections import admission
-from broker.net.listening.listeners import StartupError
-from broker.settings import Listener
+from broker.net.listening.listeners import StartupError, request_bytes
+from broker.settings import Limits, Listener
 from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.wire import Packet, Peer
@@ -239,3 +239,17 @@ class TestUnixSockets:
         await join(broker, 0, "c")
         (line,) = [line for line in lines if line["event"] == "client connected"]
         assert (line["client_id"], line["listener"], line["address"]) == ("c", "local", "unix")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "most"),
+    [
+        ({}, 65_536),
+        ({"max_connect_size": 20_000}, 20_000),
+        ({"max_connect_size": 64}, 512),
+        ({"max_connect_size": 0, "max_packet_size": 1_000}, 1_000),
+        ({"max_connect_size": 0, "max_packet_size": 0}, 65_536),
+    ],
+)
+def test_a_request_for_a_websocket_is_bounded_as_a_connect_is(bounds: dict[str, int], most: int) -> None:
+    assert request_bytes(Limits(**bounds)) == most

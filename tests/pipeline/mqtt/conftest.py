@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,14 +15,12 @@ from paho.mqtt.enums import CallbackAPIVersion
 from pyspark.sql import SparkSession
 
 import pipeline.mqtt
-from loadtest.brokers.process import free_port
 from tests.support.daemon import Daemon
+from tests.support.mosquitto import mosquitto as started
 from tests.support.paho_client import close_wakeup_sockets
 
 PATIENCE = 100.0
 """Seconds until a test gives up waiting: a Spark on a busy machine takes its time."""
-
-MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 
 
 @contextmanager
@@ -37,21 +33,8 @@ def canopy() -> Iterator[int]:
 @contextmanager
 def mosquitto(folder: Path) -> Iterator[int]:
     """A mosquitto with its own defaults: 20 messages in flight to a client. The port."""
-    if MOSQUITTO is None:
-        pytest.skip("mosquitto is not installed (Debian: apt-get install mosquitto)")
-    port = free_port()
-    config = folder / "mosquitto.conf"
-    config.write_text(
-        f"listener {port} 127.0.0.1\nallow_anonymous true\nlog_dest none\nmax_queued_messages 1000000\n",
-        encoding="utf-8",
-    )
-    with subprocess.Popen([MOSQUITTO, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as it:
-        try:
-            until("mosquitto listens", lambda: it.poll() is not None or listens(port))
-            yield port
-        finally:
-            it.terminate()
-            it.wait(PATIENCE)
+    with started(folder, "log_dest none", "max_queued_messages 1000000") as port:
+        yield port
 
 
 def listens(port: int) -> bool:

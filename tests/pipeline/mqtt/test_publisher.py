@@ -115,7 +115,7 @@ def test_a_broker_that_closes_at_every_message() -> None:
     with scripted(*[script] * 5) as port:
         it = publisher(port)
         it.publish(simple())
-        with pytest.raises(PipelineError, match="the connection is lost; 5 times without an acknowledgement"):
+        with pytest.raises(PipelineError, match="the broker closed the connection; 5 times without an acknowledgement"):
             it.finish()
         it.close()
 
@@ -125,7 +125,7 @@ def test_a_broker_that_closes_at_every_message() -> None:
     [
         (b"\x24\x00", simple(1), "the broker takes no QoS 1: set option 'qos'"),
         (b"\x25\x00", simple(retain=True), "the broker takes no retained messages"),
-        (b"\x27\x00\x00\x01\x00", simple(payload=b"x" * 300), "longer than the broker's Maximum Packet Size of 256"),
+        (b"\x27\x00\x00\x01\x00", simple(payload=b"x" * 300), "more than the broker's Maximum Packet Size of 256"),
     ],
 )
 def test_what_the_broker_does_not_take_is_not_sent(limit: bytes, sent: Message, told: str) -> None:

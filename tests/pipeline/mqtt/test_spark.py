@@ -19,8 +19,9 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline.mortal import environment
-from tests.pipeline.mqtt.conftest import MOSQUITTO, PATIENCE, client, publish, until
+from tests.pipeline.mqtt.conftest import PATIENCE, client, publish, until
 from tests.pipeline.mqtt.killed import MAX_ROWS, query
+from tests.support.mosquitto import MOSQUITTO
 
 pytestmark = pytest.mark.long
 
@@ -221,7 +222,7 @@ def test_errors_are_told(mqtt: SparkSession, tmp_path: Path) -> None:
         mqtt.read.format("mqtt").schema("a int").options(**nowhere).load().count()
     stream = mqtt.readStream.format("mqtt").options(**nowhere, client_id="c", spool=str(tmp_path)).load()
     running = stream.writeStream.format("noop").start()
-    with pytest.raises(StreamingQueryException, match=r"mqtt://127\.0\.0\.1:1: no connection"):
+    with pytest.raises(StreamingQueryException, match=r"mqtt://127\.0\.0\.1:1: connection refused"):
         running.awaitTermination(int(PATIENCE))
     with pytest.raises(PySparkException, match="there is no column 'topic'"):
         mqtt.range(1).selectExpr("'x' AS payload").write.format("mqtt").options(url="mqtt://h").mode("append").save()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from getpass import getuser
 from itertools import product
@@ -24,8 +22,8 @@ from broker.security.rules.book import RuleBook
 from broker.security.rules.rule import PUBLISH, RECEIVE
 from broker.settings import Access, Settings
 from loadtest.brokers.process import free_port
-
-MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
+from tests.support.mosquitto import MOSQUITTO, needed
+from tests.support.mosquitto import mosquitto as running
 
 ACL = """\
 # Anonymous clients.
@@ -147,27 +145,11 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a mosquitto that has read `ACL`."""
     folder = tmp_path_factory.mktemp("mosquitto")
     (folder / "acl").write_text(ACL)
-    port = free_port()
-    config = folder / "mosquitto.conf"
-    config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nuser {getuser()}\nacl_file {folder / 'acl'}\n")
-    process = subprocess.Popen([str(MOSQUITTO), "-c", str(config)], stderr=subprocess.DEVNULL)
-    try:
-        until = time.monotonic() + 10
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=10).close()
-                break
-            except OSError:
-                assert process.poll() is None
-                assert time.monotonic() < until
-                time.sleep(0.01)
+    with running(folder, f"user {getuser()}", f"acl_file {folder / 'acl'}") as port:
         yield port
-    finally:
-        process.terminate()
-        process.wait(10)
 
 
-@pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
+@needed
 def test_the_same_answers_as_mosquitto(mosquitto: int, tmp_path: Path) -> None:
     """The same file, the same clients, the same topics: 700 verdicts, at PUBLISH and at delivery."""
     (tmp_path / "acl").write_text(ACL)
@@ -248,7 +230,7 @@ def test_an_odd_line_that_mosquitto_takes(line: str, tmp_path: Path) -> None:
     assert read_acl_file(tmp_path / "acl").size == line.count("topic")
 
 
-@pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
+@needed
 @pytest.mark.parametrize(("line", "code"), [*[(line, 3) for line in BAD], *[(line, None) for line in GOOD]])
 def test_mosquitto_takes_and_refuses_the_same_lines(line: str, code: int | None, tmp_path: Path) -> None:
     acl, config = tmp_path / "acl", tmp_path / "mosquitto.conf"

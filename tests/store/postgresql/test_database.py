@@ -345,6 +345,14 @@ class TestOpening:
             await opened(name)
         assert await count(name, "canopy_store") == 0
 
+    async def test_an_older_version_is_left_alone(self, name: str) -> None:
+        await (await opened(name)).close()
+        await ask(name, f"UPDATE canopy SET version = {schema.VERSION - 1}")
+        with pytest.raises(StoreError, match="a Canopy from before the first release: name another schema"):
+            await opened(name)
+        [[epoch]] = await ask(name, "SELECT epoch FROM owner")
+        assert epoch == 1
+
     async def test_another_programs_schema_is_left_alone(self, name: str) -> None:
         await ask(name, f'CREATE SCHEMA "{name}" CREATE TABLE other (id int)')
         with pytest.raises(StoreError, match=f"schema {name} has another program's tables: name another schema"):

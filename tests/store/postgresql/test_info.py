@@ -20,7 +20,7 @@ async def test_what_is_in_a_schema_is_told_as_of_a_file(name: str) -> None:
     store = await opened(name, node="n")
     await fill_in(store)
     found = json.loads(await info(name, "--json"))
-    assert (found["used_by"], found["version"]) == ("n", 1)
+    assert (found["used_by"], found["version"]) == ("n", 2)
     assert {each: found[each] for each in ("sessions", "connected", "wills", "subscriptions", "received")} == {
         "sessions": 2,
         "connected": 1,

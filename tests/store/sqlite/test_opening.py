@@ -15,7 +15,7 @@ import pytest
 from broker.core.principal import Principal
 from broker.store import StoreError
 from broker.store.sqlite import SqliteStore, opening
-from broker.store.sqlite.schema import DEVELOPMENT, VERSION
+from broker.store.sqlite.schema import APPLICATION, DEVELOPMENT, VERSION
 from tests.store.sqlite.place import Listener, ask, delivery, message, opened
 
 NOBODY = 65534
@@ -192,12 +192,15 @@ async def test_no_permission(tmp_path: Path, what: str) -> None:
     assert "\n" not in told
 
 
-async def test_a_file_of_the_time_of_development(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("application", "version"), [(DEVELOPMENT, 3), (APPLICATION, VERSION - 1)])
+async def test_a_file_of_the_time_of_development(tmp_path: Path, application: int, version: int) -> None:
     """Nothing was released then: it is exported and imported, and not converted."""
     file = await made(tmp_path)
     db = sqlite3.connect(file)
-    db.execute(f"PRAGMA application_id = {DEVELOPMENT}")
-    db.execute("PRAGMA user_version = 3")
+    db.execute(f"PRAGMA application_id = {application}")
+    db.execute(f"PRAGMA user_version = {version}")
+    db.execute("UPDATE canopy SET version = ?", (version,))
+    db.commit()
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     db.close()
     told = f"{file} was written by a Canopy from before the first release: export it with that one"

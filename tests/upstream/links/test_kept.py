@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, Ack, Connack, Publish, Suback, Subscribe
-from broker.core.routing.remote.loop_detection import UPLINKS
+from broker.core.routing.loop_detection import UPLINKS
 from broker.settings import Session
 from canopy import Broker, Settings
 from tests.e2e import wire
@@ -274,10 +274,12 @@ class TestRemoved:
         await edge.again()
         assert link_of(edge.broker).session.queue.messages == 0
 
-    async def test_with_0_nothing_is_kept(self, edge: Edge) -> None:
+    async def test_with_0_it_is_kept_without_a_limit(self, edge: Edge) -> None:
+        """As sessions of clients are with `session.max_expiry = 0`."""
         await edge.publish(b"1")
         await edge.again(self.without(edge, 0))
-        assert not edge.broker.router.sessions
+        await edge.again(self.without(edge, 0), after=365 * DAY)
+        assert UPLINKS + "up" in edge.broker.router.sessions
 
     async def test_with_nothing_that_waits_it_goes_without_a_word(self, edge: Edge) -> None:
         with capture_logs() as told:

@@ -326,12 +326,12 @@ async def test_a_full_read_is_followed_by_the_others_turns() -> None:
             assert connection is not None
             packet = encoder.encode(Publish(b"a/b", bytes(1_000), 0, True), V5)
             connection.data_received(packet * (FULL_READ // len(packet) - 1))
-            assert connection.stream.reading is not connection.protocol.unfinished
+            assert connection.stream.reading is not connection.uplink.unfinished
             await until(lambda: connection.stream.reading)
             connection.data_received(packet * (FULL_READ // len(packet) + 1))
             assert not connection.stream.reading
             await until(lambda: connection.stream.reading)
-            assert not connection.protocol.unfinished
+            assert not connection.uplink.unfinished
         finally:
             await edge.stop()
 

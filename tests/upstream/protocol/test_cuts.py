@@ -11,8 +11,7 @@ from broker.core.codec.packets import V5, V311
 from broker.core.connection.protocol import ServerProtocol
 from broker.core.hooks import Origin
 from broker.core.queues.live.outbox import Outbox
-from broker.upstream.protocol.client import CONNECTED
-from broker.upstream.protocol.uplink import Uplink
+from broker.upstream.protocol.uplink import CONNECTED, Uplink
 from tests.core.harness import Network, limits
 from tests.upstream.scripted import Scene
 

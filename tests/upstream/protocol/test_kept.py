@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5, V311, Ack, Publish
-from broker.core.routing.remote.loop_detection import UPLINKS
+from broker.core.routing.loop_detection import UPLINKS
 from tests.core.harness import Client
 from tests.store.grouped import GroupStore
 from tests.store.observed import at_once

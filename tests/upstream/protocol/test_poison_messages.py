@@ -27,9 +27,9 @@ from broker.core.codec.packets import (
     Subscribe,
 )
 from broker.core.counters import DROP_CAUSES
-from broker.upstream.protocol.client import CLOSED
 from broker.upstream.protocol.poison_messages import BARRED, IN_A_ROW, MOST, PAUSE, TOPICS, PoisonMessageDetector
 from broker.upstream.protocol.session import LOOKED_AT
+from broker.upstream.protocol.uplink import CLOSED
 from tests.support.losses import dropped_by_cause
 from tests.upstream.scripted import Scene
 

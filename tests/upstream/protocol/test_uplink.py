@@ -21,7 +21,7 @@ from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS
 from broker.core.connection.protocol import TURN_WORK
 from broker.core.queues.message import Message
 from broker.upstream.filters.declarer import FIRST_ID
-from broker.upstream.protocol.client import CLOSED
+from broker.upstream.protocol.uplink import CLOSED
 from tests.core.harness import bag, limits
 from tests.upstream.scripted import Scene
 

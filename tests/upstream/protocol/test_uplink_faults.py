@@ -18,9 +18,9 @@ from broker.core.codec.packets import (
 from broker.core.codec.properties import encode_forward
 from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS, NOT_AUTHORIZED, PACKET_TOO_LARGE, QUOTA_EXCEEDED
 from broker.core.limits import Limits
-from broker.core.routing.remote.loop_detection import with_hop
+from broker.core.routing.loop_detection import with_hop
 from broker.upstream.filters.mapping import Mapping
-from broker.upstream.protocol.client import CLOSED
+from broker.upstream.protocol.uplink import CLOSED
 from tests.core.harness import bag
 from tests.upstream.scripted import OWN, Scene
 

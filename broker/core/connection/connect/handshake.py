@@ -37,7 +37,7 @@ from broker.core.principal import Principal
 from broker.core.queues.windows.in_flight import LARGEST_ID
 from broker.core.routing.bridge_states import announced
 from broker.core.routing.giving_way import session_room
-from broker.core.routing.remote.loop_detection import LINK, PROGRAM, UPLINKS
+from broker.core.routing.loop_detection import LINK, PROGRAM, UPLINKS
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 

@@ -30,9 +30,9 @@ from broker.core.queues.message import OVERHEAD, Message
 from broker.core.queues.requests import Request
 from broker.core.refusals import MOUNT, PUBLISH, STORE
 from broker.core.routing.in_turns.broadcasts import PLAIN_BROADCAST
+from broker.core.routing.loop_detection import has_looped, visited
 from broker.core.routing.receivers.bursts import Run
 from broker.core.routing.receivers.fanout import REFUSED_BY_ALL
-from broker.core.routing.remote.loop_detection import has_looped, visited
 from broker.core.routing.router import Router
 from broker.core.sampling.sampler import Sampler
 from broker.core.session.session import Session

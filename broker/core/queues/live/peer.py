@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from broker.core.queues.requests import Asker
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from broker.core.queues.requests import Request
 
 
-class Peer(Asker):
+class Peer:
     """The interface of the connection behind an outbox."""
 
     def take_over(self, now: float) -> None:
@@ -14,6 +17,10 @@ class Peer(Asker):
 
     def overflow(self, now: float) -> None:
         """Its queue ran over, and the policy is to end it then."""
+        raise NotImplementedError
+
+    def answer(self, request: Request) -> None:
+        """It is known whether its request reached anybody (`Request.reached`): acknowledge it."""
         raise NotImplementedError
 
     def comes_from(self, host: str) -> bool:

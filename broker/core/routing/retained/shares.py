@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.core.accounts import RETAINED, RETAINED_SIZE, Account, Accounts, Room
 from broker.core.queues.message import OVERHEAD, Message
-from broker.core.routing.remote.loop_detection import UPLINKS
+from broker.core.routing.loop_detection import UPLINKS
 from broker.core.routing.retained.by_age import ByAge, RetainedMessage
 from broker.core.session.session import Session
 from broker.core.topics.filter_bytes import text_bytes

@@ -20,8 +20,8 @@ from broker.core.queues.message import Message
 from broker.core.refusals import RETAIN
 from broker.core.routing.bridge_states import is_bridge_state
 from broker.core.routing.deadlines import Deadlines
+from broker.core.routing.loop_detection import UPLINKS
 from broker.core.routing.receivers.fanout import Fanout
-from broker.core.routing.remote.loop_detection import UPLINKS
 from broker.core.routing.retained.by_age import RetainedMessage
 from broker.core.routing.retained.shares import RetainedShares, kept_bytes
 from broker.core.session.session import Session

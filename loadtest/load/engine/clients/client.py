@@ -14,6 +14,7 @@ import asyncio
 import random
 from typing import Final
 
+from broker.client.failures import describe
 from broker.core.codec import encoder, packets, properties
 from broker.core.codec.packets import (
     Connack,
@@ -34,7 +35,6 @@ from loadtest.load.engine.clients.pool import Pool
 from loadtest.load.engine.clients.requests import Requests
 from loadtest.load.engine.clients.sending import Outgoing, Sender, Session
 from loadtest.load.engine.clients.timers import Timers
-from loadtest.load.engine.transports import trouble
 from loadtest.load.ledger.counters import Tally, add
 
 CONNECT_TIMEOUT: Final = 20.0
@@ -126,7 +126,7 @@ class Client:
             self._failed(f"no connection in {CONNECT_TIMEOUT:g} s")
         except OSError as error:
             self._task = None
-            self._failed(trouble(error))
+            self._failed(describe(error))
         else:
             self._task = None
             self._greet(wire)

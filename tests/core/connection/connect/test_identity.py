@@ -18,7 +18,7 @@ from broker.core.limits import Limits
 from broker.core.persistence.journal import Journal, Saved, SessionRecord, WillRecord
 from broker.core.principal import Principal
 from broker.core.queues.message import Message
-from broker.core.routing.remote.loop_detection import LINK
+from broker.core.routing.loop_detection import LINK
 from broker.store.memory import MemoryStore
 from tests.core.harness import Client, Network, bag, limits, total_ledger
 from tests.support.restored import restore

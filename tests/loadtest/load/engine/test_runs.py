@@ -13,7 +13,6 @@ from rich.console import Console
 
 from loadtest.load.compare.generator_limit import LimitError, OwnLimit
 from loadtest.load.engine import running
-from loadtest.load.engine import worker as worker_module
 from loadtest.load.engine.clients.client_pool import ClientPool
 from loadtest.load.engine.clients.connection import clock
 from loadtest.load.engine.job import Target
@@ -42,7 +41,7 @@ async def test_processes_that_are_stopped_have_the_same_seconds(monkeypatch: pyt
     what = scenario(sender(), reader(), stages=[stage(60)])
     ears = [Ear(), Ear()]
     workers = [
-        Worker(ear, Assignment(what, "00000001", [Target("127.0.0.1", 1)], number, 2, "canopy", 0, None, None, 1.0, ""))  # type: ignore[arg-type]
+        Worker(ear, Assignment(what, "00000001", [Target("127.0.0.1", 1)], number, 2, None, None, 1.0, ""))  # type: ignore[arg-type]
         for number, ear in enumerate(ears)
     ]
     runs = [asyncio.create_task(worker.run()) for worker in workers]
@@ -66,9 +65,7 @@ async def test_processes_that_are_stopped_have_the_same_seconds(monkeypatch: pyt
 
 async def test_nothing_is_sent_that_is_due_after_the_end() -> None:
     """Where the loop is late for the end, it may look at what is due first."""
-    assigned = Assignment(
-        scenario(sender()), "00000001", [Target("127.0.0.1", 1)], 0, 1, "canopy", 0, None, None, 1.0, ""
-    )
+    assigned = Assignment(scenario(sender()), "00000001", [Target("127.0.0.1", 1)], 0, 1, None, None, 1.0, "")
     one = Worker(Ear(), assigned)  # type: ignore[arg-type]
     looked: list[float] = []
 
@@ -89,27 +86,6 @@ async def test_nothing_is_sent_that_is_due_after_the_end() -> None:
     await one.run()
     for timer in [*one._timers, one._looking]:
         assert timer is not None
-        timer.cancel()
-
-
-async def test_samples_of_a_long_run_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "MAX_SAMPLES", 10)
-    what = scenario(sender(), reader())
-    assigned = Assignment(what, "00000001", [Target("127.0.0.1", 1)], 0, 1, "canopy", 8, None, None, 1.0, "")
-    one = Worker(Ear(), assigned)  # type: ignore[arg-type]
-    streams = one._pool.streams
-    rooms = []
-    for second in range(40):
-        streams.samples += [(0, second, 0, 0, 0, 0, 0)] * int(streams.sample_room)
-        one._begin = 0
-        one._second("", clock())
-        rooms.append(int(streams.sample_room))
-        assert len(streams.samples) <= 20
-    assert rooms[0] == 8
-    assert rooms[-1] < 2
-    one.hang_up()
-    await one.run()
-    for timer in one._timers:
         timer.cancel()
 
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from loadtest.load.engine import conductor
 from loadtest.load.engine.clients import client_pool
-from loadtest.load.engine.clients.client_pool import ClientPool, open_socket
+from loadtest.load.engine.clients.client_pool import ClientPool
 from loadtest.load.engine.job import Job, Nobody, Target
 from loadtest.load.report.result import Result
 from loadtest.load.scenario import contents as room
@@ -175,5 +175,5 @@ def test_laid_out_frames_of_large_files_are_few(tmp_path: Path, monkeypatch: pyt
     file.write_bytes(b"x" * 10_000)
     monkeypatch.setattr(client_pool, "MAX_CONTENTS", 1_000_000)
     groups = sender("file", "a/%c/%n", 4, topics=50, payload={"file": str(file)}), sender("plain", "b", 1)
-    pool = ClientPool(Plan(scenario(*groups), "00000001"), [Target("127.0.0.1", 1)], 0, 1, open_socket)
+    pool = ClientPool(Plan(scenario(*groups), "00000001"), [Target("127.0.0.1", 1)], 0, 1)
     assert [int(each.most_layouts) for each, _, _, _ in pool.senders] == [19] * 4 + [40_000]

@@ -15,7 +15,7 @@ from broker.core.codec.decoder import Decoder
 from broker.core.codec.packets import Connack, Connect, Packet, Pingreq, Publish, Suback, Subscribe
 from broker.core.codec.properties import Properties
 from loadtest.load.engine.clients.client import Client
-from loadtest.load.engine.clients.client_pool import ClientPool, open_socket
+from loadtest.load.engine.clients.client_pool import ClientPool
 from loadtest.load.engine.clients.connection import Wire, clock
 from loadtest.load.engine.job import Target
 from loadtest.load.scenario.plan import Plan
@@ -70,10 +70,11 @@ class Hand:
         self.hold: asyncio.Event | None = None
         self.attempts: asyncio.Queue[None] = asyncio.Queue()
         self.plan = Plan(scenario(*groups, **more), "00000001")
-        self.pool = ClientPool(self.plan, HERE, 0, 1, self._open)
+        self.pool = ClientPool(self.plan, HERE, 0, 1)
+        self.pool.open = self._open  # type: ignore[assignment,method-assign]
         self.pool.connect(clock(), list(range(len(groups))))
 
-    async def _open(self, _: ClientPool, __: Group, ___: int, wire: Wire) -> None:
+    async def _open(self, _: Group, __: int, wire: Wire) -> None:
         self.attempts.put_nowait(None)
         if self.hold is not None:
             await self.hold.wait()
@@ -270,7 +271,7 @@ async def test_every_address_of_a_host_is_tried(monkeypatch: pytest.MonkeyPatch)
     found = [(socket.AF_INET, *kind, ("127.0.0.9", port)), (socket.AF_INET, *kind, ("127.0.0.1", port))]
     with monkeypatch.context() as patch:
         patch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-        pool = ClientPool(Plan(scenario(group("one")), "00000001"), [Target("twice", port)], 0, 1, open_socket)
+        pool = ClientPool(Plan(scenario(group("one")), "00000001"), [Target("twice", port)], 0, 1)
     [client] = pool.clients
     async with server:
         client.connect(clock())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.codec.properties import decode_forward, encode_forward
-from broker.core.routing.remote.loop_detection import LINK, VIA, has_looped, visited, with_hop
+from broker.core.routing.loop_detection import LINK, VIA, has_looped, visited, with_hop
 from tests.core import strategies
 
 ids = st.text("abcdef0123456789-_", min_size=0, max_size=32)

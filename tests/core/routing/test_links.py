@@ -10,7 +10,7 @@ from broker.core.codec import packets as p
 from broker.core.codec.packets import V5, V31, V311
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.codec.properties import decode_forward, encode_forward
-from broker.core.routing.remote.loop_detection import LINK, VIA, with_hop
+from broker.core.routing.loop_detection import LINK, VIA, with_hop
 from tests.core.harness import Client, Network, bag, limits, total_ledger
 
 

@@ -1,0 +1,83 @@
+"""Blocking clients of MQTT 3.1.1 beside those of `benchmarks.network`: sessions that stay, and publishes in a window.
+
+They are for filling a broker, not for measuring it: everything is acknowledged when a function returns.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Final
+
+from benchmarks.network import links
+from benchmarks.network.links import LoadError
+from loadtest.brokers import frames
+from loadtest.brokers.process import HOST
+
+WINDOW: Final = 64
+"""Clients that connect, or publishes that wait for their PUBACK, at a time."""
+
+
+def sessions(port: int, client_ids: Sequence[str], filters: Callable[[int], Sequence[tuple[str, int]]]) -> None:
+    """Have clients connect, subscribe and leave; their sessions stay. LoadError: the broker refused."""
+    for begin in range(0, len(client_ids), WINDOW):
+        with ExitStack() as stack:
+            opened = []
+            for number, client_id in enumerate(client_ids[begin : begin + WINDOW], begin):
+                sock = stack.enter_context(socket.create_connection((HOST, port), links.ANSWER_TIMEOUT))
+                sock.sendall(frames.connect(client_id, clean=False) + frames.subscribe(1, filters(number)))
+                opened.append(sock)
+            for sock in opened:
+                codes = [links.expect(sock, frames.CONNACK)[3], *links.expect(sock, frames.SUBACK)[4:]]
+                if max(codes) >= 0x80 or codes[0]:
+                    raise LoadError(f"the broker refused with code 0x{max(codes):02x}")
+                sock.sendall(frames.DISCONNECT)
+
+
+def stay(port: int, client_ids: Sequence[str]) -> list[socket.socket]:
+    """Connected clients whose sessions stay when they leave."""
+    opened = []
+    for client_id in client_ids:
+        sock = socket.create_connection((HOST, port), links.ANSWER_TIMEOUT)
+        opened.append(sock)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.sendall(frames.connect(client_id, clean=False))
+        if links.expect(sock, frames.CONNACK)[3]:
+            links.close_all(opened)
+            raise LoadError("the broker refused CONNECT")
+    return opened
+
+
+def publish_all(
+    sock: socket.socket, messages: Iterator[tuple[str, bytes]], window: int = WINDOW, retain: bool = False
+) -> None:
+    """Publish at QoS 1 (topics and payloads), so many at a time; each is acknowledged when this returns."""
+    sock.settimeout(links.ANSWER_TIMEOUT)
+    more = True
+    while more:
+        pieces = [
+            frames.publish(topic, payload, 1, number, retain=retain)
+            for number, (topic, payload) in zip(range(1, window + 1), messages, strict=False)
+        ]
+        more = len(pieces) == window
+        sock.sendall(b"".join(pieces))
+        for _ in pieces:
+            links.expect(sock, frames.PUBACK)
+
+
+def waiting(sock: socket.socket, seconds: float) -> bool:
+    """Whether something comes within this time."""
+    return bool(select.select((sock,), (), (), seconds)[0])
+
+
+def heard(sock: socket.socket, quiet: float) -> Iterator[tuple[str, bytes]]:
+    """Topic and payload of each PUBLISH at QoS 0, until none comes for so many seconds."""
+    while waiting(sock, quiet):
+        packet = links.read_packet(sock)
+        if packet[0] & 0xF6 != frames.PUBLISH:
+            raise LoadError(f"the broker sent {frames.packet_name(packet[0])} where a PUBLISH was expected")
+        at = 1 + frames.read_variable_byte_integer(packet, 1)[1]
+        end = at + 2 + int.from_bytes(packet[at : at + 2], "big")
+        yield packet[at + 2 : end].decode(), packet[end:]

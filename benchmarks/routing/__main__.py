@@ -1,8 +1,0 @@
-"""``python -m benchmarks.routing``: see ``benchmarks.routing.cli``."""
-
-import sys
-
-from benchmarks.routing.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,1 +1,0 @@
-"""The way of messages over links between brokers (`loop_detection`)."""

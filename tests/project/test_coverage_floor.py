@@ -1,0 +1,25 @@
+"""When the coverage of a run is enough, and what is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.tools import load
+
+verdict = load("coverage_floor").verdict
+
+
+@pytest.mark.parametrize(
+    ("percent", "floor", "highest", "passed", "told"),
+    [
+        (90.0, 90.0, 90.0, True, "the floor is 90.0 %"),
+        (89.99, 90.0, 90.0, False, "89.99 % of the lines are run by a test"),
+        (90.99, 90.0, 0.0, True, "the floor is 90.0 %"),
+        (91.08, 90.0, 90.0, True, "raise the floor in .ci/coverage from 90.0 to 91.0"),
+        (95.0, 90.0, 90.1, False, "fell from 90.1 to 90.0"),
+    ],
+)
+def test_the_floor_may_only_rise(percent: float, floor: float, highest: float, passed: bool, told: str) -> None:
+    good, said = verdict(percent, floor, highest)
+    assert good is passed
+    assert told in said
