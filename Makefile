@@ -6,8 +6,8 @@
 #   make test    lint, then the tests that protect             ARGS="-k retained -x"
 #   make test-long  the other tests: all examples of every property, Spark, fuzz, benches
 #   make test-pythons  tests/core and a running broker on Python 3.11, 3.12, 3.13
-#   make interpreted  the tests of what is compiled, interpreted from the source
-#   make coverage  what the runs with COVERAGE=1 measured, held against .ci/coverage
+#   make interpreted  the tests of ten rooms of the broker, interpreted from the source
+#   make coverage  what `make interpreted COVERAGE=1` measured, held against .ci/coverage
 #   make lint    style, types and the walls between packages
 #   make bench   Canopy beside mosquitto, on this machine      ARGS="--quick"
 #   make bench-NAME  another benchmark: routing, growth, store, upstream, observing, inprocess, pipeline, source   ARGS="--quick"
@@ -54,12 +54,14 @@ run:
 # tests/conftest.py). PYTHONSAFEPATH is -P for them too.
 # What pytest makes of the tests' files is kept for the next run, whatever the environment says of bytecode.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest --numprocesses=6
-# COVERAGE=1: each Python that the tests start measures what it runs (tool.coverage in pyproject.toml).
+# Rooms whose tests run a second time, interpreted from the source. With COVERAGE=1 each Python that they start measures
+# what it runs (tool.coverage in pyproject.toml has the same rooms).
+ROOMS := client configuration core hooks inprocess net observe security settings upstream
 COVERAGE ?=
 ifneq ($(COVERAGE),)
 MEASURED := $(shell mkdir -p build/coverage)COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml COVERAGE_FILE=$(CURDIR)/build/coverage/data
 endif
-INTERPRETED := PYTHONPATH=. PYTHONSAFEPATH=1 CANOPY_EXPECT=interpreted
+INTERPRETED := PYTHONPATH="$(CURDIR)" PYTHONSAFEPATH=1 CANOPY_EXPECT=interpreted
 INSTALLED := CANOPY_EXPECT="$$($(PY) -m broker.buildinfo)" PYTHONSAFEPATH=1 $(TESTS)
 
 quick:
@@ -69,14 +71,14 @@ quick:
 # The linters need nothing that is built, so they run while it is.
 test: packages
 	@$(MAKE) --no-print-directory -j2 setup checks
-	@$(MEASURED) $(INSTALLED) $(PYTEST) -m "not long" $(ARGS)
+	@$(INSTALLED) $(PYTEST) -m "not long" $(ARGS)
 
 suite: setup
-	@$(MEASURED) $(INSTALLED) $(PYTEST) -m "not long" $(ARGS)
+	@$(INSTALLED) $(PYTEST) -m "not long" $(ARGS)
 
 # What is compiled cannot be measured, and a fault of the compiler's shows in one of the two runs alone.
 interpreted: setup
-	@$(MEASURED) $(INTERPRETED) $(PYTEST) -q -m "not long" tests/core tests/net tests/upstream $(ARGS)
+	@$(MEASURED) $(INTERPRETED) $(PYTEST) -q -m "not long" $(ROOMS:%=tests/%) $(ARGS)
 
 coverage: setup
 	@PYTHONPATH=. $(PY) tools/coverage_floor.py

@@ -4,14 +4,8 @@
     python -P -m tools.mutants run mutants.jsonl results.jsonl             # which tests fail because of them?
     python -P -m tools.mutants run mutants.jsonl after.jsonl --before results.jsonl
 
-A mutant changes one expression or statement of one function: a comparison, a boolean, a number by one, a condition to
-its opposite, a statement to nothing. It is named by file, function, old text and how often that text stands before it
-in the function, so that it is found again in a later tree; there it is `gone` where the text is no longer.
-
-`run` works in a copy of the tree and interprets it. The tests of a mutant are chosen by where they stand and what they
-import, nearest first: those named like the module, those of its folder, those that import it, those of its room, and
-the room's end-to-end tests. A mutant is `killed` by the first test that fails, and `survived` when none does within
-`--seconds`. With `--before`, the test that killed it there is tried first.
+A mutant changes one expression or statement of one function. `run` works in a copy of the tree and interprets it. A
+mutant is `killed` by the first test that fails, `survived` when none does within `--seconds`, `gone` without its text.
 """
 
 from __future__ import annotations
@@ -30,6 +24,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+
+# A mutant is named by file, function, old text and how often that text stands before it in the function, so that it is
+# found again in a later tree. Its tests are chosen by where they stand and what they import, nearest first: those named
+# like the module, those of its folder, those that import it, those of its room, and the room's end-to-end tests. With
+# `--before`, the test that killed it there is tried first.
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 ROOMS: Final = ("broker", "loadtest", "pipeline")

@@ -76,7 +76,7 @@ def test_without_a_store_nothing_is_kept() -> None:
     assert Settings.model_validate({"store": {"path": "/s"}}).store.kept
 
 
-@pytest.mark.parametrize("command", ["export", "compact", "salvage"])
+@pytest.mark.parametrize("command", ["export", "salvage"])
 def test_commands_are_about_folders(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     further = ["new"] if command == "salvage" else []

@@ -6,12 +6,15 @@ A request is sent to the links of other brokers. Each of them says in its acknow
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from broker.core.queues.message import Message, MessageCopy
 
-if TYPE_CHECKING:
-    from broker.core.queues.live.peer import Peer
+
+class Asker:
+    """Who is told of a request: the interface of a publisher's connection, or of a link that passes one on."""
+
+    def answer(self, request: Request) -> None:
+        """It is known whether its request reached a subscriber (`Request.reached`): acknowledge it."""
+        raise NotImplementedError
 
 
 class AskedLink:
@@ -63,11 +66,11 @@ class Request:
         # Whether it is being routed: links that take it later (from another member of a group) are not asked.
         self.routing = True
         # Whom to tell. None: the answer does not wait, was given, or is of no use to anybody any more.
-        self.peer: Peer | None = None
+        self.peer: Asker | None = None
         # Until when the answer waits (`WaitingRequests`).
         self.until = 0.0
 
-    def waits(self, peer: Peer, count: int) -> bool:
+    def waits(self, peer: Asker, count: int) -> bool:
         """Every queue has had it: whether the answer waits for links, so that `peer` is told of it later.
 
         `count`: how many sessions and groups it was for. With any besides the links that were asked, it has reached

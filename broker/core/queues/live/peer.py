@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from broker.core.queues.requests import Request
+from broker.core.queues.requests import Asker
 
 
-class Peer:
+class Peer(Asker):
     """The interface of the connection behind an outbox."""
 
     def take_over(self, now: float) -> None:
@@ -17,10 +14,6 @@ class Peer:
 
     def overflow(self, now: float) -> None:
         """Its queue ran over, and the policy is to end it then."""
-        raise NotImplementedError
-
-    def answer(self, request: Request) -> None:
-        """It is known whether its request reached anybody (`Request.reached`): acknowledge it."""
         raise NotImplementedError
 
     def comes_from(self, host: str) -> bool:
