@@ -95,13 +95,19 @@ def table(case: Case) -> Iterator[Line]:
             upstream.settle()
             before = upstream.resident()
             asked = f"upstream.branches({upstream.port}, {case.size}, {each}, {folded})"
-            child = subprocess.Popen(
-                [sys.executable, "-P", "-c", f"import asyncio; from benchmarks import upstream; asyncio.run({asked})"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
+            child = stack.enter_context(
+                subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-P",
+                        "-c",
+                        f"import asyncio; from benchmarks import upstream; asyncio.run({asked})",
+                    ],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
             )
-            stack.callback(child.wait)
             stack.callback(child.kill)
             assert child.stdin is not None
             assert child.stdout is not None

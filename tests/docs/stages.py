@@ -31,6 +31,7 @@ NOT_RUN: Final = {
     ("attack", "make"): BUILDS,
     ("benchmarks", "make"): BUILDS,
     ("benchmarks-pipeline", "make"): BUILDS,
+    ("benchmarks-pipeline", "canopy load compare"): "measures for minutes",
     ("benchmarks-pipeline", "python -m benchmarks source"): "measures for minutes",
     ("benchmarks-routing", "make"): BUILDS,
     ("load", "canopy load run"): LOADS,
