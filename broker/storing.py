@@ -26,12 +26,8 @@ if TYPE_CHECKING:
 LINES_APART: Final = 10.0
 """Seconds between two lines about failures."""
 
-PAGE_MESSAGES: Final = 1_000
-"""Messages that wait for one session in memory; `store.memory_bytes` bounds them, too."""
-
 WRITTEN: Final = "written"
 """The state of a store that works."""
-
 
 MEMORY: Final = "memory"
 """What the start says where nothing outlives the process."""
@@ -64,8 +60,8 @@ def make(settings: Settings, rules: RuleTexts | None = None) -> Store | None:
         *("memory_bytes", "memory_total_bytes", "disk_bytes"),
     )
     terms: dict[str, Any] = {name: getattr(wanted, name) for name in names}
-    # About a page, which is what is read back together; 0: everything is in memory.
-    terms["memory_messages"] = PAGE_MESSAGES if wanted.memory_bytes else 0
+    # 0: everything is in memory.
+    terms["memory_messages"] = wanted.memory_messages if wanted.memory_bytes else 0
     # Who keeps nothing need not load what keeps.
     if wanted.path:
         from broker.store.sqlite import SqliteStore

@@ -27,7 +27,6 @@ REMOVED: Final = {
     "session.max_empty": "now a fifth of session.max_sessions",
     "security.ban_window": "now security.ban_time, for which a failure counts, too",
     "security.max_guessers": "now security.max_bans, which bounds bans by operators, too",
-    "store.memory_messages": "now store.memory_bytes; 0 there keeps all messages in memory",
     "store.removed_link_expiry": "now session.max_expiry, for which messages of a removed link are kept, too",
     "http.max_event_streams": "now an eighth of http.max_connections",
     "http.idle_timeout": "now twice http.timeout",

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_va
 from broker.settings.values import (
     LONGEST_COMMIT_WINDOW,
     LONGEST_TIME,
+    CountOrUnlimited,
     SecondsOrOff,
     Section,
     Size,
@@ -78,10 +79,12 @@ class Store(Section):
     on_damage: Literal["refuse", "set-aside"] = "refuse"
     """What a start does with a file whose pages are damaged: it ends with a line that says so (`refuse`), or puts the
     file aside under another name, begins with what is whole in it, and raises an alarm (`set-aside`)."""
+    memory_messages: CountOrUnlimited = 1_000
+    """Messages that wait for one session in memory, about a page; what comes beyond waits on disk alone, and is read
+    back in pages as the client takes it. 0 here or in `memory_bytes`: all of it is in memory as well, and the two
+    bounds behind that do nothing."""
     memory_bytes: SizeOrUnlimited = 1_048_576
-    """Bytes of messages that wait for one session in memory, as queues count them, and at most 1,000 messages; what
-    comes beyond waits on disk alone, and is read back in pages as the client takes it. 0: all of it is in memory as
-    well, and the two bounds below do nothing."""
+    """The same in bytes, as queues count them."""
     memory_total_bytes: SizeOrUnlimited = 268_435_456
     """Bytes in all queues in memory, beyond which whatever has to wait for a session waits on disk alone. 0: no
     limit."""
