@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
-import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final
@@ -57,46 +56,6 @@ async def join(broker: Broker, client_id: str = "", **options: Any) -> Peer:
     return _joined[-1]
 
 
-class Counting(asyncio.Protocol):
-    """A 3.1.1 subscriber that reads as fast as anybody can: frames of one length, counted and acknowledged."""
-
-    def __init__(self, size: int, qos: int) -> None:
-        self.size = size
-        self.qos = qos
-        self.count = 0
-        self._rest = b""
-        self.transport: asyncio.Transport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        data = self._rest + data
-        whole = len(data) // self.size
-        self._rest = data[whole * self.size :]
-        self.count += whole
-        if self.qos:
-            ids = [data[at * self.size + 5 : at * self.size + 7] for at in range(whole)]
-            self.transport.write(b"".join(b"\x40\x02" + packet_id for packet_id in ids))
-
-    @classmethod
-    async def start(cls, broker: Broker, size: int, qos: int) -> Counting:
-        """Subscribed to `t`; what came before the first message is read by hand."""
-        loop = asyncio.get_running_loop()
-        sock = socket.socket()
-        sock.setblocking(False)
-        await loop.sock_connect(sock, ("127.0.0.1", broker.ports[0]))
-        await loop.sock_sendall(
-            sock, wire.connect("", version=4) + wire.subscribe(1, [("t", qos)], version=4)
-        )  # fmt: skip
-        head = b""
-        while len(head) < 9:
-            head += await loop.sock_recv(sock, 9 - len(head))
-        _, protocol = await loop.create_connection(lambda: cls(size, qos), sock=sock)
-        return protocol
-
-
 # ------------------------------------------------------------------------------------------------- what must not escape
 
 
@@ -125,51 +84,10 @@ async def test_an_exception_in_the_writer_ends_the_connection(serve: Serve) -> N
     peer.abort()
 
 
-async def test_a_second_connect_is_a_protocol_error_whatever_it_holds(serve: Serve) -> None:
-    """[MQTT-3.1.0-2] [MQTT-3.14.2-1]: no reason of a CONNACK in a DISCONNECT."""
-    broker = await serve()
-    for again in (
-        wire.connect("x", version=9, props=()),
-        wire.connect("x", name="nonsense"),
-        wire.connect("", version=4, clean=False),
-        wire.connect("x", flags=0xFF),
-    ):
-        peer = await join(broker)
-        await peer.send(again)
-        assert (await peer.expect(wire.DISCONNECT)).code == 0x82
-        await peer.closed()
-        peer.abort()
-
-
 # ------------------------------------------------------------------------------------------- what one packet may cost
 
 
 # --------------------------------------------------------------------------------------- one busy client, and the rest
-
-
-async def test_others_have_their_turn_within_one_long_read(serve: Serve) -> None:
-    """A quarter of a megabyte of tiny packets, for some subscribers, is not worked off before anybody else is heard."""
-    broker = await serve(queue={"live_messages": 1_000_000})
-    subscribers = [await Counting.start(broker, 5, 0) for _ in range(4)]
-    first = await join(broker, "first")
-    flood = socket.create_connection(("127.0.0.1", broker.ports[0]))
-    flood.sendall(wire.connect("flood", version=4))
-    await until(lambda: "flood" in broker.router.sessions)
-    last = await join(broker, "last")
-    flood.setblocking(False)
-    # All of it lies in the socket, and the two PINGREQ too, before the event loop looks at any.
-    sent = flood.send(wire.publish("t", b"", version=4) * 40_000) // 5
-    assert sent > 10_000
-    for peer in (first, last):
-        peer.writer.write(wire.PING)
-    for peer in (first, last):
-        await peer.expect(wire.PINGRESP)
-        assert broker.router.counters.messages_received < sent, "the whole read came first"
-    flood.close()
-    for subscriber in subscribers:
-        subscriber.transport.abort()
-    for peer in (first, last):
-        await peer.disconnect()
 
 
 async def test_a_dead_peer_is_noticed_by_the_system(serve: Serve) -> None:
@@ -233,23 +151,6 @@ async def test_bytes_of_an_unfinished_packet_are_no_sign_of_life(serve: Serve) -
 
 
 @pytest.mark.parametrize("version", [4, 5])
-async def test_everything_in_one_segment(serve: Serve, version: int) -> None:
-    """CONNECT to DISCONNECT in one read: all of it is answered before the end [MQTT-4.3.2-4]."""
-    broker = await serve()
-    peer = await Peer.open("127.0.0.1", broker.ports[0], version)
-    await peer.send(
-        wire.connect("hasty", version=version),
-        wire.subscribe(1, [("other", 1)], version=version),
-        wire.publish("t", b"1", version=version, qos=1, packet_id=2),
-        wire.PING,
-        wire.disconnect(version=version),
-    )
-    answers = [packet.kind for packet in await peer.closed()]
-    assert answers == [wire.CONNACK, wire.SUBACK, wire.PUBACK, wire.PINGRESP]
-    peer.abort()
-
-
-@pytest.mark.parametrize("version", [4, 5])
 async def test_fin_behind_a_publish(serve: Serve, version: int) -> None:
     """What came before the end of the stream is routed; the end without DISCONNECT publishes the will."""
     broker = await serve()
@@ -288,30 +189,6 @@ async def test_a_storm_of_takeovers(serve: Serve) -> None:
     assert len(broker.router.sessions) == 1
     assert broker.router.peers.outboxes == {}
     assert broker.router.subscription_count <= 2
-
-
-async def test_many_come_and_vanish(serve: Serve) -> None:
-    """Cut at every point, by FIN and by reset: nothing stays."""
-    broker = await serve(limits={"connect_timeout": 0.5})
-    loop = asyncio.get_running_loop()
-    whole = wire.connect("v", keep_alive=65_535, will=wire.Will("w", b"x", 1)) + wire.subscribe(1, [("#", 1)])
-    for number in range(600):
-        sock = socket.socket()
-        sock.setblocking(False)
-        await loop.sock_connect(sock, ("127.0.0.1", broker.ports[0]))
-        sock.send(whole[: number % (len(whole) + 1)])
-        if number % 2:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        sock.close()
-    await until(lambda: not broker.connections)
-    assert broker.router.sessions == {}
-    assert len(broker.router.trie) == 0
-
-    def forgotten() -> bool:
-        gc.collect()
-        return not any(isinstance(thing, Connection) for thing in gc.get_objects())
-
-    await until(forgotten)
 
 
 async def test_stopping_under_full_load_with_frozen_clients() -> None:

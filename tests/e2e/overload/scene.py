@@ -70,11 +70,6 @@ def number_of(payload: bytes) -> int:
     return int(payload.split(b" ", 1)[0])
 
 
-def age_of(payload: bytes) -> float:
-    """Seconds since a payload was made by `stamped`; of another process of this machine, too."""
-    return time.monotonic() - float(payload.split(b" ", 2)[1])
-
-
 def told(packets: Sequence[Packet]) -> dict[str, int]:
     """What these messages tell of losses, by cause, added up. Each message tells a cause once."""
     found: dict[str, int] = {}
