@@ -9,9 +9,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
-from typing import Any, Final
 
 import pytest
 
@@ -20,59 +17,29 @@ from broker.core.queues.message import Message
 from broker.net.connections.connection import Connection
 from broker.settings import Settings
 from tests.e2e import wire
+from tests.e2e.overload.conftest import SetScene
+from tests.e2e.overload.scene import join
 from tests.e2e.wire import Peer
 from tests.support.waiting import until
-
-Serve = Callable[..., Awaitable[Broker]]
-
-
-_joined: Final[list[Peer]] = []
-"""Connections of the test that runs; cut after it, however it ended."""
-
-
-@pytest.fixture
-async def serve() -> AsyncIterator[Serve]:
-    """Brokers of this process; afterwards nothing may have reached the event loop's exception handler."""
-    trouble: list[str] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: trouble.append(str(context)))
-    async with AsyncExitStack() as stack:
-
-        async def start(**sections: Any) -> Broker:
-            quick = {"shutdown": {"flush_timeout": 0.1}, **sections}
-            return await stack.enter_async_context(Broker(Settings(listen=("mqtt://127.0.0.1:0",), **quick)))
-
-        yield start
-        for peer in _joined:
-            peer.abort()
-        _joined.clear()
-    gc.collect()
-    await asyncio.sleep(0)
-    assert not trouble
-
-
-async def join(broker: Broker, client_id: str = "", **options: Any) -> Peer:
-    """A connection that was accepted."""
-    _joined.append(await Peer.join(broker.ports[0], client_id, **options))
-    return _joined[-1]
-
 
 # ------------------------------------------------------------------------------------------------- what must not escape
 
 
-async def test_a_client_text_too_long_for_a_reason_string(serve: Serve) -> None:
+async def test_a_client_text_too_long_for_a_reason_string(scene: SetScene) -> None:
     """[MQTT-3.2.2-19] is no excuse: the longest authentication method there is, and the answer about it."""
-    broker = await serve()
-    peer = await Peer.open("127.0.0.1", broker.ports[0], 5)
+    stage = await scene()
+    peer = await Peer.open("127.0.0.1", stage.port, 5)
     await peer.send(wire.connect("long", props=[(wire.AUTH_METHOD, "\x01" * 65_535)]))
     assert (await peer.expect(wire.CONNACK)).code == 0x8C
     assert await peer.closed() == []
     peer.abort()
 
 
-async def test_an_exception_in_the_writer_ends_the_connection(serve: Serve) -> None:
+async def test_an_exception_in_the_writer_ends_the_connection(scene: SetScene) -> None:
     """Whatever it was: a connection that nobody writes to any more must not stay."""
-    broker = await serve()
-    peer = await join(broker, "victim")
+    stage = await scene()
+    broker = stage.broker
+    peer = await stage.join("victim")
     session = broker.router.sessions["victim"]
     # No peer can bring this about: a topic name that has no encoding.
     session.deliver(Message(b"t" * 70_000, b"", 1, False, b"", 0.0, ""), 1, False, (), None)
@@ -84,16 +51,11 @@ async def test_an_exception_in_the_writer_ends_the_connection(serve: Serve) -> N
     peer.abort()
 
 
-# ------------------------------------------------------------------------------------------- what one packet may cost
-
-
-# --------------------------------------------------------------------------------------- one busy client, and the rest
-
-
-async def test_a_dead_peer_is_noticed_by_the_system(serve: Serve) -> None:
+async def test_a_dead_peer_is_noticed_by_the_system(scene: SetScene) -> None:
     """Without keep alive nothing in MQTT tells that a client was switched off; TCP has to."""
-    broker = await serve()
-    peer = await join(broker, keep_alive=0)
+    stage = await scene(queue={"stall_timeout": 30.0})
+    broker = stage.broker
+    peer = await stage.join("", keep_alive=0)
     sock = next(iter(broker.connections)).stream.transport.get_extra_info("socket")
     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
@@ -105,10 +67,11 @@ async def test_a_dead_peer_is_noticed_by_the_system(serve: Serve) -> None:
 # --------------------------------------------------------------------------------------------------------------- memory
 
 
-async def test_a_connection_that_is_gone_is_forgotten_whatever_its_keep_alive(serve: Serve) -> None:
+async def test_a_connection_that_is_gone_is_forgotten_whatever_its_keep_alive(scene: SetScene) -> None:
     """18 hours of keep alive must not keep a dead connection, and what it had received, for 27 hours."""
-    broker = await serve(limits={"connect_timeout": 0.2})
-    peer = await join(broker, keep_alive=65_535)
+    stage = await scene(limits={"connect_timeout": 0.2})
+    broker = stage.broker
+    peer = await stage.join("", keep_alive=65_535)
     # Past the look at the connect time-out, after which the next one is due by the keep alive.
     await until(lambda: next(iter(broker.connections)).check_at > broker.loop.time() + 1_000)
     await peer.send(b"\x30\xff\x3f" + b"x" * 5_000)
@@ -122,9 +85,9 @@ async def test_a_connection_that_is_gone_is_forgotten_whatever_its_keep_alive(se
     await until(forgotten)
 
 
-async def test_sys_topics_leave_the_limit_of_retained_messages_to_clients(serve: Serve) -> None:
-    broker = await serve(retained={"max_messages": 2})
-    peer = await join(broker)
+async def test_sys_topics_leave_the_limit_of_retained_messages_to_clients(scene: SetScene) -> None:
+    stage = await scene(retained={"max_messages": 2})
+    peer = await stage.join("")
     for topic in ("one", "two", "three"):
         await peer.publish(topic, b"kept", retain=True)
     await peer.subscribe("#")
@@ -136,10 +99,11 @@ async def test_sys_topics_leave_the_limit_of_retained_messages_to_clients(serve:
 # ------------------------------------------------------------------------------------------------------- extremes, ends
 
 
-async def test_bytes_of_an_unfinished_packet_are_no_sign_of_life(serve: Serve) -> None:
+async def test_bytes_of_an_unfinished_packet_are_no_sign_of_life(scene: SetScene) -> None:
     """[MQTT-3.1.2-22]: a Control Packet is, and a byte every now and then is not one."""
-    broker = await serve()
-    peer = await join(broker, keep_alive=1)
+    stage = await scene()
+    broker = stage.broker
+    peer = await stage.join("", keep_alive=1)
     slow = wire.publish("t", b"x" * 100)
     for at in range(40):
         peer.writer.write(slow[at : at + 1])
@@ -151,10 +115,11 @@ async def test_bytes_of_an_unfinished_packet_are_no_sign_of_life(serve: Serve) -
 
 
 @pytest.mark.parametrize("version", [4, 5])
-async def test_fin_behind_a_publish(serve: Serve, version: int) -> None:
+async def test_fin_behind_a_publish(scene: SetScene, version: int) -> None:
     """What came before the end of the stream is routed; the end without DISCONNECT publishes the will."""
-    broker = await serve()
-    other = await join(broker)
+    stage = await scene()
+    broker = stage.broker
+    other = await stage.join("")
     await other.subscribe(("t", 1), ("w", 0))
     hasty = socket.create_connection(("127.0.0.1", broker.ports[0]))
     # Both at once, with the event loop standing still: the broker finds packets and end in one turn.
@@ -169,9 +134,10 @@ async def test_fin_behind_a_publish(serve: Serve, version: int) -> None:
     await other.disconnect()
 
 
-async def test_a_storm_of_takeovers(serve: Serve) -> None:
+async def test_a_storm_of_takeovers(scene: SetScene) -> None:
     """[MQTT-3.1.4-3]: however many fight for one client identifier, there is one, and the others are gone."""
-    broker = await serve()
+    stage = await scene()
+    broker = stage.broker
 
     async def fight(number: int) -> None:
         for turn in range(20):
@@ -203,7 +169,7 @@ async def test_stopping_under_full_load_with_frozen_clients() -> None:
         sock.setblocking(False)
         frozen.append(sock)
     await until(lambda: broker.router.subscription_count == 10)
-    publisher = await join(broker)
+    publisher = await join(broker.ports[0], "publisher")
 
     async def publish() -> None:
         try:
