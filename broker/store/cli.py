@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Final, cast
@@ -31,13 +30,6 @@ app = typer.Typer(
 )
 
 STANDARD: Final = "-"
-
-
-class Format(StrEnum):
-    """What export writes."""
-
-    JSONL = "jsonl"
-    PARQUET = "parquet"
 
 
 DATABASES: Final = ("postgresql://", "postgres://")
@@ -176,32 +168,19 @@ def salvage(
     kept = ", ".join(f"{count:,} of {what}" for what, count in rebuilt.kept.items() if count) or "nothing"
     typer.echo(f"{into}: {kept}")
     if rebuilt.lost:
-        fail(
-            f"{directory}: {counted(sum(rebuilt.lost.values()), 'lost row')}; start the broker with store.path = {into}"
-        )
+        fail(f"{directory}: something is lost; start the broker with store.path = {into}")
 
 
 @app.command()
 @_told
 def export(
     directory: Directory,
-    file: Annotated[
-        str,
-        typer.Argument(metavar="[FILE]", help="A new file, or a new folder for Parquet; - for standard output."),
-    ] = "-",
-    form: Annotated[
-        Format, typer.Option("--format", help="Lines of JSON, or a folder with a Parquet file for each table.")
-    ] = Format.JSONL,
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="A new file; - for standard output.")] = STANDARD,
 ) -> None:
-    """Write a consistent copy of the store as lines of JSON, or as Parquet. A broker may be running."""
+    """Write a consistent copy of the store as lines of JSON. A broker may be running."""
     from broker.store.tools import exporting
     from broker.store.tools.looking import look
 
-    if form is Format.PARQUET:
-        if file == STANDARD:
-            fail("name a folder that is not there yet: Parquet does not go to the output", MISUSED)
-        _write_parquet(directory, Path(file))
-        return
     with look(directory) as found:
         lines = exporting.lines(found)
         if file == STANDARD:
@@ -234,36 +213,12 @@ def _write(file: Path, lines: Iterable[str]) -> None:
         raise
 
 
-def _write_parquet(directory: Path, folder: Path) -> None:
-    from broker.store.tools.looking import look
-
-    parquet = _parquet()
-    with look(directory) as found:
-        if os.path.lexists(folder):
-            fail(f"{folder} is there already: move it away, or name another one")
-        try:
-            parquet.write(found, folder)
-        except OSError as error:
-            fail(f"{folder} cannot be written ({error.strerror}): make room, or name another one")
-
-
-def _parquet() -> ModuleType:
-    """What reads and writes Parquet; a line for people where pyarrow is missing."""
-    try:
-        from broker.store.tools import parquet
-    except ModuleNotFoundError as error:
-        if error.name != "pyarrow":
-            raise
-        fail("Parquet needs pyarrow: in a clone of Canopy run `make setup` or pip install '.[record]'")
-    return parquet
-
-
 @app.command("import")
 @_told
 def bring(
     directory: Directory,
     file: Annotated[
-        str, typer.Argument(metavar="[FILE]", help="The file or folder that export wrote; - for standard input.")
+        str, typer.Argument(metavar="[FILE]", help="The file that export wrote; - for standard input.")
     ] = "",
     mosquitto: Annotated[
         Path | None,
@@ -289,8 +244,6 @@ def bring(
             )
     elif file == STANDARD:
         counts = importing.bring(directory, sys.stdin.buffer, "input")
-    elif Path(file).is_dir():
-        counts = _parquet().bring(directory, Path(file))
     else:
         try:
             with Path(file).open("rb") as source:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from broker.admin.errors import ApiError
 from broker.admin.paging import PageQuery, cursor_of, name_of
-from broker.admin.routing import BASE, Call, Route
+from broker.admin.routing import BASE, Call, Routes
 from broker.core.codec.errors import ProtocolError
 from broker.core.codec.publish_layout import LONGEST_REMAINING
 from broker.core.codec.topic_names import validate_filter, validate_topic
@@ -18,6 +18,8 @@ from broker.observe.explain.explaining import MOST_RECEIVERS, Explainer
 from broker.observe.explain.watches import Watch
 from broker.observe.trace.kept import State
 from broker.observe.trace.traces import TraceError
+
+ROUTES: Final = Routes("explain")
 
 LONGEST: Final = 65_535
 """Characters of a name."""
@@ -146,8 +148,9 @@ def _named(call: Call) -> Watch:
     return watch
 
 
+@ROUTES.add("POST", f"{BASE}/explain/watch", role="operator", body=Begin, status=201)
 async def watch(call: Call) -> Watched:
-    """Start a watch of a client."""
+    """Start a watch: record a client's deliveries and losses."""
     body: Begin = call.body
     try:
         if body.topic_filter:
@@ -157,6 +160,7 @@ async def watch(call: Call) -> Watched:
         raise ApiError(400, "BAD_REQUEST", str(error)) from None
 
 
+@ROUTES.add("GET", f"{BASE}/explain/watch/{{name}}", role="operator", query=Since)
 async def watched(call: Call) -> Watched:
     """The deliveries and losses of a watch."""
     asked: Since = call.query
@@ -166,13 +170,15 @@ async def watched(call: Call) -> Watched:
     return _watched(found, asked.after)
 
 
+@ROUTES.add("DELETE", f"{BASE}/explain/watch/{{name}}", role="operator")
 async def unwatch(call: Call) -> None:
     """End a watch."""
     call.broker.watches.remove(_named(call).trace.name)
 
 
+@ROUTES.add("GET", f"{BASE}/explain", query=Asked)
 async def explain(call: Call) -> Answer:
-    """What would happen to a message now."""
+    """What would happen to a message now, and why."""
     asked: Asked = call.query
     try:
         # A surrogate, or a name that is none.
@@ -189,20 +195,3 @@ async def explain(call: Call) -> Answer:
     if answer.cursor is not None:
         answer.cursor = cursor_of(answer.cursor)
     return answer
-
-
-ROUTES = (
-    Route(
-        "GET", f"{BASE}/explain", explain, "What would happen to a message now, and why", query=Asked, answer=Answer,
-        tag="explain",
-    ),
-    Route(
-        "POST", f"{BASE}/explain/watch", watch, "Start a watch: record a client's deliveries and losses",
-        role="operator", body=Begin, answer=Watched, status=201, tag="explain",
-    ),
-    Route(
-        "GET", f"{BASE}/explain/watch/{{name}}", watched, "The events of a watch", role="operator", query=Since,
-        answer=Watched, tag="explain",
-    ),
-    Route("DELETE", f"{BASE}/explain/watch/{{name}}", unwatch, "End a watch", role="operator", tag="explain"),
-)  # fmt: skip
