@@ -277,7 +277,6 @@ class Tracing(Section):
     max_bytes: Annotated[int, Field(ge=65_536, le=MOST_BYTES)] = 8_388_608
     max_seconds: Annotated[float, Field(gt=0, le=LONGEST_TIME, allow_inf_nan=False)] = 3_600.0
     directory: str = ""
-    mask_user_properties: bool = False
 
 
 class Log(Section):
