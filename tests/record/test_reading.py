@@ -333,7 +333,7 @@ class TestFailures:
         draft = tmp_path / "date=2026-01-01" / "hour=00" / ".seg-1-000000000000001.arrows"
         draft.parent.mkdir(parents=True)
         draft.touch()
-        assert f"canopy record recover {tmp_path}" in self.one_line(record(command, tmp_path))
+        assert f"canopy record verify --repair {tmp_path}" in self.one_line(record(command, tmp_path))
 
     def test_a_merged_manifest_that_is_none(self, tmp_path: Path, command: str, story: Story) -> None:
         paths = story.write(tmp_path, 2)
@@ -348,7 +348,7 @@ class TestFailures:
         assert self.one_line(record(command, tmp_path)).startswith("canopy: `canopy record` needs pyarrow")
 
 
-@pytest.mark.parametrize("command", ["ls", "stats", "verify", "recover", "cat"])
+@pytest.mark.parametrize("command", ["ls", "verify", "cat"])
 def test_an_address_is_no_folder(command: str) -> None:
     result = record(command, "s3://plant/record")
     assert (result.exit_code, result.stdout) == (2, "")
