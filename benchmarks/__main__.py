@@ -21,10 +21,8 @@ ROWS: Final = {
     "growth": "how the costs of routing grow",
     "store": "what it costs to keep what is acknowledged",
     "upstream": "what folding saves an upstream broker, and what a link costs",
-    "observing": "what it costs a broker to be looked at",
     "inprocess": "messages that the program publishes and subscribes to itself",
     "pipeline": "ten million recorded messages through each job",
-    "source": "messages a second into the source of Spark",
 }
 """Those of the runner."""
 
