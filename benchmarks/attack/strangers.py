@@ -33,45 +33,19 @@ PART: Final = (1 << 20) - 100
 STRANGER: Final = encode(Connect("x" * 200, V5), V5)
 NAME: Final = "\U0001f600" * 60
 
+CONNECT_UNFINISHED: Final = b"\x10\xf0\xff\x3f\x00\x04MQTT\x05\x02\x00\x00" + bytes(PART)
+
 HELD: Final = (
-    ("connections-without-a-word", "2,000 connections that send nothing", 2_000, "", b"", GROWTH),
-    (
-        "connects-never-finished",
-        "300 connections that hold all but the end of a CONNECT of 1 MiB",
-        300,
-        "",
-        b"\x10\xf0\xff\x3f\x00\x04MQTT\x05\x02\x00\x00" + bytes(PART),
-        CROWD,
-    ),
-    (
-        "upgrades-never-finished",
-        "2,000 connections that hold all but the end of a request of 16 KiB",
-        2_000,
-        "web",
-        UPGRADE_UNFINISHED,
-        CROWD,
-    ),
-    (
-        "proxy-headers-never-finished",
-        "2,000 connections that hold all but the end of a PROXY header",
-        2_000,
-        "proxied",
-        PROXY[:-1],
-        GROWTH,
-    ),
-    (
-        "http-connections",
-        "Connections to [http] that begin a request and stay, as many as there is time for",
-        5_000,
-        "http",
-        SLOW,
-        GROWTH,
-    ),
+    ("connections-without-a-word", 2_000, "", b"", GROWTH, "send nothing"),
+    ("connects-never-finished", 300, "", CONNECT_UNFINISHED, CROWD, "hold all but the end of a CONNECT of 1 MiB"),
+    ("upgrades-never-finished", 2_000, "web", UPGRADE_UNFINISHED, CROWD, "hold all but the end of a request of 16 KiB"),
+    ("proxy-headers-never-finished", 2_000, "proxied", PROXY[:-1], GROWTH, "hold all but the end of a PROXY header"),
+    ("http-connections", 5_000, "http", SLOW, GROWTH, "begin a request to [http] and stay"),
 )
 TRICKLED: Final = (
-    ("trickled-connects", "300 connections that send a CONNECT byte by byte", "", STRANGER[:-1]),
-    ("trickled-upgrades", "300 connections that ask for a WebSocket byte by byte", "web", UPGRADE[:-1]),
-    ("trickled-requests", "300 connections that send the headers of an HTTP request byte by byte", "http", SLOW),
+    ("trickled-connects", "", STRANGER[:-1], "a CONNECT"),
+    ("trickled-upgrades", "web", UPGRADE[:-1], "a request for a WebSocket"),
+    ("trickled-requests", "http", SLOW, "the headers of an HTTP request"),
 )
 
 
@@ -100,27 +74,19 @@ def _frames(piece: bytes, first: bytes, field: Field) -> None:
 
 
 FLOODED: Final = (
-    ("websocket-pings", "Four clients that send PINGs and read the answers", frame(PING, b"?" * 125), b""),
-    (
-        "websocket-fragments",
-        "Four clients that send one message in empty fragments without an end",
-        frame(MORE),
-        frame(FRAGMENT),
-    ),
-    (
-        "websocket-frames-of-a-byte",
-        "Four clients that send PINGREQs in frames of a byte",
-        frame(BINARY, PINGREQ[:1]) + frame(BINARY, PINGREQ[1:]),
-        b"",
-    ),
+    ("websocket-pings", frame(PING, b"?" * 125), b"", "PINGs and read the answers"),
+    ("websocket-fragments", frame(MORE), frame(FRAGMENT), "one message in empty fragments without an end"),
+    ("websocket-frames-of-a-byte", frame(BINARY, b"\xc0") + frame(BINARY, b"\0"), b"", "PINGREQs in frames of a byte"),
 )
 
-for name, about, most, listener, data, growth in HELD:
-    ATTACKS[name] = Attack(about, partial(Field.hold, connections=most, listener=listener, data=data), growth)
-for name, about, listener, data in TRICKLED:
-    ATTACKS[name] = Attack(about, partial(Field.trickle, listener=listener, data=data))
-for name, about, data, begin in FLOODED:
-    ATTACKS[name] = Attack(about, partial(_frames, data * FRAMES, begin))
+for name, most, listener, data, growth, what in HELD:
+    run = partial(Field.hold, connections=most, listener=listener, data=data)
+    ATTACKS[name] = Attack(f"{most:,} connections that {what}", run, growth)
+for name, listener, data, what in TRICKLED:
+    run = partial(Field.trickle, listener=listener, data=data)
+    ATTACKS[name] = Attack(f"300 connections that send {what} byte by byte", run)
+for name, data, begin, what in FLOODED:
+    ATTACKS[name] = Attack(f"Four clients that send {what}", partial(_frames, data * FRAMES, begin))
 
 
 def _visits(field: Field, listener: str, said: tuple[bytes, ...], leave: bool = True) -> None:
