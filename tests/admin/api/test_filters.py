@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from broker.admin.api.filters import Levels
 from canopy import Broker
 from tests.admin.api.conftest import Api
 from tests.e2e.wire import Peer
+from tests.support.waiting import counted_turns
 
 
 async def below(api: Api, **query: Any) -> list[tuple[str, int, int, int]]:
@@ -58,18 +58,9 @@ async def test_very_many_are_looked_at_in_turns(api: Api, broker: Broker, monkey
     peer = await Peer.join(broker.ports[0], "c")
     for start in range(0, 1_000, 100):
         await peer.subscribe(*[f"t/{number}" for number in range(start, start + 100)])
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count())
-    assert await below(api) == [("t", 0, 0, 1_000)]
-    counting.cancel()
-    assert turns >= 100
+    async with counted_turns() as turns:
+        assert await below(api) == [("t", 0, 0, 1_000)]
+    assert len(turns) >= 100
     peer.abort()
 
 
