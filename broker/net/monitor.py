@@ -12,14 +12,14 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from broker.core.accounts import REFUSED
 from broker.core.counters import DROP_CAUSES
 from broker.core.histogram import Histogram
 from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.live.outbox import Outbox
-from broker.core.queues.queue_totals import Losses, QueueTotals
+from broker.core.queues.queue_totals import QueueTotals
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.net.connections.admission import Admission
@@ -140,7 +140,7 @@ class Monitor:
         told = unreported[:most]
         del unreported[:most]
         seconds = round(now - self._reported_at, 1)
-        for ledger in cast("list[Ledger]", told):
+        for ledger in told:
             lost = ledger.take_report()
             self._remember(ledger, lost, now)
             if self.changed is not None and self.lives(ledger):
@@ -206,10 +206,10 @@ class Monitor:
     def _fold(self, seconds: float, now: float) -> None:
         """Tell in one line of all clients that have no session any more, where there are too many for a line each."""
         unreported = self._load.unreported
-        left: list[Losses] = []
+        left: list[Ledger] = []
         lost = [0] * len(DROP_CAUSES)
         remembered = LINES
-        for ledger in cast("list[Ledger]", unreported):
+        for ledger in unreported:
             if self.lives(ledger):
                 left.append(ledger)
             else:
@@ -239,7 +239,7 @@ class Monitor:
         if changed is None:
             return set()
         self.changed = set()
-        changed.update([each for each in cast("list[Ledger]", self._load.unreported) if self.lives(each)])
+        changed.update([each for each in self._load.unreported if self.lives(each)])
         return changed
 
     # -- slow subscribers ----------------------------------------------------------------------------------------------

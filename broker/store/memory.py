@@ -24,7 +24,7 @@ from broker.core.persistence.journal import (
     share_name,
 )
 from broker.core.principal import Principal
-from broker.core.queues.delivery import RELEASED, SENT, Delivery, queue_of
+from broker.core.queues.delivery import RELEASED, SENT, Delivery
 from broker.core.queues.message import Message
 from broker.core.routing.retained.by_age import account_name
 from broker.core.topics.subscription import Subscription
@@ -73,7 +73,7 @@ class _Subscription:
         self.request = subscription.request()
         self.identifier = subscription.identifier
         self.streaming = streaming
-        sub_queue = queue_of(subscription)
+        sub_queue = subscription.sub_queue
         self.options = None if sub_queue is None else sub_queue.options
 
 

@@ -19,8 +19,8 @@ from broker.core.codec.errors import ProtocolError
 from broker.core.codec.packets import NEVER
 from broker.core.codec.topic_names import validate_filter
 from broker.core.queues.policies.queue_policy import POLICIES, UNSET
-from broker.core.queues.policies.queue_rules import queue_terms, sub_queue_terms, subscription_rules
 from broker.core.queues.queue_totals import UNLIMITED
+from broker.core.routing.queue_limits import queue_terms, sub_queue_terms, subscription_rules
 from broker.net.limits import limits
 from broker.net.server import Server
 from broker.settings import (

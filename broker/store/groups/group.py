@@ -13,7 +13,7 @@ from mypy_extensions import i64
 from broker.core.codec.packets import Will
 from broker.core.persistence.journal import share_name
 from broker.core.principal import Principal
-from broker.core.queues.delivery import QUEUED, Delivery, queue_of
+from broker.core.queues.delivery import QUEUED, Delivery
 from broker.core.queues.message import Message
 from broker.core.routing.retained.by_age import account_name
 from broker.core.topics.subscription import Subscription
@@ -117,7 +117,7 @@ class SubscriptionRow:
         self.retain_handling = request.retain_handling
         self.identifier: int = subscription.identifier
         self.streaming = streaming
-        sub_queue = queue_of(subscription)
+        sub_queue = subscription.sub_queue
         self.options = None if sub_queue is None else sub_queue.options
 
 

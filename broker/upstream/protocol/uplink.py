@@ -47,7 +47,7 @@ from broker.core.codec.properties import (
 from broker.core.connection.protocol import PACKET_WORK, TURN_WORK
 from broker.core.queues.delivery import DONE, Delivery
 from broker.core.queues.live.outbox import Outbox
-from broker.core.queues.live.peer import Peer
+from broker.core.queues.requests import Peer
 from broker.core.routing.loop_detection import LINK
 from broker.core.routing.peers import PeerConnected, PeerDisconnected
 from broker.upstream.protocol.downlink import Downlink
