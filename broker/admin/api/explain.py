@@ -8,12 +8,14 @@ from pydantic import Field
 
 from broker.admin.errors import ApiError
 from broker.admin.paging import PageQuery, cursor_of, name_of
-from broker.admin.routing import BASE, Call, Route
+from broker.admin.routing import BASE, Call, Routes
 from broker.core.codec.errors import ProtocolError
 from broker.core.codec.publish_layout import LONGEST_REMAINING
 from broker.core.codec.topic_names import validate_topic
 from broker.observe.explain.answer import Answer
 from broker.observe.explain.explaining import MOST_RECEIVERS, Question
+
+ROUTES: Final = Routes("explain")
 
 LONGEST: Final = 65_535
 """Characters of a name."""
@@ -34,8 +36,9 @@ class Asked(PageQuery):
     """Bytes of its payload."""
 
 
+@ROUTES.add("GET", f"{BASE}/explain", query=Asked)
 async def explain(call: Call) -> Answer:
-    """What would happen to a message now."""
+    """What would happen to a message now, and why."""
     asked: Asked = call.query
     try:
         # A surrogate, or a name that is none.
@@ -51,11 +54,3 @@ async def explain(call: Call) -> Answer:
     if answer.cursor is not None:
         answer.cursor = cursor_of(answer.cursor)
     return answer
-
-
-ROUTES = (
-    Route(
-        "GET", f"{BASE}/explain", explain, "What would happen to a message now, and why", query=Asked, answer=Answer,
-        tag="explain",
-    ),
-)  # fmt: skip
