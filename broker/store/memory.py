@@ -26,7 +26,7 @@ from broker.core.persistence.journal import (
 from broker.core.principal import Principal
 from broker.core.queues.delivery import RELEASED, SENT, Delivery
 from broker.core.queues.message import Message
-from broker.core.routing.retained.by_age import account_name
+from broker.core.routing.retained.shares import account_name
 from broker.core.topics.subscription import Subscription
 from broker.store.base import IN_USE, Store, StoreError
 from broker.store.times import Clocks, Times

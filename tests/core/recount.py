@@ -23,7 +23,7 @@ from broker.core.principal import Principal
 from broker.core.queues.delivery import DROPPED, QUEUED, RELEASED, SENT, Delivery, SubscriptionQueue
 from broker.core.queues.drop_notice import property_of
 from broker.core.queues.policies.queue_policy import LATEST
-from broker.core.routing.retained.by_age import RetainedMessage
+from broker.core.routing.retained.shares import RetainedMessage
 from broker.core.routing.router import Router
 from broker.core.routing.session_table import bytes_of, is_empty
 from broker.core.session.session import Session

@@ -35,9 +35,8 @@ from broker.core.connection.connect import authenticating, handshake, identity
 from broker.core.connection.connect.handshake import PendingConnect
 from broker.core.connection.phases import ADMITTING, AUTHENTICATING, CLOSED, CONNECTED, CONNECTING
 from broker.core.connection.publish.acknowledging import Acknowledger
-from broker.core.connection.publish.holding import Hold, released
+from broker.core.connection.publish.holding import Hold, publish_limit, released
 from broker.core.connection.publish.publishing import PublishHandler
-from broker.core.connection.publish.rate_limit import publish_limit
 from broker.core.connection.subscribing import FilterHandler
 from broker.core.hooks import LATER, Origin
 from broker.core.queues.live.outbox import Outbox

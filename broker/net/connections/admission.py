@@ -13,7 +13,7 @@ from typing import Final
 
 from broker.core.addresses import network
 from broker.core.codec import reasons
-from broker.core.connection.publish.rate_limit import TokenBucket
+from broker.core.connection.publish.holding import TokenBucket
 
 HALF_OPEN_ROOM: Final = 128
 """Connections above the limit that may wait for their CONNECT, and connections that exist only to be refused; any more

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from broker.observe.alarms.hysteresis import Hysteresis
-from broker.observe.alarms.observer import KINDS, Observation, Observer
+from broker.observe.alarms.observer import KINDS, Hysteresis, Observation, Observer
 from broker.settings import Alarms as AlarmSettings
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from broker.core.persistence.journal import share_name
 from broker.core.principal import Principal
 from broker.core.queues.delivery import QUEUED, Delivery
 from broker.core.queues.message import Message
-from broker.core.routing.retained.by_age import account_name
+from broker.core.routing.retained.shares import account_name
 from broker.core.topics.subscription import Subscription
 from broker.store.times import Note
 

@@ -24,8 +24,7 @@ from broker.core.routing.bridge_states import is_bridge_state
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.loop_detection import UPLINKS
 from broker.core.routing.receivers.fanout import Fanout
-from broker.core.routing.retained.by_age import RetainedMessage, account_name
-from broker.core.routing.retained.shares import RetainedShares, kept_bytes
+from broker.core.routing.retained.shares import RetainedMessage, RetainedShares, account_name, kept_bytes
 from broker.core.session.session import Session
 from broker.core.topics.topic_tree import NODE_BYTES, RetainedTree
 
