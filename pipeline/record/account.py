@@ -81,8 +81,6 @@ def account(
 
 
 class _Account:
-    """The work of `account`."""
-
     def __init__(
         self,
         coverage: Coverage,

@@ -50,14 +50,11 @@ Say = Callable[[str], None]
 
 
 def unsaid(line: str) -> None:
-    """Nobody listens."""
     del line
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which events are wanted."""
-
     kinds: tuple[str, ...] = ()
     """Empty: all."""
     since: str | None = None
@@ -321,7 +318,6 @@ def covering(choice: Choice) -> Coverage:
 
 
 def narrowed(frame: DataFrame, choice: Choice) -> DataFrame:
-    """The rows that are wanted."""
     if choice.kinds:
         frame = frame.where(f.col("kind").isin(*choice.kinds))
     if choice.run:

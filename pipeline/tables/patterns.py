@@ -18,8 +18,6 @@ _NAMED: Final = re.compile(rf"\{{({NAME})\}}")
 
 @dataclass(frozen=True)
 class Pattern:
-    """A topic filter and the names of some of its levels."""
-
     text: str
     levels: tuple[str, ...]
     """As the filter has them, without the `#` at its end."""

@@ -9,30 +9,17 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pipeline.runtime.duck.columns import Column, column, listed, literal, order, quoted_whole
 from pipeline.runtime.storage import local_path
 
+if TYPE_CHECKING:
+    from pipeline.runtime.duck.session import Session
+
 JOINS: Final = {
     "inner": "JOIN", "left": "LEFT JOIN", "full": "FULL JOIN", "left_semi": "SEMI JOIN", "left_anti": "ANTI JOIN",
 }  # fmt: skip
-
-
-class Connection(Protocol):
-    """What computes a frame: `pipeline.runtime.duck.session`."""
-
-    def run(self, text: str) -> Any:
-        """Have DuckDB do something."""
-
-    def rows(self, text: str) -> list[tuple[Any, ...]]:
-        """All rows of a query."""
-
-    def kept(self, frame: Frame) -> Frame:
-        """A frame as a temporary table."""
-
-    def let_go(self, frame: Frame) -> None:
-        """Remove the temporary table that a frame is."""
 
 
 class Row(tuple[Any, ...]):
@@ -61,7 +48,7 @@ class Frame:
     """A query; its columns are known without asking DuckDB, but where all of a struct's are chosen."""
 
     def __init__(
-        self, session: Connection, sql: str, columns: Sequence[str] | None, source: str = "", name: str = ""
+        self, session: Session, sql: str, columns: Sequence[str] | None, source: str = "", name: str = ""
     ) -> None:
         self.sparkSession: Final = session
         self.sql: Final = sql

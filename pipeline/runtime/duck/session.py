@@ -157,7 +157,6 @@ def _files(path: str) -> list[str]:
 
 
 def _told(error: duckdb.Error) -> PipelineError:
-    """What DuckDB says, in a line."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     found = _FILE.search(str(error))
     if isinstance(error, duckdb.OutOfMemoryException):
