@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pipeline.errors import MisuseError, PipelineError
-from pipeline.record.segments import record_of
 from pipeline.runtime.storage import Storage, local_path
 
 SUMMARY: Final = "summary.json"
@@ -34,7 +33,7 @@ def check(inputs: Sequence[str], output: str, option: str = "--output") -> None:
     """
     place = local_path(output)
     for path in inputs:
-        root = local_path(record_of(path)[0])
+        root = local_path(path)
         if place is not None and root is not None:
             inside = place.resolve().is_relative_to(root.resolve())
         else:

@@ -26,11 +26,11 @@ from tests.pipeline.recorded import Story, write_segment
 HOURS = timedelta(hours=1)
 
 
-def covered(folder: Path, choice: Choice | None = None, skip: bool = False, under: str = "") -> Coverage:
+def covered(folder: Path, choice: Choice | None = None, skip: bool = False) -> Coverage:
     made, session = covering(choice or Choice()), None
     # A folder of this machine needs no session.
     there: Any = session
-    find(there, [str(folder / under)], skip, coverage=made)
+    find(there, [str(folder)], skip, coverage=made)
     return made
 
 
@@ -178,8 +178,6 @@ def test_only_what_was_asked_for_is_missed(tmp_path: Path) -> None:
     assert covered(tmp_path, Choice(since="2026-11-21T17:00")).kinds == {"gap": 1}
     assert covered(tmp_path, Choice(since="2026-11-21T18:00")).complete
     assert covered(tmp_path, Choice(until="2026-11-21T16:05")).kinds == {"missing": 1}
-    assert covered(tmp_path, under="date=2026-11-21/hour=16").kinds == {"missing": 1}
-    assert covered(tmp_path, under="date=2026-11-21/hour=18").complete
 
 
 def test_a_queue_that_was_full_in_the_midst_of_a_segment_is_a_gap_and_no_hole(tmp_path: Path) -> None:
