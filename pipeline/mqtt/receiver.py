@@ -41,8 +41,6 @@ class Receiver:
 
     def __init__(self, options: StreamOptions, spool: Spool) -> None:
         self.error: PipelineError | None = None
-        self.received = 0
-        self.reconnects = 0
         self._options = options
         self.spool = spool
         self.lost = spool.lost
@@ -142,7 +140,6 @@ class Receiver:
                 if error.lasting:
                     raise
                 self._write()
-                self.reconnects += 1
                 _log.warning("%s; connecting again", error)
                 self._connect(first=False)
         self._write()
@@ -255,7 +252,6 @@ class Receiver:
             self._last = now / 1e9
             if not before:
                 self._first = self._last
-            self.received += arrived
             self._reads.append(Read(arrived, time.time_ns() // 1000, now, self.spool.session))
 
     def _arrived(self, packet: Publish) -> None:

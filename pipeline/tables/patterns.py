@@ -39,15 +39,6 @@ class Pattern:
                 return None
         return tuple(levels[at] for at in self.at)
 
-    def prefix(self) -> str:
-        """What every topic that matches begins with."""
-        fixed: list[str] = []
-        for level in self.levels:
-            if level == "+":
-                return "".join(f"{each}/" for each in fixed)
-            fixed.append(level)
-        return "/".join(fixed)
-
 
 def pattern(text: str) -> Pattern:
     """A topic filter as people write it in a mapping.
