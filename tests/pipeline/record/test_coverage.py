@@ -71,17 +71,6 @@ def test_a_segment_that_is_missing_is_named_with_its_numbers(tmp_path: Path) -> 
     assert gone.name in found.lines()[1]
 
 
-@pytest.mark.parametrize("at", [0, 1, -1])
-def test_a_segment_that_went_with_its_manifest_leaves_a_hole(tmp_path: Path, at: int) -> None:
-    gone = record(tmp_path, hours=1)[at]
-    manifest(tmp_path, gone).unlink()
-    gone.unlink()
-    state(tmp_path, 20, 1)
-    found = covered(tmp_path)
-    assert dict(found.kinds) == {"hole": 1}
-    assert found.missing == 5
-
-
 def test_a_hole_that_was_merged_over_is_still_one(tmp_path: Path) -> None:
     gone = record(tmp_path)[2]
     manifest(tmp_path, gone).unlink()
@@ -128,21 +117,6 @@ def test_a_flipped_bit_is_left_out_by_its_name_where_that_is_asked_for(tmp_path:
     assert dict(found.kinds) == {"left out": 1}
     assert (found.missing, found.events) == (5, 15)
     assert segment.name in found.lines()[1]
-
-
-def test_without_a_manifest_nobody_can_tell(tmp_path: Path) -> None:
-    segments = record(tmp_path, hours=1)
-    manifest(tmp_path, segments[1]).unlink()
-    found = covered(tmp_path)
-    assert dict(found.kinds) == {"no manifest": 1}
-    assert segments[1].name in found.lines()[1]
-    manifest(tmp_path, segments[0]).write_text("{")
-    assert covered(tmp_path).kinds["no manifest"] == 2
-    for each in (tmp_path / "_manifests").rglob("*.json"):
-        each.unlink()
-    found = covered(tmp_path)
-    assert not found.complete
-    assert "no manifests: nobody can tell what is missing" in found.lines()[1]
 
 
 def test_a_draft_is_open_while_its_recorder_is_at_work_and_abandoned_after(tmp_path: Path) -> None:
