@@ -12,13 +12,12 @@ from pydantic import ValidationError
 from loadtest.load.engine import conductor
 from loadtest.load.engine.clients import client_pool
 from loadtest.load.engine.clients.client_pool import ClientPool
-from loadtest.load.engine.job import Job, Nobody, Target
+from loadtest.load.engine.job import Job, Target
 from loadtest.load.report.result import Result
 from loadtest.load.scenario import contents as room
 from loadtest.load.scenario import library
 from loadtest.load.scenario.contents import Contents, contents
 from loadtest.load.scenario.library import ScenarioError
-from loadtest.load.scenario.plan import Plan
 from loadtest.load.scenario.schema import Payload, Publish
 from tests.loadtest.load.playing import agrees, balanced, reader, scenario, sender
 from tests.loadtest.load.script import DELIVER, DROP, Delivery, Fate, Script
@@ -126,7 +125,7 @@ async def run(script: Script, qos: int = 1, **payload: Any) -> tuple[ScriptedSer
     async with ScriptedServer(script) as server:
         what = scenario(sender(clients=2, **publish), reader(clients=2, qos=qos))
         job = Job(what, "", [Target("127.0.0.1", server.port)], processes=2)
-        result = await conductor.play(job, Nobody())
+        result = await conductor.play(job)
     balanced(result)
     return server, result
 
@@ -175,5 +174,6 @@ def test_laid_out_frames_of_large_files_are_few(tmp_path: Path, monkeypatch: pyt
     file.write_bytes(b"x" * 10_000)
     monkeypatch.setattr(client_pool, "MAX_CONTENTS", 1_000_000)
     groups = sender("file", "a/%c/%n", 4, topics=50, payload={"file": str(file)}), sender("plain", "b", 1)
-    pool = ClientPool(Plan(scenario(*groups), "00000001"), [Target("127.0.0.1", 1)], 0, 1)
+    job = Job(scenario(*groups), "", [Target("127.0.0.1", 1)])
+    pool = ClientPool(job.plan("00000001"), job, 0)
     assert [int(each.most_layouts) for each, _, _, _ in pool.senders] == [19] * 4 + [40_000]

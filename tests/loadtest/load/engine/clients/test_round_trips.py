@@ -17,9 +17,9 @@ from loadtest.load.cli.common import exit_code
 from loadtest.load.engine import conductor
 from loadtest.load.engine.clients import round_trips
 from loadtest.load.engine.clients.connection import Wire
-from loadtest.load.engine.clients.round_trips import Answers, Asked, attach
+from loadtest.load.engine.clients.round_trips import Answers, Asked
 from loadtest.load.engine.clients.sending import Session
-from loadtest.load.engine.job import Job, Nobody, Target
+from loadtest.load.engine.job import Job, Target
 from loadtest.load.ledger.counters import Tally
 from loadtest.load.ledger.deliveries import Streams
 from loadtest.load.ledger.mark import pack
@@ -93,7 +93,7 @@ async def test_the_scenario_of_the_guide_runs_on_a_broker() -> None:
     found = Scenario.model_validate({"name": "guide", "quiet": 0.3, "stages": [{"name": "go", "seconds": 0.5}], **data})
     async with Broker(Settings.model_validate({"listen": ["mqtt://127.0.0.1:0"], "sys": {"interval": 0.1}})) as broker:
         job = Job(found, "", [Target("127.0.0.1", broker.ports[0])], thresholds=("unanswered == 0",))
-        result = await conductor.play(job, Nobody())
+        result = await conductor.play(job)
     assert result.requests > 0
     assert [each.met for each in result.thresholds] == [True]
     assert (result.deliveries.lost, result.errors) == (0, {})
@@ -152,7 +152,7 @@ class Service:
         self.session, self.socket = Session(False), Socket()
         self.wire = Wire(V5, None, Streams(RUN, lambda _: b""), Tally(), self.session, print, print)
         self.answers = Answers(Reply(**reply), V5, self.session, self.errors.append)
-        attach(self.wire, None, self.answers)
+        self.answers.wire, self.wire.asked = self.wire, self.answers.hear
         self.wire.connection_made(self.socket)  # type: ignore[arg-type]
 
     def hear(self, times: int) -> None:
