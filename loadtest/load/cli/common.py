@@ -236,14 +236,6 @@ def size_option(given: str | int) -> int:
         raise typer.BadParameter(str(error)) from None
 
 
-def spare_report(folder: Path | None) -> None:
-    """End the command where `--out` holds the report of an earlier run: it would be written over."""
-    from loadtest.load.report import files
-
-    if folder is not None and files.holds_report(folder):
-        raise LoadError(f"{folder}: holds the report of an earlier run; give another --out")
-
-
 def stamp() -> str:
     """The time, in the name of what is written when no name was given."""
     return f"{datetime.now().astimezone():%Y%m%d-%H%M%S}"
@@ -268,7 +260,7 @@ def play_and_report(job: Job, output: Output, who: Credentials) -> None:
             raise Misuse(f"--threshold {text}: {error}") from None
     processes = output.processes or default_processes(scenario)
     job = replace(job, scenario=scenario, processes=processes, thresholds=conditions, strict=output.strict)
-    spare_report(output.out)
+    files.spare(output.out)
     console = Console(stderr=False)
     folder = output.out or Path("canopy-load") / f"{scenario.name}-{stamp()}"
     for place in (folder, *(file.parent for file in (output.junit, output.prometheus) if file)):

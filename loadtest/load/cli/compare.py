@@ -24,7 +24,6 @@ from loadtest.load.cli.common import (
     ScaleOption,
     ScenarioArgument,
     SetOption,
-    spare_report,
     stamp,
 )
 
@@ -68,12 +67,15 @@ def compare(
     from loadtest.load.compare.contest import Contest, Means
     from loadtest.load.compare.table import table
     from loadtest.load.engine.running import run
+    from loadtest.load.report import files
     from loadtest.load.scenario import library
 
     asked, text = library.load(scenario, sets or (), scale)
     contest = Contest(asked, text, broker, rounds, VERSIONS[mqtt] if mqtt else None)
-    spare_report(out)
     comparison = contest.comparison
+    folder = out or Path("canopy-load") / f"compare-{comparison.name}-{stamp()}"
+    files.spare(out)
+    files.check(folder)
     try:
         run(lambda stop: contest.run(Means(_passing, _note, stop), processes))
     except asyncio.CancelledError:
@@ -82,7 +84,7 @@ def compare(
         _clear()
     console = Console()
     console.print(table(comparison))
-    written = page.write(comparison, out or Path("canopy-load") / f"compare-{comparison.name}-{stamp()}")
+    written = page.write(comparison, folder)
     console.print(f"report: {written / 'compare.html'}", soft_wrap=True, highlight=False)
     if comparison.interrupted:
         raise typer.Exit(INTERRUPTED)

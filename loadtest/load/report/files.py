@@ -44,6 +44,12 @@ def unused(folder: Path) -> Path:
     return found
 
 
+def spare(folder: Path | None) -> None:
+    """Refuse the folder that was asked for, if one was, where it holds a report. Raises ReportError."""
+    if folder is not None and holds_report(folder):
+        raise ReportError(f"{folder}: holds the report of an earlier run; give another --out")
+
+
 def check(folder: Path) -> None:
     """Whether a report can be written into a folder, as far as that is known before there is one. Leaves nothing.
 

@@ -100,7 +100,7 @@ def test_a_folder_that_cannot_be_written_to_is_an_error(mini: str) -> None:
     done = CliRunner().invoke(app, ["compare", mini, "--broker", "relay", "--rounds", "1", "--out", f"{mini}/x"])
     assert done.exit_code == 1
     assert f"canopy: {mini}/x: the report cannot be written" in done.stderr
-    assert "deliveries a second" in done.stdout
+    assert done.stdout == "", "no broker was started"
 
 
 def test_ctrl_c_ends_everything_and_reports_what_there_is(mini: str, tmp_path: Path) -> None:

@@ -27,62 +27,69 @@ from loadtest.load.report.result import Result
 from loadtest.load.report.wording import findings
 from loadtest.load.scenario.plan import Plan, PlanError
 from loadtest.load.scenario.schema import Reply, Scenario
-from tests.loadtest.load.playing import agrees, balanced, group, named, play, reader, scenario, sender
-from tests.loadtest.load.script import DELIVER, DROP, Delivery, Fate, Script
+from tests.loadtest.load.playing import Cases, agrees, group, named, reader, scenario, sender
+from tests.loadtest.load.script import DELIVER, DROP, Delivery, Fate
 from tests.loadtest.load.scripted import ScriptedServer
 
 RUN = 0x0180
 GUIDE = Path(__file__).parents[5] / "docs" / "load.md"
 
 
-def callers(clients: int = 2, **publish: Any) -> dict[str, Any]:
-    return sender("call", "call/%c", clients, reply_to="answers/%c", **publish)
+CASES = Cases()
 
 
-def service(clients: int = 1, **reply: Any) -> dict[str, Any]:
-    return reader("serve", "call/#", clients, keys={"reply": reply}, qos=1)
+@pytest.fixture(scope="module")
+def played() -> tuple[ScriptedServer, Result]:
+    """Callers and services are in processes of their own."""
+    return CASES.play(processes=2)
 
 
-async def played(script: Script, *groups: dict[str, Any], **more: Any) -> tuple[ScriptedServer, Result]:
-    async with ScriptedServer(script) as server:
-        result = await play(server, *groups, **more)
-    assert server.violations == []
-    balanced(result)
-    return server, result
+def callers(name: str = "x", **publish: Any) -> dict[str, Any]:
+    return sender(f"call-{name}", f"{name}/call/%c", 2, reply_to=f"{name}/answers/%c", **publish)
 
 
-@pytest.mark.parametrize(("asked", "answered"), [(0, 0), (1, 1)])
-async def test_every_request_is_answered_and_its_round_trip_measured(asked: int, answered: int) -> None:
-    """Callers and service are in processes of their own."""
-    server, result = await played(Script(), callers(qos=asked), service(qos=answered, size=40), processes=2)
+def service(name: str = "x", clients: int = 1, **reply: Any) -> dict[str, Any]:
+    return reader(f"serve-{name}", f"{name}/call/#", clients, keys={"reply": reply}, qos=1)
 
-    agrees(server, result, ["call"])
-    call = named(result, "call")
-    assert (call.requests, call.answered, call.answered_again, result.unanswered) == (60, 60, 0, 0)
-    assert result.round_trip.count == 60
+
+def some_answers(delivery: Delivery) -> Fate:
+    answer = delivery.message.topic == "missing/answers/0"
+    return {3: DROP, 5: Fate(copies=3)}.get(delivery.number, DELIVER) if answer else DELIVER
+
+
+CASES.add("quick", callers("quick", qos=0), service("quick", qos=0, size=40))
+CASES.add("sure", callers("sure", qos=1), service("sure", qos=1, size=40))
+CASES.add("missing", callers("missing"), service("missing"), fates=some_answers)
+CASES.add("both", callers("both"), service("both", clients=2))
+
+
+@pytest.mark.parametrize(("name", "qos"), [("quick", 0), ("sure", 1)])
+def test_every_request_is_answered_and_its_round_trip_measured(
+    name: str, qos: int, played: tuple[ScriptedServer, Result]
+) -> None:
+    server, result = played
+    agrees(server, result, [f"call-{name}"])
+    call = named(result, f"call-{name}")
+    assert (call.requests, call.answered, call.answered_again) == (60, 60, 0)
+    assert named(result, f"serve-{name}").deliveries.received == 60
+    answers = [message for message in server.messages if message.topic.startswith(f"{name}/answers/")]
+    assert {(message.qos, len(message.payload)) for message in answers} == {(qos, 40)}
+    assert result.round_trip.count == 4 * 60 - 1
     assert (result.round_trip.min or 0) > 0
-    assert named(result, "serve").deliveries.received == 60
     assert result.errors == {}
-    answers = [message for message in server.messages if message.topic.startswith("answers/")]
-    assert {(message.qos, len(message.payload)) for message in answers} == {(answered, 40)}
 
 
-async def test_what_is_not_answered_is_said_and_strict_minds_it() -> None:
-    def fate(delivery: Delivery) -> Fate:
-        answer = delivery.message.topic == "answers/0"
-        return {3: DROP, 5: Fate(copies=3)}.get(delivery.number, DELIVER) if answer else DELIVER
-
-    _, result = await played(Script(fate), callers(), service())
-    call = named(result, "call")
-    assert (call.requests, call.answered, call.answered_again, result.round_trip.count) == (60, 59, 2, 59)
-    assert "Unanswered: 1 of 60 requests (1.7 %)." in [each.text for each in findings(result)]
+def test_what_is_not_answered_is_said_and_strict_minds_it(played: tuple[ScriptedServer, Result]) -> None:
+    _, result = played
+    call = named(result, "call-missing")
+    assert (call.requests, call.answered, call.answered_again, result.unanswered) == (60, 59, 2, 1)
+    assert "Unanswered: 1 of 240 requests (0.42 %)." in [each.text for each in findings(result)]
     assert (exit_code(result, strict=True), exit_code(result, strict=False)) == (3, 0)
 
 
-async def test_two_who_answer_the_same_request_are_counted_once() -> None:
-    _, result = await played(Script(), callers(), service(clients=2))
-    call = named(result, "call")
-    assert (call.answered, call.answered_again, result.round_trip.count) == (60, 60, 60)
+def test_two_who_answer_the_same_request_are_counted_once(played: tuple[ScriptedServer, Result]) -> None:
+    call = named(played[1], "call-both")
+    assert (call.answered, call.answered_again) == (60, 60)
 
 
 async def test_the_scenario_of_the_guide_runs_on_a_broker() -> None:
