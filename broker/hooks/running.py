@@ -135,19 +135,16 @@ class _Told(EventListener):
         self._unsubscribed = hooks.calls.of("unsubscribed")
 
     def subscribed(self, client_id: str, topic_filter: str, qos: int) -> None:
-        """A subscription was made or replaced."""
         if self._before is not None:
             self._before.subscribed(client_id, topic_filter, qos)
         self._hooks.calls.tell(self._subscribed, client_id, topic_filter, qos)
 
     def unsubscribed(self, client_id: str, topic_filter: str) -> None:
-        """A subscription was taken back."""
         if self._before is not None:
             self._before.unsubscribed(client_id, topic_filter)
         self._hooks.calls.tell(self._unsubscribed, client_id, topic_filter)
 
     def session_ended(self, client_id: str) -> None:
-        """A session is over."""
         if self._before is not None:
             self._before.session_ended(client_id)
         self._hooks.session_ended(client_id)

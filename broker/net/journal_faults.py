@@ -34,7 +34,6 @@ class JournalFaults(HookReporter):
         self._listener = listener
 
     def failed(self, hook: str, error: Exception) -> None:
-        """A call of the journal has raised."""
         self._faults.failed(hook, error)
         listener = self._listener()
         if listener is not None:

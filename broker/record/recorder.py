@@ -215,7 +215,6 @@ class Recorder(Sink):
             self._folder.close(ended=None)
 
     def hand_over(self) -> None:
-        """Give the thread what has come together."""
         tap = self.tap
         if tap is not None and not tap.empty:
             self._inbox.put((tap.take(False), time.monotonic_ns(), tap.put_events, tap.put_bytes))

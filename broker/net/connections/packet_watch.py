@@ -121,24 +121,19 @@ class PacketWatch:
     # -- what the transport calls --------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """A read came in."""
         self._look(self._in, data)
         self.connection.data_received(data)
 
     def eof_received(self) -> bool:
-        """The peer will send no more."""
         return bool(self.connection.eof_received())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
         self.connection.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The transport has more than it can send."""
         self.connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """The transport has room again."""
         self.connection.resume_writing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -46,7 +46,6 @@ class Link(Turn):
         raise NotImplementedError
 
     def check_failed(self, error: Exception) -> None:
-        """The wheel's look has raised."""
         self.broke(error)
 
 

@@ -133,11 +133,9 @@ class SqliteStore(Store, Medium):
         return loaded
 
     async def flush(self) -> None:
-        """Return when what was told is in the file."""
         await self._groups.flush()
 
     async def close(self) -> None:
-        """Flush, end the thread, and let go of the file."""
         opened, writer = self._opened, self._writer
         if opened is None or writer is None:
             return
@@ -156,7 +154,6 @@ class SqliteStore(Store, Medium):
                 raise StoreError(self._stall_reason(opened))
 
     def figures(self) -> Iterator[tuple[str, object]]:
-        """See `Store.figures`."""
         writer, groups = self._writer, self._groups
         yield "path", str(self.directory)
         yield "groups", groups.count

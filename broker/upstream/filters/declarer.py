@@ -116,7 +116,6 @@ class Declarer(UpstreamSubscriptions):
     # -- what the ledger says ------------------------------------------------------------------------------------------
 
     def declare(self, topic_filter: str) -> None:
-        """The upstream is to have this filter."""
         if self._gathered is not None:
             self._gathered[topic_filter] = None
             return
@@ -129,7 +128,6 @@ class Declarer(UpstreamSubscriptions):
         # Else it is still there.
 
     def withdraw(self, topic_filter: str) -> None:
-        """The upstream is no longer to have it."""
         if self._gathered is not None:
             self._gathered.pop(topic_filter, None)
             return

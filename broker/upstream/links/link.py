@@ -374,7 +374,6 @@ class UpstreamLink(Owner):
     # -- what the connection says --------------------------------------------------------------------------------------
 
     def opened(self) -> None:
-        """The upstream has accepted us."""
         connection = self.connection
         assert connection is not None
         uplink = connection.uplink
@@ -416,11 +415,9 @@ class UpstreamLink(Owner):
         )
 
     def moved(self) -> None:
-        """The upstream may hold or refuse other filters than before."""
         self.demand.moved()
 
     def broke(self, error: Exception) -> None:
-        """A fault of ours, for the log."""
         self.server.faults.broke("upstream", error, upstream=self.name)
 
     def _failed(self, why: str) -> None:

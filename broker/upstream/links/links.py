@@ -102,12 +102,10 @@ class Links(SubscriptionListener):
     # -- demand --------------------------------------------------------------------------------------------------------
 
     def wanted(self, topic_filter: str) -> None:
-        """One more local subscription (`hooks.SubscriptionListener`)."""
         for link in self._demanding:
             link.demand.wanted(topic_filter)
 
     def unwanted(self, topic_filter: str) -> None:
-        """One local subscription less (`hooks.SubscriptionListener`)."""
         for link in self._demanding:
             link.demand.unwanted(topic_filter)
 
