@@ -10,7 +10,7 @@
 #   make coverage  what `make suite interpreted COVERAGE=1` measured, held against .ci/coverage
 #   make lint    style, types and the walls between packages
 #   make bench   Canopy beside mosquitto, on this machine      ARGS="--quick"
-#   make bench-NAME  another benchmark: routing, growth, store, upstream, observing, inprocess, pipeline, source   ARGS="--quick"
+#   make bench-NAME  another benchmark: routing, growth, store, upstream, inprocess, pipeline, source   ARGS="--quick"
 #   make scale  what millions of filters and tens of thousands of clients cost   ARGS="filters --sizes 100000"
 #   make crash    kill -9 and power cuts, again and again, with every seed   ARGS="-k power"
 #   make attack  hostile clients of every kind beside 100 pairs of good ones   ARGS="flood --seconds 3" or "--list"
@@ -33,7 +33,7 @@ PY := $(VENV)/bin/python -P
 # The packages `tests` and `benchmarks` are importable from here, and only they.
 TESTS := PYTHONPATH="$(VENV)/paths"
 
-.PHONY: help run quick test suite test-long test-pythons lint checks interpreted coverage bench bench-routing bench-growth bench-store bench-upstream bench-observing bench-inprocess bench-pipeline bench-source scale attack crash demo docs fuzz packages setup clean
+.PHONY: help run quick test suite test-long test-pythons lint checks interpreted coverage bench bench-routing bench-growth bench-store bench-upstream bench-inprocess bench-pipeline bench-source scale attack crash demo docs fuzz packages setup clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -115,7 +115,7 @@ checks:
 bench: setup
 	@$(TESTS) $(PY) -m benchmarks network $(ARGS)
 
-bench-routing bench-growth bench-store bench-upstream bench-observing bench-inprocess bench-pipeline bench-source: setup
+bench-routing bench-growth bench-store bench-upstream bench-inprocess bench-pipeline bench-source: setup
 	@$(TESTS) $(PY) -m benchmarks $(@:bench-%=%) $(ARGS)
 
 scale: setup

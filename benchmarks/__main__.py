@@ -10,18 +10,17 @@ from benchmarks import runner
 
 OWN: Final = {
     "network": "the same loads on several brokers in turn: the figures of docs/benchmarks.md",
-    "attack": "hostile clients of every kind beside clients that behave well",
     "plots": "the pictures of the documentation",
 }
 """Those with a command of their own."""
 
 ROWS: Final = {
+    "attack": "hostile clients of every kind beside clients that behave well",
     "scale": "how a broker's costs grow with what it holds",
     "routing": "the routing core without a network, beside what the authors of its ideas reported",
     "growth": "how the costs of routing grow",
     "store": "what it costs to keep what is acknowledged",
     "upstream": "what folding saves an upstream broker, and what a link costs",
-    "observing": "what it costs a broker to be looked at",
     "inprocess": "messages that the program publishes and subscribes to itself",
     "pipeline": "ten million recorded messages through each job",
     "source": "messages a second into the source of Spark",
@@ -33,7 +32,7 @@ def main() -> int:
     """Run what is asked for; the exit code."""
     name, arguments = (sys.argv[1] if len(sys.argv) > 1 else ""), sys.argv[2:]
     if name in ROWS:
-        module = f"benchmarks.{name}.bench" if name == "routing" else f"benchmarks.{name}"
+        module = f"benchmarks.{name}.bench" if name in ("attack", "routing") else f"benchmarks.{name}"
         return runner.main(import_module(module).BENCH, arguments)
     if name in OWN:
         module = f"benchmarks.{name}" if name == "plots" else f"benchmarks.{name}.cli"

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from benchmarks.routing import loads, memory
-from benchmarks.routing.bench import as_the_daemon
 from benchmarks.routing.loops import Table, match_all
+from benchmarks.routing.measure import as_the_daemon
 from benchmarks.routing.rabbitmq import flat
 from benchmarks.routing.row import LAYOUTS
 from benchmarks.routing.stage import BURST, Stage

@@ -7,7 +7,7 @@ run that failed is told with its reason and not repeated. The exit code is 0 whe
 that was asked for, 1 when one failed or could not be run, 2 for wrong flags, 130 after Ctrl-C or SIGTERM, which end the
 broker that runs and print what there is.
 
-`benchmarks.network` and `benchmarks.attack` have commands of their own. It runs on Linux only.
+`benchmarks.network` has a command of its own. It runs on Linux only.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Row:
     It runs on ``brokers`` (entrants' names) unless others are asked for, which must not lack what it ``needs``, and at
     each of ``sizes``. ``columns`` are the figures with a column, all of them if none is named; the others stand in the
     notes. ``against``: the figure that is also told as a multiple of the first broker's. ``judge`` says what is to be
-    noted of an entrant's medians, and is told whether the counts are the full ones.
+    noted of an entrant's medians, and is told whether the counts are the full ones. ``about``: what ``--list`` says.
     """
 
     title: str
@@ -141,6 +141,7 @@ class Row:
     against: str = ""
     columns: tuple[str, ...] = ()
     judge: Callable[[str, Figures, bool], Iterable[str]] | None = None
+    about: str = ""
 
 
 @dataclass(frozen=True)
@@ -274,9 +275,9 @@ def _part(results: Sequence[Result], headings: Sequence[str]) -> str:
     body: list[list[str]] = []
     for result in results:
         first = next(each for each in results if (each.row, each.size) == (result.row, result.size))
-        for step in [*result.steps(), *([""] if result.failure else [])]:
-            failed = bool(result.failure) and step == "" and not result.values("", headings[0] if headings else "")
-            figures = {} if failed else result.figures(step)
+        steps = result.steps()
+        for step in steps if not result.failure or "" in steps else [*steps, ""]:
+            figures = result.figures(step)
             line = [result.row.title, *[f"{result.size:,}"] * sized, result.entrant.name, *[step] * stepped]
             line += [_cell(figures[name]) if name in figures else "" for name in headings]
             if against:
@@ -286,7 +287,8 @@ def _part(results: Sequence[Result], headings: Sequence[str]) -> str:
             if repeated and headings:
                 values = result.values(step, headings[0])
                 line.append(f"{number(min(values))}–{number(max(values))}" if values else "")
-            line.append(result.failure if failed else "; ".join(result.notes(step)))
+            failure = [result.failure] if result.failure and step == "" else []
+            line.append("; ".join([*failure, *(result.notes(step) if step in steps else [])]))
             body.append(line)
     return aligned(head, body, {"row", "broker", "step", "notes"})
 
@@ -297,7 +299,8 @@ def _cell(value: float | None) -> str:
 
 def _parser(bench: Bench) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks {bench.name}", description=bench.about)
-    parser.add_argument("row", nargs="*", metavar="ROW", help=f"of: {', '.join(bench.rows)} (all)")
+    parser.add_argument("row", nargs="*", metavar="ROW", help="or a part of its name; without any: all (see --list)")
+    parser.add_argument("--list", action="store_true", help="list the rows and run none")
     parser.add_argument("--brokers", metavar="NAME,NAME,…", help=f"of: {', '.join(bench.entrants)}")
     parser.add_argument("--sizes", metavar="N,N,…", help="in turn, in place of the rows' own")
     parser.add_argument("--repeats", type=int, default=None, help=f"runs of each ({bench.repeats}; quick: 1)")
@@ -313,9 +316,12 @@ def _parser(bench: Bench) -> argparse.ArgumentParser:
 
 def _results(bench: Bench, parser: argparse.ArgumentParser, flags: argparse.Namespace) -> list[list[Result]]:
     """What is asked for, the brokers of one row and size together; SystemExit(2) where that is wrong."""
+    chosen = {} if flags.row else dict.fromkeys(bench.rows)
     for name in flags.row:
-        if name not in bench.rows:
+        found = [name] if name in bench.rows else [row for row in bench.rows if name in row]
+        if not found:
             parser.error(f"no row {name!r}; there are: {', '.join(bench.rows)}")
+        chosen.update(dict.fromkeys(found))
     brokers = names(flags.brokers) if flags.brokers is not None else None
     for name in brokers or ():
         if name not in bench.entrants:
@@ -331,14 +337,14 @@ def _results(bench: Bench, parser: argparse.ArgumentParser, flags: argparse.Name
     except ValueError as error:
         parser.error(f"--sizes: {error}")
     divide = QUICK if flags.quick else 1
-    found = []
-    for name in flags.row or bench.rows:
+    wanted = []
+    for name in chosen:
         row = bench.rows[name]
         own = [size // divide for size in row.sizes]
         for size in own if sizes is None or row.sizes == (0,) else sizes:
-            wanted = row.brokers if brokers is None else brokers
-            found.append([Result(name, row, size, bench.entrants[each], divide == 1) for each in wanted])
-    return found
+            turns = row.brokers if brokers is None else brokers
+            wanted.append([Result(name, row, size, bench.entrants[each], divide == 1) for each in turns])
+    return wanted
 
 
 def main(bench: Bench, arguments: Sequence[str] | None = None) -> int:
@@ -348,6 +354,10 @@ def main(bench: Bench, arguments: Sequence[str] | None = None) -> int:
     flags.repeats = flags.repeats if flags.repeats is not None else (1 if flags.quick else bench.repeats)
     flags.seconds = flags.seconds if flags.seconds is not None else (QUICK_SECONDS if flags.quick else bench.seconds)
     wanted = _results(bench, parser, flags)
+    if flags.list:
+        for name, row in {group[0].name: group[0].row for group in wanted}.items():
+            print(f"{name}: {row.about or row.title}")
+        return 0
     started, interrupted = time.time(), False
     with at_work() as cores, bench.around():
         brokers = {}

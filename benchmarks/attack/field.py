@@ -1,4 +1,4 @@
-"""What an attack works with: hostile connections, the time it has, and the account of what it sent and was answered.
+"""What an attack works with: the list of attacks, hostile connections, the time there is, and the account of it all.
 
 An attack never waits beyond its time: `Hostile.send` gives up when it is over, and when the broker closes. What the
 broker answers is read (unless the connection never reads) and counted by packet and reason code, where the code says
@@ -12,16 +12,18 @@ import select
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
-from typing import Final
+from itertools import count, islice
+from typing import Any, Final
 
-from benchmarks.attack.listeners import Listeners
+from broker.client.machine import connect_packet
+from broker.core.codec import packets as wire
+from broker.core.codec.decoder import Decoder
 from broker.core.codec.encoder import encode
-from broker.core.codec.packets import V5, Connect, Packet, Publish, Subscribe, SubscriptionRequest, Will
-from broker.core.codec.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL, Properties
-from loadtest.brokers import frames
+from broker.core.codec.framing import LARGEST_PACKET
+from broker.core.codec.packets import V5, Connack, Packet, Publish, Subscribe, SubscriptionRequest
+from broker.core.codec.properties import SUBSCRIPTION_IDENTIFIER, Properties
 from loadtest.brokers.process import HOST
 
 READ: Final = 1 << 18  # bytes
@@ -29,8 +31,53 @@ CONNECT_TIMEOUT: Final = 5.0  # seconds for the system to connect a socket; the 
 ANSWER_TIMEOUT: Final = 5.0  # seconds for a CONNACK that an attack needs
 IP_BIND_ADDRESS_NO_PORT: Final = 24  # ip(7); not in the socket module of every Python
 NARROW: Final = 4096  # bytes asked of the system for a client that is to take little
+BATCH: Final = 2_000  # packets that are made at once
+LINGER: Final = b"\1\0\0\0\0\0\0\0"
+CLOSED: Final = "closed by the broker"
 
-DISCONNECT: Final = 0xE0
+GROWTH: Final = 64 << 20
+"""Bytes by which one client may make the broker grow, whatever it sends."""
+CROWD: Final = 256 << 20
+"""The same for an attack of some hundred clients, each of which keeps to its own bounds."""
+WAIT: Final = 0.05
+"""Seconds of the broker's processor time that a PING may wait: one call takes at most 0.01, and there may be a few."""
+CROWD_WAIT: Final = 0.3
+"""The same beside some hundred hostile connections: each of them has its turn, and short ones, before a PING's."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One kind of hostile client. `growth`: bytes by which the broker may grow.
+
+    `guarded`: the broker has authenticators; `stored`: it has a store on disk; `settings`: bounds that the attack can
+    reach. `steady`: its publishers may not be held back for others (`queue.hold_publishers`).
+    """
+
+    about: str
+    run: Callable[[Field], None]
+    growth: int = GROWTH
+    guarded: bool = False
+    stored: bool = False
+    settings: tuple[str, ...] = ()
+    steady: bool = False
+
+    @property
+    def wait(self) -> float:
+        """Seconds of the broker's processor time that a PING may wait: a crowd makes one wait as a crowd does."""
+        return CROWD_WAIT if self.growth > GROWTH else WAIT
+
+
+ATTACKS: Final[dict[str, Attack]] = {}
+
+
+def attack(**more: Any) -> Callable[[Callable[[Field], None]], Callable[[Field], None]]:
+    """Enter a function into the list, under its name with hyphens; its docstring says what it does."""
+
+    def enter(run: Callable[[Field], None]) -> Callable[[Field], None]:
+        ATTACKS[run.__name__.replace("_", "-")] = Attack(" ".join((run.__doc__ or "").split()), run, **more)
+        return run
+
+    return enter
 
 
 class Refused(Exception):
@@ -39,19 +86,20 @@ class Refused(Exception):
 
 @dataclass
 class Field:
-    """One attack's share of the world. Times in seconds of the monotonic clock."""
+    """One attack's share of the world. `until` in seconds of the monotonic clock; `ports` of further listeners.
+
+    `answers`: what was refused, by packet and reason code, and how connections ended.
+    """
 
     port: int
     until: float
-    # 1.0 is the whole attack; tests run a part of it.
-    scale: float = 1.0
-    listeners: Listeners = field(default_factory=Listeners)
+    ports: Mapping[str, int] = field(default_factory=dict)
+    divide: float = 1
+    """What the numbers of the attack are divided by."""
     sent: int = 0
     connections: int = 0
-    # What was refused, by packet and reason code, and how connections ended.
     answers: Counter[str] = field(default_factory=Counter)
     _opened: list[Hostile] = field(default_factory=list)
-    _numbers: count[int] = field(default_factory=count)
 
     @property
     def over(self) -> bool:
@@ -60,28 +108,23 @@ class Field:
 
     def some(self, number: int) -> int:
         """So many, or in a smaller attack fewer; at least two."""
-        return max(2, int(number * self.scale))
+        return max(2, int(number / self.divide))
 
-    def rounds(self, most: int) -> Iterable[int]:
+    def rounds(self, most: int) -> Iterator[int]:
         """Count up to `some(most)`, while there is time."""
         for number in range(self.some(most)):
             if self.over:
                 return
             yield number
 
-    def socket(self, *, reads: bool = True, narrow: bool = False, source: str = "", port: int = 0) -> Hostile:
+    def socket(self, listener: str = "", *, narrow: bool = False, source: str = "", reads: bool = True) -> Hostile:
         """A connection on which nothing has been sent. `narrow`: the system takes little for a client.
 
-        `source`: the local address it comes from; `port`: that of another listener.
+        `source`: the local address that it comes from. Only the first listener and `mounted` answer in MQTT.
         """
-        hostile = Hostile(self, port or self.port, reads, narrow, source)
-        self._opened.append(hostile)
-        return hostile
-
-    def raw(self, port: int, *, narrow: bool = False) -> Hostile:
-        """A connection to another listener, on which nothing has been sent, and that does not answer in MQTT."""
-        hostile = Hostile(self, port, True, narrow)
-        hostile.mqtt = False
+        hostile = Hostile(self, self.ports.get(listener, self.port), narrow, source)
+        hostile.mqtt = listener in ("", "mounted")
+        hostile.reads = reads
         self._opened.append(hostile)
         return hostile
 
@@ -89,45 +132,47 @@ class Field:
         self,
         client_id: str = "",
         *,
-        version: int = V5,
-        clean: bool = True,
-        expiry: int = 0,
-        will: Will | None = None,
-        keep_alive: int = 0,
-        receive_maximum: int = 0,
-        user: Sequence[tuple[str, str]] = (),
-        reads: bool = True,
-        narrow: bool = False,
-        port: int = 0,
+        listener: str = "",
         source: str = "",
+        narrow: bool = False,
+        reads: bool = True,
+        **connect: Any,
     ) -> Hostile:
-        """A client that was let in; `port`: by another listener; `source`: from this local address.
+        """A client that was let in; `connect`: as `connect_packet` has them, without a keep alive of its own.
 
         Raises:
             Refused: it was not, or the attack is over.
         """
-        hostile = self.socket(reads=True, narrow=narrow, port=port, source=source)
-        properties = Properties()
-        if version == V5:
-            if expiry:
-                properties.integers[SESSION_EXPIRY_INTERVAL] = expiry
-            if receive_maximum:
-                properties.integers[RECEIVE_MAXIMUM] = receive_maximum
-            properties.user.extend(user)
-        name = client_id or f"hostile-{next(self._numbers)}"
-        hostile.send(encode(Connect(name, version, clean, keep_alive, will, properties=properties), version))
-        hostile.version = version
+        hostile = self.socket(listener, narrow=narrow, source=source)
+        packet = connect_packet(client_id or f"hostile-{self.connections}", **{"keep_alive": 0, **connect})
+        hostile.version = hostile.decoder.version = packet.version
+        hostile.packets([packet])
         if not hostile.wait_for("CONNACK"):
-            raise Refused(f"{name} was not let in")
+            raise Refused(f"{packet.client_id} was not let in")
         hostile.reads = reads
         return hostile
 
-    def listen(self, seconds: float = 60.0) -> None:
-        """Hold all connections, and read what comes, until the time is over, or for so long though it is."""
-        end = min(self.until, time.monotonic() + seconds) if seconds >= 60.0 else time.monotonic() + seconds
+    def hold(self, connections: int, listener: str = "", data: bytes = b"") -> None:
+        """Connections that send this and stay."""
+        for _ in self.rounds(connections):
+            self.socket(listener).send(data)
+        self.listen()
+
+    def trickle(self, listener: str, data: bytes) -> None:
+        """300 connections that send this byte by byte."""
+        hostiles = [self.socket(listener) for _ in self.rounds(300)]
+        for at in range(len(data)):
+            for each in hostiles:
+                if self.over:
+                    return
+                each.send(data[at : at + 1])
+
+    def listen(self, seconds: float = 0.0) -> None:
+        """Hold all connections, and read what comes, until the time is over, or for so many seconds though it is."""
+        end = time.monotonic() + seconds if seconds else self.until
         while time.monotonic() < end:
             for hostile in self._opened:
-                if hostile.reads and not hostile.closed:
+                if hostile.reads:
                     hostile.drain()
             time.sleep(0.02)
 
@@ -135,23 +180,22 @@ class Field:
         """Close whatever is open."""
         for hostile in self._opened:
             hostile.close()
-        self._opened.clear()
 
 
 class Hostile:
     """One hostile connection: it sends what it is told to and counts what it is answered."""
 
-    def __init__(self, owner: Field, port: int, reads: bool, narrow: bool, source: str = "") -> None:
+    def __init__(self, owner: Field, port: int, narrow: bool, source: str) -> None:
         self.field = owner
-        # Whether answers are packets; else what HTTP says is counted.
         self.mqtt = True
-        self.reads = reads
+        """Whether answers are packets; else what HTTP says is counted."""
+        self.reads = True
         self.version = V5
         self.closed = False
-        # A CONNACK has let it in.
         self.accepted = False
+        """A CONNACK has let it in."""
         self.seen: Counter[str] = Counter()
-        self._rest = b""
+        self.decoder = Decoder(LARGEST_PACKET, False, V5)
         owner.connections += 1
         self._sock = socket.socket()
         if narrow:
@@ -178,13 +222,11 @@ class Hostile:
             except BlockingIOError:
                 if self.field.over:
                     return False
-                wanted = [self._sock] if self.reads else []
-                readable, _, _ = select.select(wanted, [self._sock], [], 0.05)
-                if readable:
+                if select.select([self._sock] if self.reads else [], [self._sock], [], 0.05)[0]:
                     self.drain()
                 continue
             except OSError:
-                self._over("closed by the broker")
+                self._over(CLOSED)
                 break
             self.field.sent += sent
             view = view[sent:]
@@ -192,19 +234,27 @@ class Hostile:
             self.drain()
         return not self.closed
 
-    def packets(self, packets: Iterable[Packet], at_once: int = READ) -> bool:
-        """Encode and send packets, joined to pieces of about so many bytes."""
-        pieces: list[bytes] = []
-        size = 0
+    def packets(self, packets: Iterable[Packet]) -> bool:
+        """Encode and send packets, joined to pieces of about `READ` bytes."""
+        pieces = bytearray()
         for packet in packets:
-            piece = encode(packet, self.version)
-            pieces.append(piece)
-            size += len(piece)
-            if size >= at_once:
-                if self.field.over or not self.send(b"".join(pieces)):
+            pieces += encode(packet, self.version)
+            if len(pieces) >= READ:
+                if self.field.over or not self.send(bytes(pieces)):
                     return False
-                pieces, size = [], 0
-        return self.send(b"".join(pieces))
+                pieces.clear()
+        return self.send(bytes(pieces))
+
+    def flood(self, make: Callable[[int], Packet], batch: int = BATCH) -> None:
+        """Send one packet after the other, made from their numbers, so many at once."""
+        numbers = count()
+        while not self.field.over and self.packets(make(number) for number in islice(numbers, batch)):
+            pass
+
+    def repeat(self, data: bytes) -> None:
+        """Send the same bytes over and over."""
+        while not self.field.over and self.send(data):
+            pass
 
     def subscribe(
         self,
@@ -218,10 +268,9 @@ class Hostile:
     ) -> bool:
         """SUBSCRIBE to these, `each` in a packet. `retain_handling` 2: no retained messages."""
         properties = Properties()
-        if self.version == V5:
-            if identifier:
-                properties.integers[0x0B] = identifier
-            properties.user.extend(user)
+        if identifier:
+            properties.integers[SUBSCRIPTION_IDENTIFIER] = identifier
+        properties.user.extend(user)
         return self.packets(
             Subscribe(
                 1,
@@ -253,25 +302,22 @@ class Hostile:
             except OSError:
                 data = b""
             if not data:
-                self._over("closed by the broker")
-                return
-            self._read(data)
+                self._over(CLOSED)
+            elif self.mqtt:
+                self._read(data)
+            elif data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 101"):
+                self.field.answers[f"HTTP {data[9:12].decode(errors='replace')}"] += 1
+                self.seen["HTTP"] += 1
 
     def take(self, most: int) -> None:
         """Read so many bytes of what has come, and forget them: what follows makes no packets any more."""
         with contextlib.suppress(OSError):
             self._sock.recv(most)
 
-    def listen(self) -> None:
-        """Read what comes until the attack's time is over."""
-        while not self.field.over and not self.closed:
-            select.select([self._sock], [], [], 0.05)
-            self.drain()
-
     def vanish(self) -> None:
         """Close without a word: a reset, as from a machine that was switched off."""
         with contextlib.suppress(OSError):
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER)
         self.close()
 
     def close(self) -> None:
@@ -284,37 +330,14 @@ class Hostile:
         self.close()
 
     def _read(self, data: bytes) -> None:
-        if not self.mqtt:
-            if data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 101"):
-                self.field.answers[f"HTTP {data[9:12].decode(errors='replace')}"] += 1
-                self.seen["HTTP"] += 1
-            return
-        data = self._rest + data
-        at = 0
-        while size := frames.packet_size(data, at):
-            if at + size > len(data):
-                break
-            self._count(data[at], data[at : min(at + size, at + 4096)])
-            at += size
-        self._rest = data[at:]
-
-    def _count(self, first: int, packet: bytes) -> None:
-        name = frames.packet_name(first)
-        self.seen[name] += 1
-        body = 2
-        while packet[body - 1] & 0x80:
-            body += 1
-        kind = first & 0xF0
-        codes: Iterable[int] = ()
-        if kind == frames.CONNACK:
-            codes = packet[body + 1 : body + 2]
-            self.accepted = self.accepted or codes == b"\0"
-        elif kind == DISCONNECT:
-            codes = packet[body : body + 1]
-        elif kind in (frames.PUBACK, frames.PUBREC, frames.PUBCOMP):
-            codes = packet[body + 2 : body + 3]
-        elif kind == frames.SUBACK:
-            codes = [code for code in packet[body + 2 :] if code >= 0x80]
-        for code in codes:
-            if code >= 0x80 or (kind == frames.CONNACK and 0 < code < 6):
-                self.field.answers[f"{name} 0x{code:02X}"] += 1
+        self.decoder.feed(data)
+        while self.decoder.next_frame():
+            packet = self.decoder.packet()
+            name = wire.NAMES[packet.kind]
+            self.seen[name] += 1
+            codes = getattr(packet, "reason_codes", (getattr(packet, "reason_code", 0),))
+            lowest = 0x01 if isinstance(packet, Connack) else 0x80
+            self.accepted = self.accepted or (isinstance(packet, Connack) and not packet.reason_code)
+            for code in codes:
+                if code >= lowest:
+                    self.field.answers[f"{name} 0x{code:02X}"] += 1

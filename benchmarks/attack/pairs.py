@@ -1,49 +1,57 @@
-"""The well-behaved clients, in a process of their own: pairs that exchange stamped messages, and one that PINGs.
+"""The well-behaved clients of an attacked broker: pairs that exchange stamped messages, and one that PINGs.
 
-`World` is the side of whoever measures; `_serve` runs in the process. Half of the pairs use QoS 0 and half QoS 1. Waits
-and latencies are measured twice: in time, and in the processor time that the broker's event loop used meanwhile. The
-second is what the broker did for others first, and does not grow with what else the machine has to do.
+Half of the pairs use QoS 0 and half QoS 1. Waits and latencies are measured twice: in time, and in the processor time
+that the broker's event loop used meanwhile. The second is what the broker did for others first, and does not grow with
+what else the machine has to do.
 """
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
+import asyncio
 import os
-import select
-import socket
 import time
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from typing import Final
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, Self
 
-from benchmarks.network import links
+from broker.client.address import BrokerAddress
+from broker.client.aio import AsyncClient
+from broker.client.failures import ClientError
+from broker.client.machine import ClientMachine, connect_packet
+from broker.core.codec.packets import V311, Publish, SubscriptionRequest
 from loadtest.brokers import frames
-from loadtest.brokers.process import HOST, loop_time
+from loadtest.brokers.process import HOST
 from loadtest.brokers.stats import percentile
 
-INTERVAL: Final = 0.01  # seconds between two rounds
-PERIOD: Final = 10  # rounds after which each publisher has had its turn
+PERIOD: Final = 0.1  # seconds between two messages of a publisher
 PING_PAUSE: Final = 0.004  # seconds from PINGRESP to the next PINGREQ
-STRAGGLERS: Final = 3.0  # seconds that messages have to come after the last was sent
-TOPIC: Final = "pairs/{:03}"
+STRAGGLERS: Final = 10.0  # seconds that messages have to come after the last was sent
+PATIENCE: Final = 60.0  # seconds for an answer to CONNECT
+AT_ONCE: Final = 50  # clients that connect at the same time
 
 
-@dataclass(frozen=True)
+def p99(values: Sequence[float]) -> float:
+    """The 99th percentile, 0.0 of nothing."""
+    return percentile(sorted(values), 0.99) or 0.0
+
+
+@dataclass
 class Measured:
     """What the well-behaved clients had since they were last asked. Times in seconds."""
 
-    sent: int
-    received: int
-    latencies: tuple[float, ...]
-    # The same in the broker's own processor time.
-    works: tuple[float, ...]
-    pings: int
-    wait: float
-    # The longest wait of a PING in the broker's own processor time.
-    wait_cpu: float
-    # Connections that the broker closed.
-    cut: int
+    sent: int = 0
+    received: int = 0
+    latencies: list[float] = field(default_factory=list)
+    works: list[float] = field(default_factory=list)
+    """The latencies in the broker's own processor time."""
+    pings: int = 0
+    wait: float = 0.0
+    """The longest of a PING."""
+    wait_work: float = 0.0
+    """The same in the broker's own processor time."""
+    cut: int = 0
+    """Connections that the broker closed."""
 
     @property
     def lost(self) -> int:
@@ -51,232 +59,106 @@ class Measured:
         return self.sent - self.received
 
 
-def p99(latencies: list[float] | tuple[float, ...]) -> float:
-    """The 99th percentile, 0.0 of nothing."""
-    return percentile(sorted(latencies), 0.99) or 0.0
+class Pairs:
+    """`count` pairs on one broker, whose process is `pid`. Messages flow while the context is open."""
 
+    def __init__(self, port: int, pid: int, count: int) -> None:
+        self._port = port
+        self._spent = os.open(f"/proc/{pid}/task/{pid}/schedstat", os.O_RDONLY)
+        self._subscribers = [self._client(f"pair-s-{at}", self._take) for at in range(count)]
+        self._publishers = [self._client(f"pair-p-{at}") for at in range(count)]
+        self._tasks: list[asyncio.Task[None]] = []
+        self._sending = asyncio.Event()
+        self._now = Measured()
+        # The broker's processor time when messages under way were sent, by publisher and sequence number.
+        self._begun: dict[tuple[int, int], int] = {}
+        # When the PINGREQ without an answer was sent, in time and in the broker's processor time.
+        self._pinged: tuple[float, int] | None = None
 
-class World:
-    """The process of the well-behaved clients. Use as a context manager."""
+    def _client(self, name: str, on_message: Callable[[Publish], None] | None = None) -> AsyncClient:
+        machine = ClientMachine(connect_packet(name, version=V311, keep_alive=0))
+        return AsyncClient(BrokerAddress(HOST, self._port), machine, timeout=PATIENCE, on_message=on_message)
 
-    def __init__(self, pairs: int, core: int | None) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, pairs, core), daemon=True)
-
-    def __enter__(self) -> World:
-        self._process.start()
+    async def __aenter__(self) -> Self:
+        clients = [*self._subscribers, *self._publishers]
+        for at in range(0, len(clients), AT_ONCE):
+            await asyncio.gather(*(client.connect() for client in clients[at : at + AT_ONCE]))
+        for at, client in enumerate(self._subscribers):
+            await client.subscribe(SubscriptionRequest(f"pairs/{at:03}", at % 2))
+        self._sending.set()
+        work = [self._ping(), *(self._publish(at, client) for at, client in enumerate(self._publishers))]
+        work += [self._watch(client) for client in clients]
+        self._tasks = [asyncio.create_task(each) for each in work]
         return self
 
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):
-            self._pipe.send(("end", 0, 0))
-        self._process.join(2.0)
-        self._process.kill()
-        self._process.join()
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for client in (*self._subscribers, *self._publishers):
+            client.close()
+        os.close(self._spent)
 
-    def open(self, port: int, pid: int) -> None:
-        """Connect to the broker that listens there; messages begin to flow."""
-        self._ask("open", port, pid)
+    def _work(self) -> int:
+        """Nanoseconds of processor time of the broker's main thread, where its event loop runs, to a kernel's tick."""
+        return int(os.pread(self._spent, 64, 0).split()[0])
 
-    def measure(self) -> Measured:
-        """What there was since the last call, or since `open`. The messages under way are waited for."""
-        answer = self._ask("measure", 0, 0)
-        assert isinstance(answer, Measured)
-        return answer
-
-    def close(self) -> None:
-        """Leave the broker."""
-        self._ask("close", 0, 0)
-
-    def _ask(self, what: str, port: int, pid: int) -> object:
-        self._pipe.send((what, port, pid))
-        if not self._pipe.poll(60.0):
-            raise RuntimeError("the well-behaved clients do not answer")
-        answer: object = self._pipe.recv()
-        if isinstance(answer, str):
-            raise RuntimeError(f"the well-behaved clients failed: {answer}")
-        return answer
-
-
-class _Client:
-    """One well-behaved connection."""
-
-    def __init__(self, sock: socket.socket, number: int, qos: int) -> None:
-        self.sock = sock
-        self.number = number
-        self.qos = qos
-        self.rest = b""
-        self.packet_id = 0
-        # The broker's processor time when its messages under way were sent, by their sequence numbers.
-        self.sent_at: dict[int, int] = {}
-        self.sequence = 0
-
-
-class _Pairs:
-    """All of them, on one broker."""
-
-    def __init__(self, count: int, port: int, pid: int) -> None:
-        self.pid = pid
-        self.count = count
-        names = [f"pair-{kind}-{number}" for kind in ("s", "p") for number in range(count)]
-        socks = links.open_clients(HOST, port, [*names, "pinger"])
-        links.subscribe_all(socks[:count], lambda number: [(TOPIC.format(number), number % 2)])
-        links.prepare(socks)
-        self.subscribers = {sock.fileno(): _Client(sock, at, at % 2) for at, sock in enumerate(socks[:count])}
-        self.publishers = [_Client(sock, at, at % 2) for at, sock in enumerate(socks[count:-1])]
-        self.pinger = socks[-1]
-        self.socks = socks
-        self.by_number = {sock.fileno(): sock for sock in socks}
-        self.epoll = select.epoll()
-        for sock in socks:
-            self.epoll.register(sock.fileno(), select.EPOLLIN)
-        self.round = 0
-        self.next_round = time.monotonic()
-        self.ping_at = 0.0
-        self.ping_sent = 0.0
-        self.ping_cpu = 0
-        self.reset()
-
-    def reset(self) -> None:
-        """Begin to count anew."""
-        self.sent = self.received = self.pings = self.cut = 0
-        self.wait = self.wait_cpu = 0.0
-        self.latencies: list[float] = []
-        self.works: list[float] = []
-
-    def turn(self, sending: bool) -> None:
-        """Send what is due, and take what has come."""
-        now = time.monotonic()
-        if sending and now >= self.next_round:
-            self.next_round = max(self.next_round + INTERVAL, now - INTERVAL)
-            self._send_round()
-        if not self.ping_sent and now >= self.ping_at:
-            self.ping_sent = time.monotonic()
-            self.ping_cpu = loop_time(self.pid)
-            self._write(self.pinger, frames.PINGREQ)
-        wake = min(self.next_round, self.ping_at if not self.ping_sent else now + INTERVAL)
-        for number, _ in self.epoll.poll(max(0.0, min(wake - time.monotonic(), INTERVAL))):
-            self._read(number)
-
-    def _send_round(self) -> None:
-        for publisher in self.publishers[self.round % PERIOD :: PERIOD]:
-            stamp = time.monotonic_ns()
-            publisher.packet_id = publisher.packet_id % 65_535 + 1
-            publisher.sequence = (publisher.sequence + 1) % 65_536
-            publisher.sent_at[publisher.sequence] = loop_time(self.pid)
-            payload = frames.payload(publisher.number, publisher.sequence, 32, stamp)
-            packet = frames.publish(TOPIC.format(publisher.number), payload, publisher.qos, publisher.packet_id)
-            if self._write(publisher.sock, packet):
-                self.sent += 1
-        self.round += 1
-
-    def _write(self, sock: socket.socket, data: bytes) -> bool:
-        try:
-            return sock.send(data) == len(data)
-        except BlockingIOError:
-            # Its last messages still wait in the system: it is not sent more, and so nothing of it is lost.
-            return False
-        except OSError:
-            self.cut += 1
-            return False
-
-    def _read(self, number: int) -> None:
-        client = self.subscribers.get(number)
-        sock = self.by_number[number]
-        try:
-            data = sock.recv(1 << 16)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self.cut += 1
-            self.epoll.unregister(number)
-            return
-        if sock is self.pinger:
-            self._pong()
-        elif client is not None:
-            self._take(client, data)
-
-    def _pong(self) -> None:
-        now = time.monotonic()
-        self.wait = max(self.wait, now - self.ping_sent)
-        self.wait_cpu = max(self.wait_cpu, (loop_time(self.pid) - self.ping_cpu) / 1e9)
-        self.pings += 1
-        self.ping_sent = 0.0
-        self.ping_at = now + PING_PAUSE
-
-    def _take(self, client: _Client, data: bytes) -> None:
-        now = time.monotonic_ns()
-        cpu = loop_time(self.pid)
-        data = client.rest + data
-        at = 0
-        while (size := frames.packet_size(data, at)) and at + size <= len(data):
-            shape = frames.PublishShape.read(data, at, frames.MQTT_3_1_1)
-            number, sequence, _, stamp = frames.PAYLOAD_HEAD.unpack_from(data, at + shape.payload)
-            self.received += 1
-            self.latencies.append((now - stamp) / 1e9)
-            began = self.publishers[number].sent_at.pop(sequence, cpu)
-            self.works.append((cpu - began) / 1e9)
-            if shape.qos:
-                self._write(client.sock, b"\x40\x02" + data[at + shape.packet_id : at + shape.packet_id + 2])
-            at += size
-        client.rest = data[at:]
-
-    def measured(self) -> Measured:
-        """Wait for what is under way, tell, and begin anew."""
+    async def measure(self) -> Measured:
+        """What there was since the last call. Nothing new is sent until the messages under way have come."""
+        self._sending.clear()
         end = time.monotonic() + STRAGGLERS
-        while time.monotonic() < end and (self.received < self.sent or self.ping_sent):
-            self.turn(False)
-        if self.ping_sent:
-            self.wait = max(self.wait, time.monotonic() - self.ping_sent)
-            with contextlib.suppress(OSError):
-                self.wait_cpu = max(self.wait_cpu, (loop_time(self.pid) - self.ping_cpu) / 1e9)
-        told = Measured(
-            self.sent,
-            self.received,
-            tuple(self.latencies),
-            tuple(self.works),
-            self.pings,
-            self.wait,
-            self.wait_cpu,
-            self.cut,
-        )
-        self.reset()
-        self.next_round = time.monotonic()
+        while time.monotonic() < end and (self._now.lost or self._pinged is not None):  # noqa: ASYNC110
+            await asyncio.sleep(PING_PAUSE)
+        if self._pinged is not None:
+            self._waited(*self._pinged)
+        told, self._now = self._now, Measured()
+        self._sending.set()
         return told
 
-    def close(self) -> None:
-        """Leave."""
-        self.epoll.close()
-        links.close_all(self.socks)
+    async def _watch(self, client: AsyncClient) -> None:
+        await client.lost()
+        self._now.cut += 1
 
+    async def _publish(self, number: int, client: AsyncClient) -> None:
+        # Publishers take their turns evenly.
+        await asyncio.sleep(PERIOD * number / len(self._publishers))
+        sequence = 0
+        while True:
+            await self._sending.wait()
+            sequence = (sequence + 1) % 65_536
+            self._now.sent += 1
+            self._begun[number, sequence] = self._work()
+            data = frames.payload(number, sequence, 32, time.monotonic_ns())
+            with suppress(ClientError):
+                await client.publish(f"pairs/{number:03}", data, qos=number % 2)
+            await asyncio.sleep(PERIOD)
 
-def _serve(pipe: Connection, count: int, core: int | None) -> None:
-    if core is not None:
-        os.sched_setaffinity(0, {core})
-    pairs: _Pairs | None = None
-    while True:
+    def _take(self, packet: Publish) -> None:
+        work = self._work()
+        number, sequence, _, stamp = frames.PAYLOAD_HEAD.unpack_from(packet.payload)
+        self._now.received += 1
+        self._now.latencies.append((time.monotonic_ns() - stamp) / 1e9)
+        self._now.works.append((work - self._begun.pop((number, sequence), work)) / 1e9)
+
+    async def _ping(self) -> None:
+        reader, writer = await asyncio.open_connection(HOST, self._port)
         try:
-            while not pipe.poll(None if pairs is None else 0):
-                if pairs is not None:
-                    pairs.turn(True)
-            what, port, pid = pipe.recv()
-            if what == "end":
-                return
-            answer: object = None
-            if what == "open":
-                pairs = _Pairs(count, port, pid)
-            elif pairs is not None and what == "measure":
-                answer = pairs.measured()
-            elif pairs is not None:
-                pairs.close()
-                pairs = None
-            pipe.send(answer)
-        except (EOFError, KeyboardInterrupt):
-            return
-        except Exception as error:
-            pairs = None
-            with contextlib.suppress(OSError):
-                pipe.send(f"{type(error).__name__}: {error}")
+            writer.write(frames.connect("pinger"))
+            await reader.readexactly(4)
+            while True:
+                await self._sending.wait()
+                self._pinged = time.monotonic(), self._work()
+                writer.write(frames.PINGREQ)
+                await reader.readexactly(2)
+                self._waited(*self._pinged)
+                self._pinged = None
+                self._now.pings += 1
+                await asyncio.sleep(PING_PAUSE)
+        except (OSError, EOFError):
+            self._now.cut += 1
+        finally:
+            writer.close()
+
+    def _waited(self, since: float, work: int) -> None:
+        self._now.wait = max(self._now.wait, time.monotonic() - since)
+        self._now.wait_work = max(self._now.wait_work, (self._work() - work) / 1e9)

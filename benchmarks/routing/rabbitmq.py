@@ -19,23 +19,10 @@ from benchmarks.routing import loads
 from benchmarks.routing.loads import Load
 from benchmarks.routing.loops import Table, delete_all, entries_of, insert_all, match_all, route_all, visit_all
 from benchmarks.routing.measure import Stopwatch
-from benchmarks.routing.row import (
-    CHANGES,
-    MILLISECONDS,
-    RATE,
-    TIMES,
-    Case,
-    Measured,
-    Sample,
-    at_least,
-    at_most,
-    milliseconds,
-    rate,
-    reported,
-)
+from benchmarks.routing.row import CHANGES, CPU, MILLISECONDS, OURS, RATE, TIMES, Run, Scaled, milliseconds, rate, row
 from benchmarks.routing.stage import Stage
+from benchmarks.runner import Row
 
-SOURCE: Final = "RabbitMQ"
 ROUTES: Final = 100_000
 VISITS: Final = 200
 FLAT_ROUNDS: Final = 20_000
@@ -51,50 +38,46 @@ IN_ETS: Final = "theirs read tables that all processes share; ours one process's
 UNREPORTED: Final = "their row, without a figure that we know of"
 
 
-def _insert(load: Callable[[int], Load], count: int) -> Callable[[Case], Sample]:
-    return lambda case: rate(Table(case.layout, load(case.scaled(count))).fill())
-
-
-def _delete(load: Callable[[int], Load], count: int) -> Callable[[Case], Sample]:
-    def run(case: Case) -> Sample:
-        table = Table(case.layout, load(case.scaled(count)))
-        table.fill()
-        order = list(range(len(table.subscriptions)))
-        random.Random(loads.SEED).shuffle(order)
-        return rate(table.empty(order))
-
-    return run
-
-
-def _filled(case: Case, load: Load) -> Table:
-    table = Table(case.layout, load)
+def _filled(layout: str, load: Load) -> Table:
+    table = Table(layout, load)
     table.fill()
     return table
 
 
-def _match(load: Callable[[int], Load], count: int) -> Callable[[Case], Sample]:
-    return lambda case: rate(match_all(_filled(case, load(case.scaled(count))), case.scaled(ROUTES)))
+def _insert(load: Callable[[int], Load], count: int) -> Run:
+    return lambda layout, scaled: rate(Table(layout, load(scaled(count))).fill())
 
 
-def _cached(case: Case) -> Sample:
-    return rate(route_all(_filled(case, loads.unicast(case.scaled(10_000))), case.scaled(ROUTES)))
+def _delete(layout: str, scaled: Scaled) -> dict[str, float | None]:
+    table = _filled(layout, loads.same_key(scaled(10_000)))
+    order = list(range(len(table.subscriptions)))
+    random.Random(loads.SEED).shuffle(order)
+    return rate(table.empty(order))
 
 
-def _fan_out(case: Case) -> Sample:
-    return rate(visit_all(_filled(case, loads.same_key(case.scaled(10_000))), case.scaled(VISITS)))
+def _match(load: Callable[[int], Load], routes: int = ROUTES) -> Run:
+    return lambda layout, scaled: rate(match_all(_filled(layout, load(scaled(10_000))), scaled(routes)))
 
 
-def _broadcast(case: Case) -> Sample:
-    return milliseconds(visit_all(_filled(case, loads.broadcast(case.scaled(10_000))), case.scaled(VISITS)))
+def _cached(layout: str, scaled: Scaled) -> dict[str, float | None]:
+    return rate(route_all(_filled(layout, loads.unicast(scaled(10_000))), scaled(ROUTES)))
 
 
-def _deliver(case: Case) -> Sample:
-    stage = Stage(case.layout, case.scaled(10_000))
+def _fan_out(layout: str, scaled: Scaled) -> dict[str, float | None]:
+    return rate(visit_all(_filled(layout, loads.same_key(scaled(10_000))), scaled(VISITS)))
+
+
+def _broadcast(layout: str, scaled: Scaled) -> dict[str, float | None]:
+    return milliseconds(visit_all(_filled(layout, loads.broadcast(scaled(10_000))), scaled(VISITS)))
+
+
+def _deliver(layout: str, scaled: Scaled) -> dict[str, float | None]:
+    stage = Stage(layout, scaled(10_000))
     stage.send(1)
     routing, taking = stage.send(1)
     peers = len(stage.outboxes)
-    details = {"ns each": routing.each_ns, "writer's part ns each": taking.each_ns}
-    return Sample(routing.rate / peers, routing.each_cpu_ns * peers, details)
+    figures = {OURS: routing.rate / peers, CPU: routing.each_cpu_ns * peers}
+    return {**figures, "ns each": routing.each_ns, "writer's part ns each": taking.each_ns}
 
 
 def flat(layout: str, crowd: int, rounds: int, shuffled: bool) -> tuple[float, float]:
@@ -123,131 +106,78 @@ def flat(layout: str, crowd: int, rounds: int, shuffled: bool) -> tuple[float, f
     return statistics.median(inserting), statistics.median(deleting)
 
 
-def _flat(deleting: bool) -> Callable[[Case], Sample]:
-    def run(case: Case) -> Sample:
-        crowds = [case.scaled(crowd) for crowd in CROWDS]
-        rounds = case.scaled(FLAT_ROUNDS)
-        costs = [flat(case.layout, crowd, rounds, False)[deleting] for crowd in crowds]
+def _flat(deleting: bool) -> Run:
+    def run(layout: str, scaled: Scaled) -> dict[str, float | None]:
+        crowds = [scaled(crowd) for crowd in CROWDS]
+        rounds = scaled(FLAT_ROUNDS)
+        costs = [flat(layout, crowd, rounds, False)[deleting] for crowd in crowds]
         details = {f"ns at {crowd:,}": cost for crowd, cost in zip(crowds, costs, strict=True)}
-        details["ns there, anybody"] = flat(case.layout, crowds[-1], rounds, True)[deleting]
-        return Sample(costs[-1] / costs[0], None, details)
+        anybody = flat(layout, crowds[-1], rounds, True)[deleting]
+        return {OURS: costs[-1] / costs[0], **details, "ns there, anybody": anybody}
 
     return run
 
 
-ROWS: Final = (
-    Measured(
-        "churn-insert",
-        "insert, 8K bindings, 4 filters a client",
-        SOURCE,
-        CHANGES,
-        _insert(loads.churn, 8_000),
-        THROUGH_RAFT,
-        reported("810 → 1,120"),
+def _row(title: str, unit: str, run: Run, differs: str = UNREPORTED, theirs: str = "", **bars: float) -> Row:
+    return row("RabbitMQ", title, unit, run, differs, theirs, **bars)
+
+
+ROWS: Final[dict[str, Row]] = {
+    "churn-insert": _row(
+        "insert, 8K bindings, 4 filters a client", CHANGES, _insert(loads.churn, 8_000), THROUGH_RAFT, "810 → 1,120"
     ),
-    Measured(
-        "device-insert",
-        "insert, 20K bindings of devices",
-        SOURCE,
-        CHANGES,
-        _insert(loads.devices, 20_000),
-        THROUGH_RAFT,
-        reported("420 → 650"),
+    "device-insert": _row(
+        "insert, 20K bindings of devices", CHANGES, _insert(loads.devices, 20_000), THROUGH_RAFT, "420 → 650"
     ),
-    Measured(
-        "same-key-insert",
-        "insert, 10K with the same filter",
-        SOURCE,
-        CHANGES,
-        _insert(loads.same_key, 10_000),
-        THROUGH_RAFT,
-        reported("290 → 415"),
+    "same-key-insert": _row(
+        "insert, 10K with the same filter", CHANGES, _insert(loads.same_key, 10_000), THROUGH_RAFT, "290 → 415"
     ),
-    Measured(
-        "same-key-delete",
-        "delete, 10K with the same filter",
-        SOURCE,
-        CHANGES,
-        _delete(loads.same_key, 10_000),
-        THROUGH_RAFT,
-    ),
-    Measured(
-        "unicast",
+    "same-key-delete": _row("delete, 10K with the same filter", CHANGES, _delete, THROUGH_RAFT),
+    "unicast": _row(
         "unicast, 10K exact + 10K broadcast/#, uncached",
-        SOURCE,
         RATE,
-        _match(loads.unicast, 10_000),
+        _match(loads.unicast),
         IN_ETS,
-        reported("250K → 460K"),
-        at_least(460_000),
+        "250K → 460K",
+        least=460_000,
     ),
-    Measured(
-        "unicast-cached",
+    "unicast-cached": _row(
         "the same, through the match cache",
-        SOURCE,
         RATE,
         _cached,
         "theirs has no cache in front of its tables; other hardware",
-        reported("250K → 460K"),
+        "250K → 460K",
     ),
-    Measured(
-        "same-key-fan-out",
-        "fan-out, 10K with the same filter, each visited",
-        SOURCE,
-        RATE,
-        _fan_out,
-        IN_ETS,
-        reported("1,170 → 3,100"),
-        at_least(3_100),
+    "same-key-fan-out": _row(
+        "fan-out, 10K with the same filter, each visited", RATE, _fan_out, IN_ETS, "1,170 → 3,100", least=3_100
     ),
-    Measured(
-        "same-key-deliver",
+    "same-key-deliver": _row(
         "the same, each into an outbox",
-        SOURCE,
         RATE,
         _deliver,
         "more than theirs: Router.publish into 10K bounded queues; compiled, so as cheap as our visit",
-        reported("1,170 → 3,100"),
+        "1,170 → 3,100",
     ),
-    Measured(
-        "broadcast",
-        "broadcast, 10K by broadcast/#, each visited",
-        SOURCE,
-        MILLISECONDS,
-        _broadcast,
-        IN_ETS,
-        reported("0.9 → 0.6"),
+    "broadcast": _row("broadcast, 10K by broadcast/#, each visited", MILLISECONDS, _broadcast, IN_ETS, "0.9 → 0.6"),
+    "exact": _row("10K exact filters", RATE, _match(loads.exact)),
+    "plus": _row("10K filters that end with +", RATE, _match(loads.plus)),
+    "hash": _row("10K filters that end with #", RATE, _match(loads.hashes)),
+    "mixed": _row("10K filters of all three kinds, 3 match", RATE, _match(loads.mixed)),
+    "many-wildcards": _row(
+        "64 mixtures of six levels and +, 64 match", RATE, _match(lambda _: loads.many_wildcards(), ROUTES // 10)
     ),
-    Measured("exact", "10K exact filters", SOURCE, RATE, _match(loads.exact, 10_000), UNREPORTED),
-    Measured("plus", "10K filters that end with +", SOURCE, RATE, _match(loads.plus, 10_000), UNREPORTED),
-    Measured("hash", "10K filters that end with #", SOURCE, RATE, _match(loads.hashes, 10_000), UNREPORTED),
-    Measured("mixed", "10K filters of all three kinds, 3 match", SOURCE, RATE, _match(loads.mixed, 10_000), UNREPORTED),
-    Measured(
-        "many-wildcards",
-        "64 mixtures of six levels and +, 64 match",
-        SOURCE,
-        RATE,
-        lambda case: rate(match_all(_filled(case, loads.many_wildcards()), case.scaled(ROUTES // 10))),
-        UNREPORTED,
-    ),
-    Measured(
-        "flat-insert",
+    "flat-insert": _row(
         "insert at 100,000 subscribers by one at 100",
-        SOURCE,
         TIMES,
         _flat(False),
         "v3 read and wrote all bindings of a filter for each new one; v4 does not; no figure",
-        {},
-        at_most(FLAT),
+        most=FLAT,
     ),
-    Measured(
-        "flat-delete",
+    "flat-delete": _row(
         "delete at 100,000 subscribers by one at 100",
-        SOURCE,
         TIMES,
         _flat(True),
         "the same; where anybody may leave, and not the first, their memory is cold: see the last figure",
-        {},
-        at_most(FLAT),
+        most=FLAT,
     ),
-)
+}

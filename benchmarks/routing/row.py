@@ -1,19 +1,18 @@
-"""What a row of the benchmark is.
+"""What a row of an author's is: both layouts of the trie in turn, the author's figure, and the bar to be reached.
 
-Owns: ``Measured``, the ``Bar`` it has to reach, the ``Case`` it is run in, and the ``Sample`` that one run gives.
-
-Promises: a bar is judged on the median of the runs, by wall time, as it is printed beside it.
-
-On smaller counts than the author's no bar is judged.
+A bar is judged on the median of the runs, by wall time, as it is printed beside it. On smaller counts than the author's
+no bar is judged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Final
 
 from benchmarks.routing.measure import Reading
+from benchmarks.runner import Case, Figures, Line, Row
 from broker.core.topics.trie import COMPACT, NODES
 
 LAYOUTS: Final = (NODES, COMPACT)
@@ -26,83 +25,64 @@ MEGABYTES: Final = "MB"
 PROBES: Final = "probes"
 TIMES: Final = "×"
 
+OURS: Final = "ours"
+"""The figure that stands beside the author's, in the unit of the row."""
+CPU: Final = "CPU ns"
+"""Of one operation."""
 
-@dataclass(frozen=True)
-class Case:
-    """One run of a row: the layout of the trie, and by how much the counts are divided (quick: 10)."""
-
-    layout: str
-    divide: int = 1
-
-    def scaled(self, count: int) -> int:
-        """An author's count for this run."""
-        return max(4, count // self.divide)
+Scaled = Callable[[int], int]
+"""Makes an author's count that of this run."""
+Run = Callable[[str, Scaled], dict[str, float | None]]
+"""The figures for a layout of the trie."""
 
 
-@dataclass(frozen=True)
-class Sample:
-    """What one run gave: the value in the row's unit, CPU ns of one operation, and whatever else there is to say."""
+def row(
+    source: str,
+    title: str,
+    unit: str,
+    run: Run,
+    differs: str,
+    theirs: str | Mapping[str, str] = "",
+    *,
+    least: float | None = None,
+    most: Mapping[str, float] | float | None = None,
+) -> Row:
+    """A row of the runner. ``theirs``: the author's figure, and ``most``: a bar, for both layouts or by layout.
 
-    value: float
-    cpu_ns: float | None = None
-    details: dict[str, float] = field(default_factory=dict)
+    ``differs`` says in one line why the figures are no race.
+    """
+    author = dict.fromkeys(LAYOUTS, theirs) if isinstance(theirs, str) else theirs
+    bars = most if isinstance(most, Mapping) else dict.fromkeys(LAYOUTS, most if least is None else least)
 
+    def judge(layout: str, figures: Figures, full: bool) -> Iterable[str]:
+        if author.get(layout):
+            yield f"{source}: {author[layout]}"
+        value, limit = figures.get(OURS), bars.get(layout)
+        if limit is not None and value is not None:
+            reached = value <= limit if least is None else value >= limit
+            verdict = "not judged" if not full else "reached" if reached else "MISSED"
+            yield f"{'≤' if least is None else '≥'} {limit:,.10g} {unit}: {verdict}"
+        if layout == LAYOUTS[0]:
+            yield differs
 
-@dataclass(frozen=True)
-class Bar:
-    """What the value has to be: at least, or at most, this."""
-
-    limit: float
-    at_least: bool
-
-    def reached(self, value: float) -> bool:
-        """Whether this value is good enough."""
-        return value >= self.limit if self.at_least else value <= self.limit
-
-    def text(self, unit: str) -> str:
-        """``≥ 3,100 routes/s``."""
-        return f"{'≥' if self.at_least else '≤'} {self.limit:,.10g} {unit}"
-
-
-def at_least(limit: float) -> dict[str, Bar]:
-    """The same lower bound for both layouts."""
-    return dict.fromkeys(LAYOUTS, Bar(limit, True))
-
-
-def at_most(limit: float) -> dict[str, Bar]:
-    """The same upper bound for both layouts."""
-    return dict.fromkeys(LAYOUTS, Bar(limit, False))
+    return Row(f"{title}, {unit}", partial(_measured, run), LAYOUTS, columns=(OURS, CPU), judge=judge)
 
 
-def reported(text: str) -> dict[str, str]:
-    """One figure of the author's beside both layouts."""
-    return dict.fromkeys(LAYOUTS, text)
+def _measured(run: Run, case: Case) -> Iterator[Line]:
+    gc.collect()
+    yield Line("", run(case.entrant.name, partial(case.scaled, least=4)))
 
 
-@dataclass(frozen=True)
-class Measured:
-    """One row; ``author`` and ``bars`` are by layout, ``differs`` says in one line why the figures are no race."""
-
-    name: str
-    title: str
-    source: str
-    unit: str
-    run: Callable[[Case], Sample]
-    differs: str
-    author: Mapping[str, str] = field(default_factory=dict)
-    bars: Mapping[str, Bar] = field(default_factory=dict)
-
-
-def rate(reading: Reading) -> Sample:
+def rate(reading: Reading) -> dict[str, float | None]:
     """Operations a second."""
-    return Sample(reading.rate, reading.each_cpu_ns)
+    return {OURS: reading.rate, CPU: reading.each_cpu_ns}
 
 
-def nanoseconds(reading: Reading) -> Sample:
+def nanoseconds(reading: Reading) -> dict[str, float | None]:
     """Wall nanoseconds of one operation."""
-    return Sample(reading.each_ns, reading.each_cpu_ns)
+    return {OURS: reading.each_ns, CPU: reading.each_cpu_ns}
 
 
-def milliseconds(reading: Reading) -> Sample:
+def milliseconds(reading: Reading) -> dict[str, float | None]:
     """Wall milliseconds of one operation."""
-    return Sample(reading.each_ns / 1e6, reading.each_cpu_ns)
+    return {OURS: reading.each_ns / 1e6, CPU: reading.each_cpu_ns}

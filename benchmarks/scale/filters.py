@@ -15,15 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from random import Random
 from socket import socket
 from typing import Final
 
 from benchmarks.network import links
-from benchmarks.network.links import Loop
+from benchmarks.network.links import Link, Loop
+from benchmarks.network.loads import ClosedLoop, QuietPair, Shape, Source
 from benchmarks.network.measure import Clocks, Meter, Sample, measure
+from benchmarks.network.streams import Rounds, StreamCheck
 from benchmarks.runner import Case, Line, NotRun, line_of
 from benchmarks.scale.rest import Pulse
-from benchmarks.scale.spread import SpreadPairs, every_topic_of, filter_of, frames_of
 from loadtest.brokers import frames
 from loadtest.brokers.process import HOST, BrokerProcess
 from loadtest.brokers.stats import ratio
@@ -33,6 +35,7 @@ PAIRS: Final = 64
 HOT, COLD = 16, 4096
 """Topics of each pair: as many as are remembered, and far more."""
 PER_PACKET: Final = 64
+SHAPE: Final = Shape()
 
 
 @dataclass(frozen=True)
@@ -137,3 +140,57 @@ def _unsubscribe(socks: Sequence[socket], plan: Plan) -> None:
         sock.sendall(b"".join(frames.unsubscribe(at, piece) for at, piece in enumerate(pieces, 1)))
         for _ in pieces:
             links.expect(sock, frames.UNSUBACK)
+
+
+def filter_of(client: int, number: int) -> str:
+    """Filter ``number`` of a client; all have one length."""
+    return f"device/{client:05d}/+/{number:07d}/#"
+
+
+def every_topic_of(client: int) -> str:
+    """The filter that matches all topics of a client."""
+    return f"device/{client:05d}/#"
+
+
+def topic_of(client: int, variant: int, number: int) -> str:
+    """A topic that matches filter ``number`` of the client and no other; ``variant`` tells topics of a filter apart."""
+    return f"device/{client:05d}/{variant:05d}/{number:07d}/x"
+
+
+def frames_of(client: int, filters: int, topics: int, shape: Shape = SHAPE) -> list[bytes]:
+    """A round of frames over ``topics`` topics (1..16,384) of a client with ``filters`` filters.
+
+    A round has at least ``shape.cycle`` frames and whole bursts; where there are fewer topics, they come again.
+    """
+    numbers = Random(client).sample(range(filters), min(filters, topics))
+    count = max(shape.cycle, -(-topics // shape.burst) * shape.burst)
+    built: list[bytes] = []
+    for sequence in range(count):
+        variant = sequence % topics
+        name = topic_of(client, variant, numbers[variant % len(numbers)])
+        built.append(frames.publish(name, frames.payload(client, sequence, shape.payload)))
+    return built
+
+
+class SpreadPairs(ClosedLoop):
+    """Publisher ``n`` sends round ``n`` to subscriber ``n`` at QoS 0; all rounds have one number of frames.
+
+    The messages of a burst are all for one subscriber: what differs from topic to topic is the look-up, not the
+    writing. All pairs go round their topics in turn, so a broker that remembers far fewer looks up nearly every one.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        publishers: Sequence[socket],
+        subscribers: Sequence[socket],
+        rounds: Sequence[Sequence[bytes]],
+        shape: Shape = SHAPE,
+    ) -> None:
+        super().__init__()
+        templates = Rounds(rounds, shape.level)
+        for publisher, subscriber, built in zip(publishers, subscribers, rounds, strict=True):
+            source = Source(Link(loop, publisher), built, shape)
+            self.sources.append(source)
+            pair = QuietPair(loop, subscriber, source, StreamCheck(templates, self.ledger))
+            loop.add(subscriber, pair.read)

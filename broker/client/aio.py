@@ -13,12 +13,12 @@ import asyncio
 import math
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Never, Self, cast
+from typing import Any, Final, Self, cast
 
 from broker.client.address import BrokerAddress
-from broker.client.failures import HUNG_UP, ClientError, LostError, backoff, describe
+from broker.client.failures import HUNG_UP, ClientError, LostError, describe
 from broker.client.machine import ClientMachine, Delivered, Event
 from broker.client.websocket import WebSocketMachine
 from broker.core.codec.packets import Connack, Publish, Suback, SubscriptionRequest, Unsuback
@@ -119,8 +119,7 @@ class AsyncClient:
     """A connection that can be made again and again; `async with` connects, and disconnects at the end.
 
     `on_message` gets each message as it is read; without it they wait for `receive`, `max_queued` of them. Calls that
-    wait for an answer raise LostError after `timeout` seconds; `publish` has no such limit. With `keep_waiting` it
-    waits over a lost connection for the next one; otherwise the loss raises LostError there, too.
+    wait for an answer raise LostError after `timeout` seconds; `publish` has no such limit.
     """
 
     def __init__(
@@ -131,14 +130,12 @@ class AsyncClient:
         timeout: float = 10.0,
         max_queued: int = 1_000,
         on_message: Callable[[Publish], None] | None = None,
-        keep_waiting: bool = False,
     ) -> None:
         self.address = address
         self.machine = machine
         self.timeout = timeout
         self._max_queued = max_queued
         self._on_message = on_message
-        self._keep_waiting = keep_waiting
         self._wire: _Wire | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._messages: deque[Publish] = deque()
@@ -174,7 +171,7 @@ class AsyncClient:
         """
         if self._wire is not None:
             self._wire.abort()
-            self._over(again=True)
+            self._over()
         self.machine.lost("closed")
         self.machine.failure = None
         loop = asyncio.get_running_loop()
@@ -203,7 +200,7 @@ class AsyncClient:
                 answer.exception()
             if not self.machine.connected:
                 wire.abort()
-                self._over(again=True)
+                self._over()
 
     async def publish(
         self,
@@ -227,11 +224,9 @@ class AsyncClient:
         if wire is not None:
             await wire.writable.wait()
         while qos and machine.unacknowledged >= machine.window:
-            if not self._keep_waiting:
-                self._connection()
-            await self._wait()
-        if not self._keep_waiting:
             self._connection()
+            await self._wait()
+        self._connection()
         number = machine.publish(packet)
         self._write()
         if not number:
@@ -265,21 +260,6 @@ class AsyncClient:
         if self._paused and len(self._messages) <= self._max_queued // 2:
             self.read_on(True)
         return packet
-
-    async def messages(self) -> AsyncIterator[Publish]:
-        """Messages until this side disconnects. Raises LostError when the connection is lost."""
-        while True:
-            try:
-                yield await self.receive()
-            except LostError:
-                if self.machine.failure is None:
-                    return
-                raise
-
-    def acknowledge(self, packet: Publish) -> None:
-        """PUBACK or PUBREC for a message that was held (`ClientMachine.acknowledge`)."""
-        self.machine.acknowledge(packet)
-        self._write()
 
     def read_on(self, on: bool) -> None:
         """Stop to read from the connection, or go on: for an `on_message` that cannot keep up."""
@@ -414,39 +394,16 @@ class AsyncClient:
             self._connected.set_exception(failure)
         # Behind a DISCONNECT that says what the broker did wrong.
         wire.close()
-        self._over(again=True)
+        self._over()
 
-    def _over(self, again: bool = False) -> None:
-        """There is no connection any more: wake all that wait for it. `again`: there may be another one."""
+    def _over(self) -> None:
+        """There is no connection any more: wake all that wait for it."""
         self._wire = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        waiting: list[asyncio.Future[Any]] = list(self._answers.values())
-        if not (self._keep_waiting and again):
-            waiting += self._outcomes.values()
+        waiting: list[asyncio.Future[Any]] = [*self._answers.values(), *self._outcomes.values()]
         for each in waiting:
             if not each.done():
                 each.set_exception(self._why())
         self._news.set()
-
-
-async def keep_connected(client: AsyncClient, connected: Callable[[Connack], Awaitable[None]]) -> Never:
-    """Connect, await `connected` (which subscribes), and do it again after each loss, with back-off, until cancelled.
-
-    Raises:
-        ClientError: one that would most likely come again (`lasting`).
-    """
-    attempt = 0
-    while True:
-        failure: ClientError | None
-        try:
-            await connected(await client.connect())
-            attempt = 0
-            failure = await client.lost()
-        except ClientError as error:
-            failure = error
-        if failure is not None and failure.lasting:
-            raise failure
-        await asyncio.sleep(backoff(attempt))
-        attempt += 1

@@ -4,14 +4,15 @@ Owns the state of one client: that of its connection, and that of its session, w
 owner of the network connection calls `open` for each one and passes each read to `receive`, which returns events;
 after each call it writes what `take` returns. `tick` is to be called at `due`.
 
-It returns events: the packets Connack, Publish, Suback, Unsuback, Auth and Disconnect, and `Delivered`.
+It returns events: the packets Connack, Publish, Suback, Unsuback and Disconnect, and `Delivered`. It has no enhanced
+authentication (section 4.12) and no topic aliases.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from broker.client.failures import FAILURE, V3_REASONS, ClientError, LostError, NotSupportedError, RefusedError, told
@@ -27,7 +28,6 @@ from broker.core.codec.packets import (
     PUBREL,
     V5,
     Ack,
-    Auth,
     Connack,
     Connect,
     Disconnect,
@@ -59,9 +59,7 @@ class Delivered(NamedTuple):
     reason_code: int
 
 
-Event = Connack | Publish | Suback | Unsuback | Auth | Disconnect | Delivered
-Authenticate = Callable[[bytes], bytes]
-"""From the broker's authentication data (empty: none) to the client's (section 4.12)."""
+Event = Connack | Publish | Suback | Unsuback | Disconnect | Delivered
 
 
 def connect_packet(
@@ -76,11 +74,9 @@ def connect_packet(
     session_expiry: int = 0,
     receive_maximum: int = MOST,
     max_packet_size: int = LARGEST_PACKET,
-    topic_alias_maximum: int = 0,
-    authentication: tuple[str, bytes] | None = None,
     user_properties: Sequence[tuple[str, str]] = (),
 ) -> Connect:
-    """A CONNECT. `version` 4 or 5; times in seconds, sizes in bytes; `authentication`: method and first data.
+    """A CONNECT. `version` 4 or 5; times in seconds, sizes in bytes.
 
     3.1.1 has no properties: of them, only `receive_maximum` and `max_packet_size` still bind this client there.
     """
@@ -89,12 +85,9 @@ def connect_packet(
         (names.SESSION_EXPIRY_INTERVAL, session_expiry, 0),
         (names.RECEIVE_MAXIMUM, receive_maximum, MOST),
         (names.MAXIMUM_PACKET_SIZE, max_packet_size, LARGEST_PACKET),
-        (names.TOPIC_ALIAS_MAXIMUM, topic_alias_maximum, 0),
     ):
         if value != otherwise:
             section.integers[identifier] = value
-    if authentication is not None:
-        section.strings[names.AUTHENTICATION_METHOD], section.binaries[names.AUTHENTICATION_DATA] = authentication
     section.user.extend(user_properties)
     secret = password.encode() if isinstance(password, str) else password
     return Connect(client_id, version, clean_start, keep_alive, will, user_name, secret, section)
@@ -107,27 +100,15 @@ class ClientMachine:
     - A message with QoS 1 or 2 is kept until the broker has acknowledged it, and is sent again on the next connection,
       in the order of the first sending [MQTT-4.4.0-1] [MQTT-4.6.0-1].
     - A QoS 2 message that comes again is handed out once, as long as the broker has the session [MQTT-4.3.3-10].
-    - Nothing is sent that the CONNACK excludes: Receive Maximum, Maximum Packet Size, Maximum QoS, Retain Available,
-      Topic Alias Maximum.
+    - Nothing is sent that the CONNACK excludes: Receive Maximum, Maximum Packet Size, Maximum QoS, Retain Available.
     - A broker that breaks the protocol ends the connection: `failure` has the reason, and 5.0 is told by DISCONNECT.
     - Memory is bounded by what the caller publishes and reads, and the size of a packet. A broker that sends more
       messages than the Receive Maximum of this side is heard all the same: mosquitto 2.0 does so.
 
-    `hold`: nothing is acknowledged before `acknowledge`; otherwise each message is at once. `max_inflight`: messages
-    with QoS 1 and 2 on their way at the same time, at most; `topic_aliases`: topic aliases to use, at most, where the
-    broker allows them. `authenticate` answers the AUTH packets of the broker; without it they are events, to be
-    answered with `auth`.
+    `hold`: nothing is acknowledged before `acknowledge`; otherwise each message is at once.
     """
 
-    def __init__(
-        self,
-        connect: Connect,
-        *,
-        hold: bool = False,
-        max_inflight: int = MOST,
-        topic_aliases: int = 0,
-        authenticate: Authenticate | None = None,
-    ) -> None:
+    def __init__(self, connect: Connect, *, hold: bool = False) -> None:
         self.connect = connect
         self.state = IDLE
         self.failure: ClientError | None = None
@@ -136,9 +117,6 @@ class ClientMachine:
         """The last one of success: what the broker grants."""
         self.session_present = False
         self._hold = hold
-        self._max_inflight = max_inflight
-        self._topic_aliases = topic_aliases
-        self._authenticate = authenticate
         self._out = bytearray()
         self._decoder = Decoder(LARGEST_PACKET, False, connect.version)
         # The session: our messages by packet identifier, in order, None from PUBREC on; `dup` once it was written.
@@ -155,10 +133,6 @@ class ClientMachine:
         self._unacknowledged: dict[int, Publish | None] = {}
         """What came and is not acknowledged; None where PUBREC was sent and PUBREL has not come."""
         self._max_packet = LARGEST_PACKET
-        self._aliases: dict[bytes, int] = {}
-        self._alias_maximum = 0
-        self._names: dict[int, bytes] = {}
-        self._name_maximum = 0
         self._keep_alive = 0.0
         self._heard = self._asked_at = self._look_at = 0.0
         self.unanswered = 0
@@ -178,22 +152,19 @@ class ClientMachine:
 
     @property
     def window(self) -> int:
-        """Messages that may be on their way at the same time: `max_inflight`, or the broker's Receive Maximum."""
-        return min(self._max_inflight, self.connack.properties.integers.get(names.RECEIVE_MAXIMUM, MOST))
+        """Messages with QoS 1 and 2 that may be on their way at the same time: the broker's Receive Maximum."""
+        return self.connack.properties.integers.get(names.RECEIVE_MAXIMUM, MOST)
 
     def open(self, now: float) -> None:
         """A network connection is there: say CONNECT [MQTT-3.1.0-1]."""
         connect = self.connect
-        integers = connect.properties.integers
         self.state = CONNECTING
         self.failure = None
         self._five = connect.version == V5
-        self._name_maximum = integers.get(names.TOPIC_ALIAS_MAXIMUM, 0) if self._five else 0
-        largest = integers.get(names.MAXIMUM_PACKET_SIZE, LARGEST_PACKET)
+        largest = connect.properties.integers.get(names.MAXIMUM_PACKET_SIZE, LARGEST_PACKET)
         self._decoder = Decoder(largest, False, connect.version)
         self._asked.clear()
         self._unacknowledged.clear()
-        self._names.clear()
         self._unsent.clear()
         self._heard = now
         self._out = bytearray(encoder.encode(connect, connect.version))
@@ -211,13 +182,10 @@ class ClientMachine:
             error.__cause__ = cause
             self._end(error)
 
-    def disconnect(self, reason_code: int = reasons.SUCCESS, session_expiry: int | None = None) -> None:
-        """Say DISCONNECT; nothing follows it [MQTT-3.14.4-1]. `session_expiry` replaces that of CONNECT, in seconds."""
+    def disconnect(self, reason_code: int = reasons.SUCCESS) -> None:
+        """Say DISCONNECT; nothing follows it [MQTT-3.14.4-1]."""
         if self.state == CONNECTED:
-            packet = Disconnect(reason_code)
-            if session_expiry is not None:
-                packet.properties.integers[names.SESSION_EXPIRY_INTERVAL] = session_expiry
-            self._send(packet)
+            self._send(Disconnect(reason_code))
         self.state = CLOSED
 
     def _end(self, failure: ClientError) -> None:
@@ -273,12 +241,12 @@ class ClientMachine:
         if not packet.qos:
             if self.state != CONNECTED:
                 raise LostError("there is no connection")
-            self._out += self._frame(packet)
+            self._out += self._fitting(packet)
             return 0
         packet.packet_id = self._next_id()
         packet.dup = False
         if self.state == CONNECTED and self._quota and not self._unsent:
-            self._out += self._frame(packet)
+            self._out += self._fitting(packet)
             packet.dup = True
             self._quota -= 1
         else:
@@ -311,17 +279,6 @@ class ClientMachine:
             del self._unacknowledged[packet_id]
         if self.state == CONNECTED:
             self._out += encoder.ack(PUBREC if packet.qos == 2 else PUBACK, packet_id)
-
-    def auth(self, data: bytes = b"", reason_code: int = reasons.CONTINUE_AUTHENTICATION) -> None:
-        """AUTH with the method of the CONNECT: goes on, or begins anew (`REAUTHENTICATE`), section 4.12."""
-        packet = Auth(reason_code)
-        packet.properties.strings[names.AUTHENTICATION_METHOD] = self._method()
-        if data:
-            packet.properties.binaries[names.AUTHENTICATION_DATA] = data
-        self._send(packet)
-
-    def _method(self) -> str:
-        return self.connect.properties.strings.get(names.AUTHENTICATION_METHOD, "")
 
     def _send(self, packet: Packet) -> None:
         self._out += encoder.encode(packet, self.connect.version)
@@ -365,23 +322,6 @@ class ClientMachine:
             )
         return frame
 
-    def _frame(self, packet: Publish) -> bytes:
-        """Its bytes for this connection, with a topic alias where there is one to use [MQTT-3.3.2-9]."""
-        topic = packet.topic
-        alias = self._aliases.get(topic, 0) if self._alias_maximum else 0
-        known = alias > 0
-        if not known and len(self._aliases) < self._alias_maximum:
-            alias = len(self._aliases) + 1
-        if not alias:
-            return self._fitting(packet)
-        packet.topic, packet.topic_alias = b"" if known else topic, alias
-        try:
-            frame = self._fitting(packet)
-        finally:
-            packet.topic, packet.topic_alias = topic, 0
-        self._aliases[topic] = alias
-        return frame
-
     def _pump(self, events: list[Event]) -> None:
         """Send what waits for room in the window."""
         while self._unsent and self._quota:
@@ -390,7 +330,7 @@ class ClientMachine:
             assert packet is not None
             try:
                 self._check(packet)
-                frame = self._frame(packet)
+                frame = self._fitting(packet)
             except NotSupportedError as error:
                 # It waited for a connection to a broker that does not take it.
                 del self._sent[packet_id]
@@ -436,12 +376,7 @@ class ClientMachine:
         return events
 
     def _answer(self, packet: Packet, events: list[Event], now: float) -> None:
-        """The answer to the CONNECT, or a question before it."""
-        if isinstance(packet, Auth):
-            if packet.reason_code != reasons.CONTINUE_AUTHENTICATION:
-                raise ProtocolViolation("AUTH with success instead of a CONNACK")
-            self._authentication(packet, events)
-            return
+        """The answer to the CONNECT."""
         if not isinstance(packet, Connack):
             raise ProtocolViolation("the first packet is not a CONNACK")  # [MQTT-3.2.0-1]
         code = packet.reason_code if self._five else V3_REASONS[packet.reason_code]
@@ -459,8 +394,6 @@ class ClientMachine:
         self._look_at = now + self._keep_alive / 2
         self.unanswered = 0
         self._max_packet = granted.get(names.MAXIMUM_PACKET_SIZE, LARGEST_PACKET)
-        self._aliases.clear()
-        self._alias_maximum = min(granted.get(names.TOPIC_ALIAS_MAXIMUM, 0), self._topic_aliases)  # [MQTT-3.3.2-10]
         self._quota = self._window = self.window  # [MQTT-3.3.4-7]
         if not self.connect.client_id:
             self.connect.client_id = packet.properties.strings.get(names.ASSIGNED_CLIENT_IDENTIFIER, "")
@@ -483,17 +416,6 @@ class ClientMachine:
                 events.append(Delivered(packet_id, reasons.SUCCESS))
         self._pump(events)
 
-    def _authentication(self, packet: Auth, events: list[Event]) -> None:
-        method = self._method()
-        if not method:
-            raise ProtocolViolation("AUTH, and the CONNECT had no authentication method")  # [MQTT-4.12.0-6]
-        if packet.properties.strings.get(names.AUTHENTICATION_METHOD, method) != method:  # [MQTT-4.12.0-5]
-            raise ProtocolViolation("AUTH with another authentication method")
-        if self._authenticate is None or packet.reason_code != reasons.CONTINUE_AUTHENTICATION:
-            events.append(packet)
-        else:
-            self.auth(self._authenticate(packet.properties.binaries.get(names.AUTHENTICATION_DATA, b"")))
-
     def _other(self, packet: Packet, events: list[Event]) -> None:
         if isinstance(packet, (Suback, Unsuback)):
             sign = 1 if isinstance(packet, Suback) else -1
@@ -512,21 +434,12 @@ class ClientMachine:
             code = packet.reason_code
             events.append(packet)
             self._end(LostError(f"the broker ends the connection: {told(code)}{text and ': '}{text}", code))
-        elif isinstance(packet, Auth):
-            self._authentication(packet, events)
         else:
             raise ProtocolViolation(f"a {packets.NAMES[packet.kind]} that does not belong here")
 
     def _arrived(self, packet: Publish, events: list[Event]) -> None:
         if packet.topic_alias:
-            if packet.topic_alias > self._name_maximum:
-                raise TopicAliasInvalid("a topic alias above the Topic Alias Maximum")  # [MQTT-3.1.2-26]
-            if packet.topic:
-                self._names[packet.topic_alias] = packet.topic
-            elif packet.topic_alias not in self._names:
-                raise ProtocolViolation("a topic alias that was never set")
-            else:
-                packet.topic = self._names[packet.topic_alias]
+            raise TopicAliasInvalid("a topic alias above the Topic Alias Maximum")  # [MQTT-3.1.2-26]
         packet_id = packet.packet_id
         if packet_id:
             if packet.qos == 2 and packet_id in self._received:

@@ -82,6 +82,43 @@ def ls(directory: Directory) -> None:
 
 @app.command()
 @told
+def stats(
+    directory: Directory, as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False
+) -> None:
+    """Summarize the record: time, events by kind, messages, bytes, clients, topics, drops by cause, gaps.
+
+    The exit code is 1 where a segment is missing that a manifest tells of; the others are counted all the same.
+    """
+    from broker.record.statistics import COUNTED, statistics
+
+    found = statistics(directory)
+    if as_json:
+        typer.echo(json.dumps(found.summary(), ensure_ascii=False))
+    else:
+
+        def most(count: int, what: str) -> str:
+            return f"{count:,} or more {what}s" if count >= COUNTED else counted(count, what)
+
+        if found.first is not None and found.last is not None:
+            typer.echo(f"{found.first:%Y-%m-%d %H:%M:%S} to {found.last:%Y-%m-%d %H:%M:%S} UTC, {found.seconds:,.0f} s")
+        typer.echo(f"{counted(found.segments, 'segment')}, {size(found.file_bytes)}")
+        kinds = ", ".join(f"{number:,} {kind}" for kind, number in found.kinds.most_common())
+        typer.echo(f"{counted(found.events, 'event')}: {kinds}")
+        rate = found.messages / max(found.seconds, 1.0)
+        typer.echo(
+            f"{counted(found.messages, 'message')}, {size(found.payload_bytes)} of payload, {rate:,.1f} a second; "
+            f"{most(found.topics, 'topic')}, {most(found.clients, 'client')}"
+        )
+        causes = ", ".join(f"{number:,} {cause}" for cause, number in found.drops.most_common())
+        typer.echo(f"dropped: {causes or 'nothing'}")
+        lost = f", {counted(found.lost_events, 'event')} at most" if found.gaps else ""
+        typer.echo(f"{counted(found.gaps, 'gap')}{lost}")
+    if found.missing:
+        fail("\n".join(f"{path}: its manifest is there, and it is not" for path in found.missing))
+
+
+@app.command()
+@told
 def cat(
     directory: Directory,
     kind: Annotated[

@@ -31,7 +31,6 @@ from canopy.testing.texts import Payload
 from canopy.testing.waiting import Aio, Waiter, not_published, published
 
 Sender = Literal["broker", "client"]
-Reader = Literal["client", "broker", "both"]
 
 
 class RunningBroker:
@@ -293,11 +292,9 @@ class RunningBroker:
 
     # -- faults of a connection: of `client_id`, now or when it connects; None: of the next connection -----------------
 
-    def freeze(self, client_id: str | None = None, *, reader: Reader = "client") -> Fault:
+    def freeze(self, client_id: str | None = None, *, reader: Sender = "client") -> Fault:
         """Freeze a reader: the client takes nothing from the broker, or the broker nothing from the client."""
-        check_choice("reader", reader, get_args(Reader))
-        if reader == "both":
-            return self.half_open(client_id)
+        check_choice("reader", reader, get_args(Sender))
 
         def start(link: Link) -> None:
             (link.down if reader == "client" else link.up).freeze()
@@ -351,7 +348,7 @@ class RunningBroker:
     ) -> Fault:
         """Lose the `nth` such packet from now on, and the `count - 1` after it."""
         check_choice("sender", sender, get_args(Sender))
-        act = faults.Lost(faults.losable(packet), client_id, sender == "broker", nth, count)
+        act = faults.Lost(client_id, sender == "broker", faults.losable(packet), nth, count)
         return self._begin(f"lose {packet} of {_whom(client_id)}", act)
 
     def delay(
@@ -366,7 +363,7 @@ class RunningBroker:
         """Hold the `nth` such packet, and those of its kind behind it, for so long, or until the fault's `end`."""
         check_choice("sender", sender, get_args(Sender))
         check_amount("seconds", seconds or 0.0)
-        act = faults.Delayed(faults.losable(packet), client_id, sender == "broker", nth, seconds)
+        act = faults.Delayed(client_id, sender == "broker", faults.losable(packet), nth, seconds)
         return self._begin(f"delay {packet} of {_whom(client_id)}", act)
 
     def duplicate(self, client_id: str | None = None, *, nth: int = 1, topic_filter: str = "#") -> Fault:
@@ -376,11 +373,6 @@ class RunningBroker:
         """
         check_filter(topic_filter, system=True)
         return self._begin(f"duplicate for {_whom(client_id)}", faults.Duplicated(client_id, nth, topic_filter))
-
-    def reorder(self, client_id: str | None = None, *, nth: int = 1, topic_filter: str = "#") -> Fault:
-        """Have the `nth` message to a client come after the next one of another topic or QoS."""
-        check_filter(topic_filter, system=True)
-        return self._begin(f"reorder for {_whom(client_id)}", faults.Reordered(client_id, nth, topic_filter))
 
     def refuse_connect(self, reason_code: int, client_id: str | None = None, *, count: int = 1) -> Fault:
         """Refuse the next `count` CONNECTs. Codes of 5.0 or of 3.1.1; each client gets the nearest of its version."""

@@ -102,12 +102,21 @@ class PacketFault:
     `client_id` None: any client's. `down`: packets from the broker.
     """
 
-    def __init__(self, client_id: str | None, down: bool, nth: int = 1, count: int = 1) -> None:
+    def __init__(
+        self,
+        client_id: str | None,
+        down: bool,
+        counts: Callable[[Passing], bool],
+        nth: int = 1,
+        count: int = 1,
+    ) -> None:
+        """`counts`: whether a packet is one of those that are counted."""
         if nth < 1 or count < 1:
             raise ValueError("nth and count are 1 or more")
         self.client_id = client_id
         self.happened = 0
         self._down = down
+        self._counts = counts
         self._nth = nth
         self._count = count
         self._seen = 0
@@ -117,17 +126,13 @@ class PacketFault:
         flow = passing.flow
         if flow.down is not self._down or (self.client_id is not None and flow.link.client_id != self.client_id):
             return False
-        if not self.counts(passing):
+        if not self._counts(passing):
             return False
         self._seen += 1
         if not self._nth <= self._seen < self._nth + self._count:
             return False
         self.happened += self.act(passing)
         return True
-
-    def counts(self, passing: Passing) -> bool:
-        """Whether it is one of the packets that are counted."""
-        raise NotImplementedError
 
     def act(self, passing: Passing) -> int:
         """Its turn has come. 1, or 0 where it does not count yet."""
@@ -137,24 +142,29 @@ class PacketFault:
         """It will not be asked again."""
 
 
-def losable(name: str) -> int:
-    """The type of a packet that may be lost. Raises ValueError."""
+def losable(name: str) -> Callable[[Passing], bool]:
+    """Whether a packet is of this type, which may be lost. Raises ValueError."""
     if name not in LOSABLE:
         raise ValueError(f"{name!r} cannot be lost or delayed; these can: {', '.join(LOSABLE)}")
-    return packets.NAMES.index(name)
+    kind = packets.NAMES.index(name)
+    return lambda passing: passing.packet.kind == kind
+
+
+def _publish(topic_filter: str, least_qos: int = 0) -> Callable[[Passing], bool]:
+    """Whether a packet is a PUBLISH on one of these topics."""
+
+    def found(passing: Passing) -> bool:
+        packet = passing.packet
+        if not isinstance(packet, Publish) or packet.qos < least_qos:
+            return False
+        flow = passing.flow
+        return matches(topic_filter, packet.topic.decode() if flow.down else flow.link.topic_of(packet))
+
+    return found
 
 
 class Lost(PacketFault):
     """A packet that does not arrive."""
-
-    def __init__(self, kind: int, client_id: str | None, down: bool, nth: int, count: int) -> None:
-        super().__init__(client_id, down, nth, count)
-        self._kind = kind
-
-    def counts(self, passing: Passing) -> bool:
-        """Packets of its kind."""
-        packet = passing.packet
-        return packet.kind == self._kind
 
     def act(self, passing: Passing) -> int:
         """It is gone."""
@@ -165,10 +175,11 @@ class Lost(PacketFault):
 class Delayed(PacketFault):
     """A packet that arrives later, and with it those of its kind that came after it: they stay in order (4.6)."""
 
-    def __init__(self, kind: int, client_id: str | None, down: bool, nth: int, seconds: float | None) -> None:
+    def __init__(
+        self, client_id: str | None, down: bool, counts: Callable[[Passing], bool], nth: int, seconds: float | None
+    ) -> None:
         """`seconds` None: until `end`."""
-        super().__init__(client_id, down, nth)
-        self._kind = kind
+        super().__init__(client_id, down, counts, nth)
         self._seconds = seconds
         self._flow: Flow | None = None
         self._held: list[bytes] = []
@@ -176,16 +187,10 @@ class Delayed(PacketFault):
 
     def takes(self, passing: Passing) -> bool:
         """Also those that must not overtake the delayed one."""
-        flow, packet, frame = passing.flow, passing.packet, passing.frame
-        if flow is self._flow and packet.kind == self._kind:
-            self._held.append(frame)
+        if passing.flow is self._flow and self._counts(passing):
+            self._held.append(passing.frame)
             return True
         return super().takes(passing)
-
-    def counts(self, passing: Passing) -> bool:
-        """Packets of its kind."""
-        packet = passing.packet
-        return packet.kind == self._kind
 
     def act(self, passing: Passing) -> int:
         """Keep it, for as long as was asked for."""
@@ -214,8 +219,7 @@ class Duplicated(PacketFault):
     """
 
     def __init__(self, client_id: str | None, nth: int, topic_filter: str) -> None:
-        super().__init__(client_id, True, nth)
-        self._topic_filter = topic_filter
+        super().__init__(client_id, True, _publish(topic_filter, least_qos=1), nth)
         self._flow: Flow | None = None
         self._packet_id = 0
         self._acks = 0
@@ -232,11 +236,6 @@ class Duplicated(PacketFault):
         ):
             return self._acknowledged(flow)
         return super().takes(passing)
-
-    def counts(self, passing: Passing) -> bool:
-        """Publishes that may be sent again."""
-        packet = passing.packet
-        return isinstance(packet, Publish) and packet.qos > 0 and matches(self._topic_filter, packet.topic.decode())
 
     def act(self, passing: Passing) -> int:
         """Pass it, once or twice."""
@@ -263,61 +262,14 @@ class Duplicated(PacketFault):
         return False
 
 
-class Reordered(PacketFault):
-    """A PUBLISH that comes after the next one of another topic or QoS. Of one topic and QoS all stay in order (4.6)."""
-
-    def __init__(self, client_id: str | None, nth: int, topic_filter: str) -> None:
-        super().__init__(client_id, True, nth)
-        self._topic_filter = topic_filter
-        self._flow: Flow | None = None
-        self._held: list[tuple[bytes, int, bytes]] = []
-
-    def takes(self, passing: Passing) -> bool:
-        """Also the one that overtakes."""
-        flow, packet, frame = passing.flow, passing.packet, passing.frame
-        if flow is not self._flow or not isinstance(packet, Publish):
-            return super().takes(passing)
-        if any((packet.topic, packet.qos) == (topic, qos) for topic, qos, _ in self._held):
-            self._held.append((packet.topic, packet.qos, frame))
-            return True
-        flow.put(frame)
-        self.happened += 1
-        self.end()
-        return True
-
-    def counts(self, passing: Passing) -> bool:
-        """Publishes."""
-        packet = passing.packet
-        return isinstance(packet, Publish) and matches(self._topic_filter, packet.topic.decode())
-
-    def act(self, passing: Passing) -> int:
-        """Keep it until it is overtaken, which counts."""
-        flow, packet, frame = passing.flow, passing.packet, passing.frame
-        assert isinstance(packet, Publish)
-        self._flow = flow
-        self._held.append((packet.topic, packet.qos, frame))
-        return 0
-
-    def end(self) -> None:
-        """Pass what is held."""
-        flow, held, self._flow, self._held = self._flow, self._held, None, []
-        if flow is not None and not flow.link.over:
-            flow.put(b"".join(frame for _, _, frame in held))
-
-
 class RefusedConnect(PacketFault):
     """A CONNECT that the broker never sees: the client gets a CONNACK with the code, and the connection ends (3.2)."""
 
     def __init__(self, code: int, client_id: str | None, count: int) -> None:
         if code not in _FROM_V3 and not 0x80 <= code <= 0x9F:
             raise ValueError(f"{code:#04x} refuses nobody: 1 to 5 (3.1.1) or 0x80 to 0x9F (5.0)")
-        super().__init__(client_id, False, 1, count)
+        super().__init__(client_id, False, lambda passing: isinstance(passing.packet, Connect), 1, count)
         self._code = code
-
-    def counts(self, passing: Passing) -> bool:
-        """CONNECT."""
-        packet = passing.packet
-        return isinstance(packet, Connect)
 
     def act(self, passing: Passing) -> int:
         """Answer in the form of its version; what 3.1.1 has no code for is refused without one (3.1.4)."""
@@ -339,16 +291,15 @@ class RefusedSubscribe(PacketFault):
     def __init__(self, code: int, client_id: str | None, topic_filter: str | None, nth: int, count: int) -> None:
         if code not in (0x80, 0x83, 0x87, 0x8F, 0x91, 0x97, 0x9E, 0xA1, 0xA2):
             raise ValueError(f"{code:#04x} is no reason code of a SUBACK that refuses")
-        super().__init__(client_id, False, nth, count)
-        self._code = code
-        self._topic_filter = topic_filter
 
-    def counts(self, passing: Passing) -> bool:
-        """SUBSCRIBE, with the filter where one was named."""
-        packet = passing.packet
-        return isinstance(packet, Subscribe) and (
-            self._topic_filter is None or self._topic_filter in [each.topic_filter for each in packet.requests]
-        )
+        def counts(passing: Passing) -> bool:
+            packet = passing.packet
+            return isinstance(packet, Subscribe) and (
+                topic_filter is None or topic_filter in [each.topic_filter for each in packet.requests]
+            )
+
+        super().__init__(client_id, False, counts, nth, count)
+        self._code = code
 
     def act(self, passing: Passing) -> int:
         """Answer; 3.1.1 knows 0x80 alone."""
@@ -369,14 +320,8 @@ class RefusedPublish(PacketFault):
     def __init__(self, code: int, client_id: str | None, topic_filter: str, nth: int, count: int) -> None:
         if code not in (0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99):
             raise ValueError(f"{code:#04x} is no reason code of a PUBACK or PUBREC that refuses")
-        super().__init__(client_id, False, nth, count)
+        super().__init__(client_id, False, _publish(topic_filter), nth, count)
         self._code = code
-        self._topic_filter = topic_filter
-
-    def counts(self, passing: Passing) -> bool:
-        """PUBLISH on the topics that were named."""
-        flow, packet = passing.flow, passing.packet
-        return isinstance(packet, Publish) and matches(self._topic_filter, flow.link.topic_of(packet))
 
     def act(self, passing: Passing) -> int:
         """Answer."""

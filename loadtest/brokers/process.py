@@ -145,11 +145,6 @@ def cpu_time(pid: int) -> int:
     return time.clock_gettime_ns(~pid << 3 | 2)
 
 
-def loop_time(pid: int) -> int:
-    """The same of its main thread alone, where an event loop runs, to a tick of the kernel's; OSError: it is gone."""
-    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0])
-
-
 def peak_resident(pid: int) -> int:
     """The most bytes of resident memory that a process has held; 0 where the kernel does not tell."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():

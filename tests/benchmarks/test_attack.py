@@ -5,180 +5,158 @@ What is asserted are bounds and counts, and that the well-behaved clients lost n
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
-from typer.testing import CliRunner
 
-from benchmarks.attack import guards
-from benchmarks.attack.attacks import LIST
-from benchmarks.attack.bars import Bars, calm_p99
-from benchmarks.attack.cli import app
-from benchmarks.attack.field import Field, Refused
-from benchmarks.attack.listeners import Listeners
-from benchmarks.attack.pairs import Measured, World, p99
-from benchmarks.attack.runner import Result, Told
-from loadtest.brokers.process import HOST, BrokerProcess, free_port
-from loadtest.brokers.registry import python_module
+from benchmarks import runner
+from benchmarks.attack import place
+from benchmarks.attack.bench import BENCH, Outcome, Told
+from benchmarks.attack.field import ATTACKS, Field, Refused
+from benchmarks.attack.pairs import Measured, Pairs
+from benchmarks.runner import Case, peers
+from loadtest.brokers.process import BrokerProcess
 
 PAIRS = 4
+PATIENCE = 100.0
+"""Seconds in which a broker must have started, on a busy machine."""
 SECONDS = (0.2, 2.0, 20.0)
 """What an attack may take here; most are through before, and one that has not begun by then has more."""
 
 
 class Place(NamedTuple):
-    """A broker, and the well-behaved clients that it has."""
+    """A broker, and its further listeners."""
 
     broker: BrokerProcess
-    listeners: Listeners
-    world: World
+    ports: dict[str, int]
 
 
 @contextmanager
-def place(*options: str) -> Iterator[Place]:
-    port = free_port()
-    listeners = Listeners.free()
-    command = [*python_module("broker"), "serve", "--listen", f"mqtt://{HOST}:{port}", *listeners.options(), *options]
-    with BrokerProcess(command, port, None) as broker, World(PAIRS, None) as world:
-        world.open(broker.port, broker.pid)
-        yield Place(broker, listeners, world)
+def attacked(guarded: bool) -> Iterator[Place]:
+    case = Case(peers("canopy")["canopy"])
+    ports = place.listeners()
+    with case.folder() as folder:
+        settings = [*place.settings(ports), *(place.guards(folder) if guarded else ())]
+        with case.broker(*settings, folder=folder, patience=PATIENCE) as broker:
+            yield Place(broker, ports)
 
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[Place]:
-    with place() as made:
+    with attacked(guarded=False) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Place]:
     """With authenticators and an ACL file, as only some attacks have it."""
-    with place(*guards.options()) as made:
+    with attacked(guarded=True) as made:
         yield made
 
 
-@pytest.mark.parametrize("name", LIST)
-def test_nobody_else_loses_anything(name: str, request: pytest.FixtureRequest) -> None:
-    broker, listeners, world = request.getfixturevalue("guarded" if LIST[name].guarded else "plain")
-    world.measure()
-    before = broker.resident()
-    connections = 0
+@pytest.fixture
+def target(name: str, request: pytest.FixtureRequest) -> Place:
+    found: Place = request.getfixturevalue("guarded" if ATTACKS[name].guarded else "plain")
+    return found
+
+
+def attack(name: str, target: Place) -> tuple[int, int]:
+    """How many connections an attack made, and what the broker grew by."""
+    before = target.broker.resident()
     for seconds in SECONDS:
-        field = Field(broker.port, time.monotonic() + seconds, 0.01, listeners)
+        field = Field(target.broker.port, time.monotonic() + seconds, target.ports, 100)
         # The broker may turn an attack away; it must not be the world's loss.
         with suppress(Refused):
-            LIST[name].run(field)
-        grown = broker.resident() - before
+            ATTACKS[name].run(field)
+        grown = target.broker.resident() - before
         field.close()
-        if connections := field.connections:
+        if field.connections:
             break
-    broker.check()
-    assert connections > 0
-    # A small attack may be over before the next PING was answered.
-    heard = 0
-    while heard == 0:
-        under = world.measure()
-        assert (under.lost, under.cut) == (0, 0)
-        heard = under.pings
-    assert grown <= LIST[name].growth
+    return field.connections, grown
 
 
-def test_the_command_meters_an_attack() -> None:
-    """As `make attack` does it: a broker of its own, and JSON for programs."""
-    found = CliRunner().invoke(
-        app,
-        [
-            "share groups of everything",
-            "--json",
-            "--seconds",
-            "0.3",
-            "--calm",
-            "0.1",
-            "--pairs",
-            "2",
-            "--ratio",
-            "1e9",
-        ],
-        catch_exceptions=False,
-    )
-    assert found.exit_code in (0, 1), found.output
-    [row] = json.loads(found.stdout.splitlines()[-1])
+@pytest.mark.parametrize("name", ATTACKS)
+async def test_nobody_else_loses_anything(name: str, target: Place) -> None:
+    async with Pairs(target.broker.port, target.broker.pid, PAIRS) as pairs:
+        connections, grown = await asyncio.to_thread(attack, name, target)
+        target.broker.check()
+        assert connections > 0
+        # A small attack may be over before a message came and a PING was answered.
+        while True:
+            under = await pairs.measure()
+            assert (under.lost, under.cut) == (0, 0)
+            if under.pings and under.sent:
+                break
+            await asyncio.sleep(0.01)
+    assert grown <= ATTACKS[name].growth
+
+
+def test_the_command_meters_an_attack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `make attack` does it, by a part of a name: a broker of its own, and JSON for programs."""
+    file = tmp_path / "out.json"
+    code = runner.main(BENCH, ["share-groups-of", "--quick", "--json", str(file)])
+    [result] = json.loads(file.read_text())["results"]
     # What a PING waited for, and how much of the attack came through in the time, is the machine's to say.
-    assert found.exit_code == (1 if row["missed"] else 0), found.output
-    assert row["attack"] == "share groups of everything"
-    assert row["sent"] > 0
-    assert 0 < row["held"]["SUBACK 0x97"] <= 9_900
-    assert row["messages"] > 0
-    assert (row["lost"], row["cut"]) == (0, 0)
-    assert 0 < row["growth"] <= row["growth_allowed"]
+    assert code == (1 if result["failure"] else 0), capsys.readouterr().out
+    assert "lost" not in result["failure"]
+    assert result["row"] == "share-groups-of-everything"
+    figures = result["steps"][""]
+    assert min(figures[name] for name in ("sent MB", "grew MB", "messages", "PING ms")) > 0
+    [[line]] = result["runs"]
+    assert "SUBACK 0x97 ×900" in line["notes"]
 
 
-def test_no_attack_of_that_name() -> None:
-    assert CliRunner().invoke(app, ["nonsense"]).exit_code == 2
+def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner.main(BENCH, ["--list"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert listed == [f"{name}: {each.about}" for name, each in ATTACKS.items()]
+    assert all(each.about for each in ATTACKS.values())
 
 
-def test_the_list() -> None:
-    found = CliRunner().invoke(app, ["--list"])
-    assert found.exit_code == 0
-    assert len(found.stdout.splitlines()) >= len(LIST)
-    assert all(attack.about for attack in LIST.values())
+CALM = Measured(100, 100, [0.001] * 100, [0.0] * 100, 10, 0.001, 0.001)
 
 
-class TestBars:
-    """What is missed, and what is not."""
+def under(**changes: Any) -> dict[str, Any]:
+    return {"under": replace(CALM, **changes)}
 
-    CALM = Measured(100, 100, (0.001,) * 100, (0.0,) * 100, 10, 0.001, 0.001, 0)
-    GOOD = Result(LIST["flood"], Told(1, 1, Counter()), 1, CALM, CALM, 1.0, Counter(), Counter())
 
-    def missed(self, result: Result) -> list[str]:
-        return Bars().missed(result, calm_p99([result]))
+def slow(seconds: float, work: float) -> dict[str, Any]:
+    return under(latencies=[0.0] * 98 + [seconds] * 2, works=[0.0] * 98 + [work] * 2)
 
-    def test_nothing(self) -> None:
-        assert self.missed(self.GOOD) == []
 
-    def test_growth(self) -> None:
-        assert len(self.missed(replace(self.GOOD, growth=self.GOOD.attack.growth + 1))) == 1
-
-    def test_the_wait_of_a_ping_counts_in_the_work_of_the_broker(self) -> None:
-        assert self.missed(replace(self.GOOD, under=replace(self.CALM, wait=5.0))) == []
-        assert len(self.missed(replace(self.GOOD, under=replace(self.CALM, wait_cpu=0.051)))) == 1
-
-    def test_latency(self) -> None:
-        def slow(seconds: float, work: float) -> Result:
-            latencies, works = (0.0,) * 98 + (seconds,) * 2, (0.0,) * 98 + (work,) * 2
-            return replace(self.GOOD, under=replace(self.CALM, latencies=latencies, works=works))
-
-        assert self.missed(slow(0.01, 0.01)) == []
-        assert self.missed(slow(1.0, 0.01)) == []
-        assert len(self.missed(slow(0.011, 0.011))) == 1
-
-    def test_the_log(self) -> None:
-        assert self.missed(replace(self.GOOD, logged=2_000_000)) == []
-        assert len(self.missed(replace(self.GOOD, logged=2_000_001))) == 1
-
-    def test_a_publisher_that_was_held_back(self) -> None:
-        assert self.missed(replace(self.GOOD, held=1)) == []
-        steady = replace(self.GOOD.attack, steady=True)
-        assert self.missed(replace(self.GOOD, attack=steady)) == []
-        assert len(self.missed(replace(self.GOOD, attack=steady, held=1))) == 1
-
-    @pytest.mark.parametrize("change", [{"received": 99}, {"cut": 1}])
-    def test_losses(self, change: dict[str, int]) -> None:
-        under = Measured(**{**self.CALM.__dict__, **change})
-        assert len(self.missed(replace(self.GOOD, under=under))) == 1
-
-    def test_a_broker_that_did_not_stand_it(self) -> None:
-        assert len(self.missed(replace(self.GOOD, broken="it ended"))) == 1
-
-    def test_an_attack_that_failed(self) -> None:
-        assert len(self.missed(replace(self.GOOD, told=Told(0, 0, Counter(), "it failed")))) == 1
-
-    def test_percentile(self) -> None:
-        assert p99(()) == 0.0
-        assert p99(tuple(float(number) for number in range(1, 101))) == 99.0
+@pytest.mark.parametrize(
+    ("name", "changes", "missed"),
+    [
+        ("flood", {}, None),
+        ("flood", {"growth": ATTACKS["flood"].growth}, None),
+        ("flood", {"growth": ATTACKS["flood"].growth + 1}, "grew by"),
+        # The wait of a PING counts in the work of the broker.
+        ("flood", under(wait=5.0), None),
+        ("flood", under(wait_work=0.051), "a PING waited"),
+        ("session-flood", under(wait_work=0.051), None),
+        ("flood", slow(0.01, 0.01), None),
+        ("flood", slow(1.0, 0.01), None),
+        ("flood", slow(0.011, 0.011), "p99"),
+        ("flood", {"logged": 2_000_000}, None),
+        ("flood", {"logged": 2_000_001}, "logged"),
+        ("flood", {"held": 1}, None),
+        ("bursty-readers-of-everything", {}, None),
+        ("bursty-readers-of-everything", {"held": 1}, "held back"),
+        ("flood", under(received=99), "lost 1 messages"),
+        ("flood", under(cut=1), "1 connections"),
+        ("flood", {"told": Told(error="it failed")}, "it failed"),
+    ],
+)
+def test_a_bar_that_is_missed(name: str, changes: dict[str, Any], missed: str | None) -> None:
+    found = Outcome(**{"told": Told(1, 1), "calm": CALM, "under": CALM, "growth": 1, "cpu": 1.0, **changes}).missed(
+        ATTACKS[name]
+    )
+    assert len(found) == (missed is not None)
+    assert (missed or "") in "".join(found)

@@ -16,9 +16,9 @@ from benchmarks.network.links import LoadError, Loop, receive
 from benchmarks.network.loads import Shape
 from benchmarks.network.streams import Ledger
 from benchmarks.runner import Bench
-from benchmarks.scale import crowd
-from benchmarks.scale.crowd import Crowd, source_address, why_not
-from benchmarks.scale.spread import SpreadPairs, filter_of, frames_of, topic_of
+from benchmarks.scale import clients
+from benchmarks.scale.clients import Crowd, source_address, why_not
+from benchmarks.scale.filters import SpreadPairs, filter_of, frames_of, topic_of
 from loadtest.brokers import frames
 from loadtest.brokers.frames import FrameError, PublishShape
 from loadtest.brokers.registry import PEERS
@@ -98,9 +98,9 @@ def test_a_crowd_pings_in_turn_and_counts_the_answers(stack: ExitStack) -> None:
 
 def test_clients_come_from_as_many_addresses_as_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [source_address(number) for number in (0, 9_999, 10_000)] == ["127.0.0.2", "127.0.0.2", "127.0.0.3"]
-    monkeypatch.setattr(crowd, "raise_file_limit", lambda _: False)
+    monkeypatch.setattr(clients, "raise_file_limit", lambda _: False)
     assert "52,100 open files" in (why_not(52_000) or "")
-    monkeypatch.setattr(crowd, "raise_file_limit", lambda _: True)
+    monkeypatch.setattr(clients, "raise_file_limit", lambda _: True)
     assert why_not(52_000) is None
     assert "no address" in (why_not(3_000_000) or "")
 
@@ -162,8 +162,6 @@ SMALL = ["--quick", "--seconds", "0.05", "--sizes", "40"]
         pytest.param("upstream", "local", "canopy", marks=LONG),
         ("upstream", "bridge", "canopy"),
         pytest.param("upstream", "bridge", "mosquitto", marks=[LONG, ABSENT]),
-        pytest.param("observing", "one-to-one", "plain,http", marks=LONG),
-        pytest.param("observing", "list", "canopy", marks=LONG),
         pytest.param("inprocess", "ten", "in-process", marks=LONG),
     ],
 )

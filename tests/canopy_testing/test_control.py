@@ -396,7 +396,6 @@ class TestWhatCanNeverBe:
         for ask in (
             canopy_broker.retained,
             lambda each: canopy_broker.duplicate(topic_filter=each),
-            lambda each: canopy_broker.reorder(topic_filter=each),
         ):
             with pytest.raises(ValueError, match="topic filter"):
                 ask(topic_filter)

@@ -76,14 +76,6 @@ class TestHalfOpen:
             fault.end()
             canopy_broker.assert_connected("a")
 
-    def test_both_sides_may_be_frozen_by_that_name(self, canopy_broker: RunningBroker, canopy_client: Connect) -> None:
-        client = canopy_client("dev")
-        canopy_broker.freeze("dev", reader="both")
-        client.send(Pingreq())
-        silent(client)
-        canopy_broker.heal()
-        client.expect(Pingresp)
-
 
 class TestCut:
     def test_a_program_reconnects(self, canopy_broker: RunningBroker, join: Join) -> None:
@@ -249,29 +241,6 @@ class TestDuplicate:
         canopy_broker.publish("a", "1", qos=2)
         canopy_broker.publish("a", "2", qos=2)
         assert [client.messages.get(timeout=10).payload for _ in range(2)] == [b"1", b"2"]
-
-
-class TestReorder:
-    def test_messages_of_two_topics(self, canopy_broker: RunningBroker, canopy_client: Connect) -> None:
-        client = canopy_client("dev")
-        client.subscribe("#")
-        fault = canopy_broker.reorder("dev")
-        for topic, payload in (("a", "1"), ("a", "2"), ("b", "3"), ("a", "4")):
-            canopy_broker.publish(topic, payload)
-        assert [client.expect(Publish).payload for _ in range(4)] == [b"3", b"1", b"2", b"4"]
-        assert fault.happened == 1
-
-    def test_what_nothing_overtakes_comes_with_the_end(
-        self, canopy_broker: RunningBroker, canopy_client: Connect
-    ) -> None:
-        client = canopy_client("dev")
-        client.subscribe("#")
-        fault = canopy_broker.reorder("dev")
-        canopy_broker.publish("a", "1")
-        silent(client)
-        fault.end()
-        assert client.expect(Publish).payload == b"1"
-        assert fault.happened == 0
 
 
 class TestRefuseConnect:

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from broker.client.address import BrokerAddress
-from broker.client.aio import AsyncClient, keep_connected
+from broker.client.aio import AsyncClient
 from broker.client.blocking import BlockingClient
 from broker.client.failures import LostError, RefusedError
 from broker.client.machine import ClientMachine, connect_packet
 from broker.core.codec import encoder
-from broker.core.codec.packets import V5, V311, Connack, Publish, Suback, SubscriptionRequest
+from broker.core.codec.packets import V5, V311, Connack, Publish, SubscriptionRequest
 from canopy.testing import RunningBroker
 from tests.support.certificates import Authority
 
@@ -245,14 +245,12 @@ class TestAsyncio:
             assert (await client.receive()).payload == payload
 
     async def test_many_publishes_side_by_side(self, address: BrokerAddress) -> None:
-        async with AsyncClient(address, ClientMachine(connect_packet("c"), max_inflight=7), max_queued=5) as client:
+        async with AsyncClient(address, machine(), max_queued=5) as client:
             await client.subscribe(SubscriptionRequest("a", 2))
             sending = asyncio.gather(*(client.publish("a", b"%d" % number, qos=number % 3) for number in range(300)))
-            got = []
-            async for packet in client.messages():
-                got.append(int(packet.payload))
-                if len(got) == 300:
-                    break
+            got: list[int] = []
+            while len(got) < 300:
+                got.append(int((await client.receive()).payload))
             assert await sending == [0] * 300
             for qos in range(3):
                 assert [each for each in got if each % 3 == qos] == list(range(qos, 300, 3))
@@ -286,12 +284,7 @@ class TestAsyncio:
             await client.connect()
             waiting = [
                 asyncio.ensure_future(each)
-                for each in (
-                    client.publish("a", qos=1),
-                    client.subscribe("a"),
-                    client.receive(),
-                    anext(client.messages()),
-                )
+                for each in (client.publish("a", qos=1), client.subscribe("a"), client.receive())
             ]
             await asyncio.sleep(0)
             go.set()
@@ -301,18 +294,6 @@ class TestAsyncio:
             failure = await client.lost()
             assert failure is not None
             assert str(address) in str(failure)
-
-    async def test_the_end_of_this_side_ends_the_messages(self, address: BrokerAddress) -> None:
-        client = AsyncClient(address, machine())
-        await client.connect()
-
-        async def read() -> list[Publish]:
-            return [each async for each in client.messages()]
-
-        reading = asyncio.create_task(read())
-        await asyncio.sleep(0)
-        await client.disconnect()
-        assert await reading == []
 
     async def test_a_full_queue_is_not_read_into(self) -> None:
         count = 1000
@@ -329,64 +310,3 @@ class TestAsyncio:
                 for _ in range(3):
                     await asyncio.sleep(0)
                 assert len(client._messages) < 20
-
-    async def test_a_client_that_stays_connected(self) -> None:
-        with RunningBroker() as broker:
-            client = AsyncClient(
-                BrokerAddress(port=broker.port),
-                machine(clean_start=False, session_expiry=60),
-                keep_waiting=True,
-            )
-            answers: asyncio.Queue[Connack] = asyncio.Queue()
-
-            async def connected(answer: Connack) -> None:
-                if not answer.session_present:
-                    await client.subscribe(SubscriptionRequest("a", 1))
-                answers.put_nowait(answer)
-
-            keeping = asyncio.create_task(keep_connected(client, connected))
-            assert not (await answers.get()).session_present
-            await asyncio.to_thread(broker.stop, abrupt=True)
-            assert await client.lost() is not None
-            publishing = asyncio.create_task(client.publish("a", b"x", qos=1))
-            await asyncio.sleep(0)
-            await asyncio.to_thread(broker.start)
-            assert (await answers.get()).session_present
-            assert await publishing == 0
-            assert (await client.receive()).payload == b"x"
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
-            await client.disconnect()
-
-    async def test_a_failure_that_stays_ends_it(self) -> None:
-        def script(connection: socket.socket) -> None:
-            connection.recv(65_536)
-            connection.sendall(encoder.encode(Connack(False, 0x86), V5))
-
-        async def connected(answer: Connack) -> None:
-            raise AssertionError(answer)
-
-        async with scripted_aside(script) as address:
-            with pytest.raises(RefusedError):
-                await keep_connected(AsyncClient(address, machine()), connected)
-
-    async def test_a_callback_and_held_messages(self, address: BrokerAddress) -> None:
-        came: asyncio.Queue[Publish] = asyncio.Queue()
-        session = ClientMachine(connect_packet("c", clean_start=False, session_expiry=60), hold=True)
-        client = AsyncClient(address, session, on_message=came.put_nowait)
-        await client.connect()
-        await client.subscribe(SubscriptionRequest("a", 1))
-        assert await client.publish("a", b"x", qos=1) == 0
-        assert (await came.get()).payload == b"x"
-        await client.disconnect()
-        await client.connect()
-        again = await came.get()
-        assert (again.payload, again.dup) == (b"x", True)
-        client.acknowledge(again)
-        assert isinstance(await client.subscribe("b"), Suback)
-        await client.disconnect()
-        await client.connect()
-        # It would come before this one.
-        assert await client.publish("a", b"y", qos=1) == 0
-        assert (await came.get()).payload == b"y"
-        await client.disconnect()

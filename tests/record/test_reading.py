@@ -312,7 +312,7 @@ class TestCat:
             process.wait(30)
 
 
-@pytest.mark.parametrize("command", ["ls", "verify", "cat"])
+@pytest.mark.parametrize("command", ["ls", "stats", "verify", "cat"])
 class TestFailures:
     """One line each, and exit code 1."""
 
@@ -348,7 +348,7 @@ class TestFailures:
         assert self.one_line(record(command, tmp_path)).startswith("canopy: `canopy record` needs pyarrow")
 
 
-@pytest.mark.parametrize("command", ["ls", "verify", "cat"])
+@pytest.mark.parametrize("command", ["ls", "stats", "verify", "cat"])
 def test_an_address_is_no_folder(command: str) -> None:
     result = record(command, "s3://plant/record")
     assert (result.exit_code, result.stdout) == (2, "")

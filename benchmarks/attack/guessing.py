@@ -1,7 +1,7 @@
 """Attacks on who comes in: guessed passwords, names and passwords that are huge, tokens that are forged or stale.
 
-The broker has authenticators (`guards`). Each attack first comes in as it should, so that what refuses it is what it
-does wrong; one that is let in with that has succeeded, and ends as failed.
+The broker has authenticators (`place.guards`). Each attack first comes in as it should, so that what refuses it is what
+it does wrong; one that is let in with that has succeeded, and ends as failed.
 """
 
 from __future__ import annotations
@@ -9,27 +9,24 @@ from __future__ import annotations
 import base64
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count, cycle
 from typing import Final
 
-from benchmarks.attack import guards
-from benchmarks.attack.attacks.registry import CROWD, attack
-from benchmarks.attack.field import Field, Hostile, Refused
-from broker.core.codec.encoder import encode
+from benchmarks.attack.field import ATTACKS, CROWD, Attack, Field, Hostile, Refused, attack
+from benchmarks.attack.place import PASSWORD, SECRET, USER, token
 from broker.core.codec.packets import V5, Connect
 
 AT_ONCE: Final = 300
 """Connections that wait for their answers at a time."""
-
 DELAY: Final = 1.2
 """Seconds after which a client is told that it is refused, and a little."""
-
 GUESSES: Final = 30
 """Guesses of one address over HTTP that may be answered: `security.ban_after`, and those under way then."""
-
 HUGE: Final = 48_000
 """Bytes each of a user name and a password that a CONNECT of 100,000 bytes still has room for."""
+OWN: Final = "127.255.0.1"
+"""The address of the attacker where it comes in as it should."""
 
 
 class LetIn(Exception):
@@ -45,29 +42,31 @@ def addresses() -> Iterator[str]:
 def knocks(field: Field, source: str, user: str, password: bytes) -> Hostile:
     """A connection that has sent a CONNECT with these."""
     hostile = field.socket(source=source)
-    hostile.send(encode(Connect("", V5, user_name=user, password=password), V5))
+    hostile.packets([Connect("", V5, user_name=user, password=password)])
     return hostile
 
 
-def comes_in(field: Field, user: str, password: bytes) -> None:
-    """Whoever has the right ones is let in."""
-    hostile = knocks(field, "127.255.0.1", user, password)
+def comes_in(field: Field, user: str, password: bytes) -> Hostile:
+    """A client with the right ones, which is let in."""
+    hostile = knocks(field, OWN, user, password)
     hostile.wait_for("CONNACK")
     if not hostile.accepted:
         raise Refused(f"{user} was not let in with the right credentials")
-    hostile.close()
+    return hostile
 
 
-def guess(field: Field, tries: Iterator[tuple[str, str, bytes]], at_once: int = AT_ONCE) -> None:
+def guess(field: Field, tries: Iterable[tuple[str, str, bytes]], at_once: int = AT_ONCE) -> None:
     """Try addresses, users and passwords, so many at a time, each until it has its answer or is the oldest by far."""
     waiting: deque[Hostile] = deque()
-    while not field.over:
+    for each in tries:
+        if field.over:
+            break
         if len(waiting) >= field.some(at_once):
             oldest = waiting.popleft()
             # Its answer is a second away. There is nothing else to wait for: all the others wait, too.
             oldest.wait_for("CONNACK", timeout=max(0.0, field.until - time.monotonic()))
             refuse(oldest)
-        waiting.append(knocks(field, *next(tries)))
+        waiting.append(knocks(field, *each))
     field.listen(DELAY)
     for hostile in waiting:
         refuse(hostile)
@@ -83,15 +82,29 @@ def refuse(hostile: Hostile) -> None:
 @attack(guarded=True)
 def passwords_guessed_from_one_address(field: Field) -> None:
     """One address that tries one password of a user after the other, 300 at a time"""
-    comes_in(field, guards.USER, guards.PASSWORD.encode())
-    guess(field, (("127.0.0.2", guards.USER, b"guess %d" % number) for number in count()))
+    comes_in(field, USER, PASSWORD).close()
+    guess(field, (("127.0.0.2", USER, b"guess %d" % number) for number in count()))
+
+
+@attack(growth=CROWD, guarded=True)
+def passwords_guessed_from_many_addresses(field: Field) -> None:
+    """Passwords of one user from an address each, 2,000 at a time"""
+    comes_in(field, USER, PASSWORD).close()
+    guess(field, ((source, USER, b"guess %d" % number) for number, source in enumerate(addresses())), 2_000)
+
+
+@attack(growth=CROWD, guarded=True)
+def huge_names_and_passwords(field: Field) -> None:
+    """User names and passwords of 48,000 bytes from an address each, 4,000 at a time"""
+    comes_in(field, USER, PASSWORD).close()
+    name, password = "n" * HUGE, b"p" * HUGE
+    guess(field, ((source, f"{number}{name}", password) for number, source in enumerate(addresses())), 4_000)
 
 
 @attack(growth=CROWD, guarded=True)
 def share_groups_without_permission(field: Field) -> None:
     """1,500 clients in a share group whose messages they may not have, beside the one member that may"""
-    worker = knocks(field, "127.255.0.1", guards.USER, guards.PASSWORD.encode())
-    worker.wait_for("CONNACK")
+    worker = comes_in(field, USER, PASSWORD)
     worker.subscribe(["$share/workers/secret/#"])
     for _ in field.rounds(1_500):
         field.client().subscribe(["$share/workers/secret/#"])
@@ -116,13 +129,11 @@ def operators_passwords_guessed(field: Field) -> None:
         for hostile in [each for each in asking if each.closed]:
             del asking[hostile]
         while len(asking) < 4:
-            hostile = field.socket(source="127.0.0.2", port=field.listeners.http)
-            hostile.mqtt = False
-            asking[hostile] = 0
+            asking[field.socket("http", source="127.0.0.2")] = 0
         for hostile, asked in asking.items():
             hostile.drain()
             if hostile.seen["HTTP"] == asked:
-                given = base64.b64encode(f"{guards.USER}:guess {number} {id(hostile)}".encode()).decode()
+                given = base64.b64encode(f"{USER}:guess {number} {id(hostile)}".encode()).decode()
                 hostile.send(f"GET /api/v5/status HTTP/1.1\r\nHost: a\r\nAuthorization: Basic {given}\r\n\r\n".encode())
                 asking[hostile] += 1
         time.sleep(0.001)
@@ -131,53 +142,44 @@ def operators_passwords_guessed(field: Field) -> None:
         raise LetIn(f"{answered} guesses of one address were answered")
 
 
-@attack(growth=CROWD, guarded=True)
-def passwords_guessed_from_many_addresses(field: Field) -> None:
-    """Passwords of one user from an address each, 2,000 at a time"""
-    comes_in(field, guards.USER, guards.PASSWORD.encode())
-    tries = ((source, guards.USER, b"guess %d" % number) for number, source in enumerate(addresses()))
-    guess(field, tries, 2_000)
+def _forged() -> list[bytes]:
+    none, right, late = token("none"), token(), int(time.time()) - 3600
+    return [
+        none,
+        none[:-1] + right[right.rindex(b".") :],
+        token(exp=late),
+        token(nbf=late + 7200),
+        token(aud="somebody else"),
+        token(secret="another secret, as long as that of the broker"),
+        token("HS512", secret=SECRET * 2),
+        token(exp=None),
+    ]
 
 
-@attack(growth=CROWD, guarded=True)
-def huge_names_and_passwords(field: Field) -> None:
-    """User names and passwords of 48,000 bytes from an address each, 4,000 at a time"""
-    comes_in(field, guards.USER, guards.PASSWORD.encode())
-    name, password = "n" * HUGE, b"p" * HUGE
-    guess(field, ((source, f"{number}{name}", password) for number, source in enumerate(addresses())), 4_000)
+def _controlling() -> list[bytes]:
+    return [token(sub=f"device{character}") for character in ("\0", "\n", "\x1b[2J", "\x7f", "\x85")]
 
 
-@attack(growth=CROWD, guarded=True)
-def forged_tokens(field: Field) -> None:
-    """Tokens without a signature, expired, for somebody else, of another secret, from an address each"""
-    comes_in(field, "device", guards.token())
-    late = int(time.time()) - 3600
-    kinds = cycle(
-        (
-            guards.token("none"),
-            guards.token("none")[:-1] + guards.token()[guards.token().rindex(b".") :],
-            guards.token(exp=late),
-            guards.token(nbf=late + 7200),
-            guards.token(aud="somebody else"),
-            guards.token(secret="another secret, as long as that of the broker"),
-            guards.token("HS512", secret=guards.SECRET * 2),
-            guards.token(exp=None),
-        )
-    )
-    guess(field, ((source, "device", next(kinds)) for source in addresses()))
+TOKENS: Final[dict[str, tuple[str, Callable[[], list[bytes]]]]] = {
+    "forged-tokens": ("Tokens without a signature, expired, for somebody else, of another secret", _forged),
+    "control-characters-in-tokens": (
+        "Tokens with a signature that is right, for users whose names have control characters",
+        _controlling,
+    ),
+    "giant-tokens": (
+        "Tokens of 60,000 bytes with a signature that is right",
+        lambda: [token(groups=["g" * 100] * 450)],
+    ),
+}
 
 
-@attack(growth=CROWD, guarded=True)
-def control_characters_in_tokens(field: Field) -> None:
-    """Tokens with a signature that is right, for users whose names have control characters, from an address each"""
-    comes_in(field, "device", guards.token())
-    names = cycle(guards.token(sub=f"device{character}") for character in ("\0", "\n", "\x1b[2J", "\x7f", "\x85"))
-    guess(field, ((source, "device", next(names)) for source in addresses()))
+def _tokens(make: Callable[[], list[bytes]]) -> Callable[[Field], None]:
+    def run(field: Field) -> None:
+        comes_in(field, "device", token()).close()
+        guess(field, zip(addresses(), cycle(["device"]), cycle(make()), strict=False))
+
+    return run
 
 
-@attack(growth=CROWD, guarded=True)
-def giant_tokens(field: Field) -> None:
-    """Tokens of 60,000 bytes with a signature that is right, from an address each"""
-    comes_in(field, "device", guards.token())
-    giant = guards.token(groups=["g" * 100] * 450)
-    guess(field, ((source, "device", giant) for source in addresses()))
+for name, (about, make) in TOKENS.items():
+    ATTACKS[name] = Attack(f"{about}, from an address each", _tokens(make), CROWD, guarded=True)

@@ -6,8 +6,7 @@ import os
 import time
 from itertools import islice, product
 
-from benchmarks.attack.attacks.registry import CROWD, attack
-from benchmarks.attack.field import Field
+from benchmarks.attack.field import CROWD, Field, attack
 from broker.core.codec.packets import Publish, Unsubscribe
 
 
@@ -62,6 +61,15 @@ def long_filters(field: Field) -> None:
 
 
 @attack()
+def filters_of_a_long_tenant(field: Field) -> None:
+    """A tenant with an identifier of 256 bytes and ever more filters, each of them a few bytes"""
+    client = field.client("t" * 256, listener="mounted")
+    for at in range(0, 100_000, 1000):
+        if not client.subscribe([f"{number}/+" for number in range(at, at + 1000)]):
+            break
+
+
+@attack()
 def subscription_churn(field: Field) -> None:
     """Filters that match everything, subscribed to and unsubscribed from, over and over"""
     client = field.client()
@@ -73,9 +81,8 @@ def subscription_churn(field: Field) -> None:
 @attack()
 def share_groups_of_everything(field: Field) -> None:
     """One client in 10,000 share groups at #: each message of anybody is so many deliveries"""
-    client = field.client()
-    client.subscribe([f"$share/g{number}/#" for number in range(field.some(10_000))])
-    client.listen()
+    field.client().subscribe([f"$share/g{number}/#" for number in range(field.some(10_000))])
+    field.listen()
 
 
 @attack(growth=CROWD)
@@ -97,9 +104,7 @@ def filters_in_all_combinations(field: Field) -> None:
     """32,768 filters of a and + in all combinations, and topics below them that no cache knows"""
     client = field.client()
     client.subscribe([f"{name}/z" for name in combinations(15, field.some(2**15))])
-    topic = b"a/" * 15
-    while not field.over and client.packets(Publish(topic + os.urandom(4).hex().encode(), b"") for _ in range(1000)):
-        pass
+    client.flood(lambda _: Publish(b"a/" * 15 + os.urandom(4).hex().encode(), b""), 1_000)
 
 
 @attack(growth=CROWD)
@@ -125,13 +130,12 @@ def bursty_readers_of_everything(field: Field) -> None:
     for number, reader in enumerate(readers):
         reader.subscribe(["#"], qos=number % 2)
     publisher = field.client(version=4)
-    payload = bytes(100_000)
     due = time.monotonic()
     sent = 0
     while not field.over:
         # Late ones are left out: a burst would be another's fault.
         due = max(due + 0.005, time.monotonic())
-        if not publisher.publish(b"steady", payload, 1):
+        if not publisher.publish(b"steady", bytes(100_000), 1):
             return
         sent += 1
         while time.monotonic() < due:
@@ -148,9 +152,7 @@ def overlapping_identifiers(field: Field) -> None:
     client = field.client(narrow=True)
     client.subscribe(combinations(13, field.some(2**13)), identifier=200_000_000)
     client.reads = False
-    publisher = field.client()
-    while not field.over and publisher.publish(b"/".join([b"a"] * 13), b"x"):
-        pass
+    field.client().flood(lambda _: Publish(b"/".join([b"a"] * 13), b"x"), 1)
 
 
 @attack()
@@ -171,7 +173,7 @@ def retained_streams(field: Field) -> None:
     names = combinations(17, field.some(2**17))
     client.subscribe(names, each=20_000, retain_handling=0)
     client.wait_for("SUBACK", -(-len(names) // 20_000))
-    client.listen()
+    field.listen()
 
 
 @attack(growth=CROWD)
@@ -181,3 +183,16 @@ def system_topics_for_everybody(field: Field) -> None:
     while not field.over:
         for client in clients:
             client.subscribe(["$SYS/#"], retain_handling=0)
+
+
+@attack(growth=CROWD)
+def half_open_peers(field: Field) -> None:
+    """100 clients that stop reading while QoS 1 messages come for them"""
+    for _ in field.rounds(100):
+        client = field.client(narrow=True)
+        client.subscribe(["half-open"], qos=1)
+        client.reads = False
+    publisher = field.client(version=4)
+    payload = os.urandom(1000)
+    while not field.over and publisher.publish(b"half-open", payload, 1):
+        pass
