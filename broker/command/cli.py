@@ -36,8 +36,8 @@ from broker.hooks.loading import unusable as hooks_unusable
 from broker.net.listening.tls import check as certificates
 from broker.net.listening.unix_sockets import check as socket_files
 from broker.process import daemon, logs
+from broker.process.logs import open_missing_streams
 from broker.process.logwriter import BackgroundWriter
-from broker.process.streams import open_missing_streams
 from broker.security.building import check as authenticators
 from broker.security.errors import SecurityError
 from broker.security.passwords.hashes import Kind

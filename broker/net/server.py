@@ -31,11 +31,10 @@ from broker.net.connections.admission import admission
 from broker.net.connections.client import Client
 from broker.net.connections.connection_log import ConnectionLog
 from broker.net.connections.connection_table import ConnectionTable
-from broker.net.journal_faults import JournalFaults
 from broker.net.limits import change, limits
 from broker.net.listening.handshakes import Handshakes
 from broker.net.listening.listeners import Listeners, StartupError
-from broker.net.log import Faults, Log
+from broker.net.log import Faults, JournalFaults, Log
 from broker.net.monitor import LagMonitor, Monitor
 from broker.net.refusal_log import RefusalLog
 from broker.net.scheduling.hub import FlushScheduler

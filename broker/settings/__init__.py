@@ -23,25 +23,25 @@ from broker.settings.access.authenticators import (
 from broker.settings.access.rules import Access, Rule
 from broker.settings.access.security import Security
 from broker.settings.access.tokens import HttpTable, JwtTable, ScramTable
-from broker.settings.alarms import Alarms
 from broker.settings.brokers.upstream import Federation, Presence, Remote, Upstream, parse_upstream
 from broker.settings.given import Settings
 from broker.settings.http import Http, is_loopback, parse_http
 from broker.settings.listeners import Certificate, Endpoint, Listener, Tls, parse_endpoint
-from broker.settings.otel import Otel
-from broker.settings.process import Shutdown
 from broker.settings.root import defaults, flatten, section_models
 from broker.settings.sections import (
     EFFECTS,
+    Alarms,
     Limits,
     Log,
     Mqtt,
+    Otel,
     Queue,
     QueueRuleSettings,
     Recorder,
     Retained,
     Routing,
     Session,
+    Shutdown,
     Sys,
     Top,
     Tracing,

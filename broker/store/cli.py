@@ -118,9 +118,9 @@ def salvage(
     No broker may be using it. The new file has no empty pages. A line for each kind of row that is lost; the exit code
     is 1 when there is one.
     """
-    from broker.store.tools import salvaging
+    from broker.store.tools import importing
 
-    rebuilt = salvaging.salvage(directory, into)
+    rebuilt = importing.salvage(directory, into)
     for what, count in sorted(rebuilt.lost.items()):
         typer.echo(f"lost: {count:,} of {what}")
     kept = ", ".join(f"{count:,} of {what}" for what, count in rebuilt.kept.items() if count) or "nothing"

@@ -22,8 +22,7 @@ from broker.store.groups.group import Batch
 from broker.store.groups.medium import Medium
 from broker.store.groups.principals import Principals, RuleTexts
 from broker.store.groups.records import Loaded
-from broker.store.sqlite.beginning import begin, let_go
-from broker.store.sqlite.opening import REFUSE, SET_ASIDE, SYNCHRONOUS, Opened, told
+from broker.store.sqlite.opening import REFUSE, SET_ASIDE, SYNCHRONOUS, Opened, begin, let_go, told
 from broker.store.sqlite.reading import discard, is_damage, read, read_on_disk
 from broker.store.sqlite.writer import Writer, Written
 from broker.store.times import Clocks, Times
