@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from aiohttp import hdrs, web
 
-from broker.admin.api.recent import recent, refusal
+from broker.admin.api.clients import recent, refusal
 from broker.admin.errors import ApiError
 from broker.admin.host import Host
 from broker.admin.routing import Call, Routes, secured

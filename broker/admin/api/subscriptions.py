@@ -9,9 +9,8 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from broker.admin.api.clients import Subscription, subscriptions_of
-from broker.admin.paging import BUILT, Page, PageQuery, cut, name_of
+from broker.admin.paging import BUILT, Page, PageQuery, cut, first_names, name_of
 from broker.admin.routing import BASE, Call, Routes
-from broker.admin.walking import first_names
 from broker.core.session.session import Session
 
 ROUTES: Final = Routes("subscriptions")
