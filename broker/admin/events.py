@@ -69,7 +69,6 @@ class Listener:
         self._there.set()
 
     def end(self) -> None:
-        """There will be no more."""
         self.ended = True
         self._there.set()
 
@@ -102,11 +101,9 @@ class Feed:
 
     @property
     def listening(self) -> int:
-        """How many listen."""
         return len(self._listeners)
 
     def start(self) -> None:
-        """Take samples from now on."""
         self._tick()
 
     def close(self) -> None:
@@ -129,7 +126,6 @@ class Feed:
         return listener
 
     def leave(self, listener: Listener) -> None:
-        """Listen no more."""
         self._listeners.discard(listener)
 
     def end(self) -> None:

@@ -79,13 +79,11 @@ def cut(found: list[Item], limit: int, name: Callable[[Item], str]) -> tuple[lis
 
 
 async def as_json(page: Page[Any]) -> bytes:
-    """A page as JSON, in turns."""
     parts = [item.model_dump_json(by_alias=True) async for item in in_turns(page.data, BUILT)]
     return f'{{"data":[{",".join(parts)}],"meta":{page.meta.model_dump_json()}}}'.encode()
 
 
 def cursor_of(name: str) -> str:
-    """The cursor behind an entry."""
     return base64.urlsafe_b64encode(name.encode("utf-8", "surrogatepass")).decode()
 
 
@@ -119,7 +117,6 @@ class First:
         self._last: str | None = None
 
     def may_have(self, name: str) -> bool:
-        """Whether a name could be among them."""
         return (self._after is None or name > self._after) and (self._last is None or name < self._last)
 
     def see(self, name: str) -> None:
@@ -133,7 +130,6 @@ class First:
                 self._last = found[-1]
 
     def names(self) -> list[str]:
-        """What they are."""
         return sorted(self._found)[: self._most]
 
 

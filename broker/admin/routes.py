@@ -42,7 +42,6 @@ class Error(BaseModel):
 
 
 def document(routes: Iterable[Route]) -> dict[str, Any]:
-    """The document of these routes."""
     routes = list(routes)
     models: dict[type[BaseModel], str] = {Error: "serialization"}
     for route in routes:
@@ -129,7 +128,6 @@ MODULES = (
 
 @cache
 def all_routes() -> tuple[Route, ...]:
-    """In the order in which paths are tried."""
     routes = [route for module in MODULES for route in module.ROUTES]
     return (*routes, with_document(routes))
 
@@ -141,7 +139,6 @@ def with_document(routes: Sequence[Route]) -> Route:
     body = json.dumps(made).encode()
 
     async def openapi(call: Call) -> web.Response:
-        """The document."""
         del call
         return web.Response(body=body, content_type="application/json", charset="utf-8")
 

@@ -71,7 +71,6 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """The console script."""
     open_missing_streams()
     app(prog_name="canopy")
 
@@ -399,7 +398,6 @@ def passwd(
 
 
 def _password(stdin: bool, given: str | None) -> str:
-    """The password of a user, from wherever it comes."""
     if given is not None:
         return given
     if stdin:
@@ -410,7 +408,6 @@ def _password(stdin: bool, given: str | None) -> str:
 
 
 def _one_of(file: Path | None, config: Path | None) -> Path | None:
-    """The settings file, by whichever name it is given."""
     if file is not None and config is not None:
         fail(f"{file} and --config {config}: one of them", MISUSED)
     return config if file is None else file

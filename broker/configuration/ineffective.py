@@ -107,7 +107,6 @@ def _limits(listener: Listener, settings: Settings) -> Iterator[str]:
 
 
 def _placeholders(settings: Settings) -> Iterator[str]:
-    """Placeholders of other brokers, which are plain text here."""
     for text in settings.security.client_ids:
         for word in WORD.findall(text):
             if word != "{user}":
@@ -122,12 +121,10 @@ def _placeholders(settings: Settings) -> Iterator[str]:
 
 
 def _ours(word: str) -> str:
-    """The placeholder here for mosquitto's %u or %c."""
     return "{user}" if word == "%u" else "{client}"
 
 
 def _rules(settings: Settings, embedded: bool) -> Iterator[str]:
-    """Rules whose conditions no client meets."""
     names = [listener.called for listener in settings.listeners]
     grouped = embedded or any(
         isinstance(table, HttpTable) or (isinstance(table, JwtTable) and table.groups_claim)
@@ -167,7 +164,6 @@ WAITING: Final = (
 
 
 def contradicting(settings: Settings) -> Iterator[str]:
-    """One line for each contradiction."""
     limits = settings.limits
     largest = limits.max_packet_size or LARGEST_PACKET
     packet = f"limits.max_packet_size = {limits.max_packet_size}" + ("" if limits.max_packet_size else f" ({largest})")

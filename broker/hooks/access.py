@@ -99,7 +99,6 @@ class HookedAccess(AccessControl):
         ticket.answer(code)
 
     async def close(self) -> None:
-        """Nobody waits for an answer any more."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -231,7 +231,6 @@ class _Hangup:
             self._loop.call_soon_threadsafe(self._asked.set)
 
     async def serve(self, broker: Service) -> None:
-        """Reload at each request, until cancelled."""
         self._loop = asyncio.get_running_loop()
         if self._came:
             self._asked.set()

@@ -134,7 +134,6 @@ class Recorder(Sink):
 
     @property
     def recording(self) -> bool:
-        """Whether what happens now is being recorded."""
         return self.tap is not None
 
     @property
@@ -151,12 +150,10 @@ class Recorder(Sink):
 
     @property
     def segments(self) -> int:
-        """Finished segments."""
         return self._output.segments
 
     @property
     def events(self) -> int:
-        """Events in them."""
         return self._output.events
 
     @property
@@ -239,7 +236,6 @@ class Recorder(Sink):
         return Tap(time.monotonic_ns, self, memo, options.queue_events, options.queue_bytes, options.deliveries)
 
     def _count(self, tap: Tap) -> None:
-        """Number what happens, and keep nothing of it."""
         tap.shut()
         self._counting = tap
         self._end_turns()

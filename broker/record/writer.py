@@ -85,7 +85,6 @@ class Writer:
         self._table: Follower | None = None
 
     def begin(self, run_id: str) -> None:
-        """Begin a run."""
         self._run_id = run_id
         if self.options.table == "delta":
             from broker.record.files.delta import Follower
@@ -156,7 +155,6 @@ class Writer:
             self._draft = None
 
     def why_not(self, error: Exception) -> str:
-        """Why nothing is written any more, in one line."""
         return why_not_written(self.options.directory, error)
 
     def _follow(self, segment: Segment | None) -> None:

@@ -32,7 +32,6 @@ STANDARD: Final = "-"
 
 
 def _folder(directory: Path) -> Path:
-    """A folder, and not a database."""
     if directory.parts[:1] in (("postgresql:",), ("postgres:",)):
         fail(
             "this command is about a folder (store.path); of a database pg_dump, pg_restore and psql do what is needed",
@@ -47,7 +46,6 @@ Directory = Annotated[
 
 
 def _told(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Foreseen failures of a command as lines for people."""
     return foreseen(command, StoreError)
 
 

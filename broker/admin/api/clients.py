@@ -205,12 +205,10 @@ def _facts(broker: Host, session: Session) -> dict[str, object]:
 
 
 def view(broker: Host, session: Session) -> Client:
-    """A session as lists show it."""
     return Client.model_validate(_facts(broker, session))
 
 
 def details(broker: Host, session: Session) -> Details:
-    """A session as it is shown by itself."""
     principal, outbox, queue = session.principal, session.outbox, session.queue
     dropped = session.ledger.dropped or []
     largest = None if outbox is None else outbox.max_packet
@@ -256,7 +254,6 @@ def _last_refusal(broker: Host, session: Session) -> LastRefusal | None:
 
 
 def subscription_of(session: Session, name: str) -> Subscription:
-    """One subscription, which the session has."""
     found = session.subscriptions[name]
     return Subscription(
         clientid=session.client_id,
@@ -414,7 +411,6 @@ class RecentRefusal(Recent):
 
 
 def recent(broker: Host, client: RecentClient) -> Recent:
-    """A client as lists show it."""
     return Recent(
         clientid=client.client_id,
         username=client.user_name,
@@ -427,7 +423,6 @@ def recent(broker: Host, client: RecentClient) -> Recent:
 
 
 def refusal(broker: Host, client: RecentClient) -> RecentRefusal:
-    """A client as the list of refusals shows it."""
     return RecentRefusal(**recent(broker, client).model_dump(), topic=client.topic, reason=client.reason)
 
 

@@ -70,12 +70,10 @@ class _Wanted:
         self._group = None if query.share_group is None else f"$share/{query.share_group}/"
 
     def name(self, client_id: str) -> bool:
-        """Whether the client with this name may have some."""
         session = self._sessions.get(client_id)
         return session is not None and self.client(session)
 
     def client(self, session: Session) -> bool:
-        """Whether a client may have some."""
         query = self._query
         if session.uplink or not session.subscriptions or query.clientid not in (None, session.client_id):
             return False

@@ -297,7 +297,6 @@ class Connection(Client):
                 await asleep
 
     def _ended(self) -> bool:
-        """Whether the writer has nothing to do any more."""
         return self._finished or self.stream.lost
 
     def _write_turn(self) -> bool:

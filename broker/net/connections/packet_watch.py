@@ -42,11 +42,9 @@ class PacketSink:
         raise NotImplementedError
 
     def wanting(self, topic: bytes) -> int:
-        """Which traces want messages of this topic."""
         raise NotImplementedError
 
     def asking(self, data: bytes) -> int:
-        """Which traces want this SUBSCRIBE or UNSUBSCRIBE."""
         raise NotImplementedError
 
     def unreadable(self, inward: bool) -> None:
@@ -108,7 +106,6 @@ class PacketWatch:
         stream.send_by(self._write)
 
     def end(self) -> None:
-        """Give the connection its place back."""
         transport = self._transport
         if transport is None:
             return
@@ -157,7 +154,6 @@ class PacketWatch:
             self.sink.failed(error)
 
     def _cut(self, way: Way, data: bytes) -> None:
-        """Cut a read or a write into packets."""
         at: i64 = 0
         most = self._most
         if way.total > 0:

@@ -373,7 +373,6 @@ class TlsTransport(Handshake):
     # -- what the connection above calls -------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Send this."""
         if self.state != OPEN or not data:
             return
         try:
@@ -391,7 +390,6 @@ class TlsTransport(Handshake):
         self.raw.write(b"".join(pieces))
 
     def writelines(self, data: Iterable[bytes]) -> None:
-        """Send these."""
         self.write(b"".join(data))
 
     def set_protocol(self, protocol: Any) -> None:
@@ -405,7 +403,6 @@ class TlsTransport(Handshake):
             self.raw.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on."""
         self._reading = True
         if self.state == HANDSHAKE or self.state == LOST or self.raw.is_closing():
             return
@@ -423,7 +420,6 @@ class TlsTransport(Handshake):
         return self.raw.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """As any transport's, the socket's among it."""
         if name == "ssl_object":
             return self.tls
         if name == "sslcontext" and self.tls is not None:
@@ -435,7 +431,6 @@ class TlsTransport(Handshake):
         return self.state == LOST or self.raw.is_closing()
 
     def can_write_eof(self) -> bool:
-        """Whether our half alone can be closed."""
         return self.state == OPEN and self.raw.can_write_eof()
 
     def write_eof(self) -> None:

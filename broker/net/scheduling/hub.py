@@ -201,7 +201,6 @@ class FlushScheduler:
         self.after_batch()
 
     def close(self) -> None:
-        """Set no timer any more."""
         self._closed = True
         self.wheel.close()
         if self._due is not None:

@@ -277,7 +277,6 @@ class WebSocketTransport:
         self._through = None if protocol is self._connection else protocol
 
     def pause_reading(self) -> None:
-        """Hand nothing more to the connection."""
         self._wanted = False
         self._pause()
 
@@ -341,17 +340,14 @@ class WebSocketTransport:
         socket.close()
 
     def abort(self) -> None:
-        """Close the socket at once."""
         self._closing = True
         self._phase = OVER
         self._socket.abort()
 
     def is_closing(self) -> bool:
-        """Whether nothing more can be written."""
         return self._closing or self._socket.is_closing()
 
     def get_extra_info(self, name: str) -> Any:
-        """What the socket's transport knows."""
         return self._socket.get_extra_info(name)
 
     def get_write_buffer_size(self) -> int:

@@ -25,7 +25,6 @@ what is larger is the `acl_file`, whose users are found by their names."""
 
 
 def _one_or_more(value: Any) -> Any:
-    """A single text means a list of it."""
     return [value] if isinstance(value, str) else value
 
 
@@ -75,7 +74,6 @@ class Rule(Section):
         return self._place
 
     def stands(self, place: str) -> None:
-        """The rule was read there."""
         self._place = place
 
     @model_validator(mode="after")

@@ -80,7 +80,6 @@ class Opened:
         self._lock = lock
 
     def close(self) -> None:
-        """Let go of both."""
         try:
             self.db.close()
         finally:
@@ -380,6 +379,5 @@ def begin(directory: Path, synchronous: str, on_damage: str = REFUSE) -> Begun:
 
 
 def let_go(beginning: Future[Begun]) -> None:
-    """Close a file that nobody waits for any more."""
     if not beginning.cancelled() and beginning.exception() is None:
         beginning.result().opened.close()

@@ -189,7 +189,6 @@ class SqliteStore(Store, Medium):
         writer.put(job)
 
     def _written(self, written: Written) -> None:
-        """A group came down."""
         error, opened = written.error, self._opened
         if error is None:
             self._groups.written(written.batch)

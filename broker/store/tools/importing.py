@@ -56,7 +56,6 @@ class Importer:
         self._in_flight: set[tuple[int, int]] = set()
 
     def columns(self, table: str) -> list[rows.Column]:
-        """Those that a table of the store has."""
         return self._columns[table]
 
     def line(self, values: Any) -> None:
@@ -117,7 +116,6 @@ class Importer:
             self._broadcasts.add(row["id"])
 
     def _check(self, row: Mapping[str, Any]) -> None:
-        """A delivery against those before it."""
         message = row["message"]
         if message is not None and message not in self._refs:
             raise FaultyRow(f"message {message} does not stand before it")

@@ -204,7 +204,6 @@ class Declarer(UpstreamSubscriptions):
         return []
 
     def close(self) -> None:
-        """The connection is gone."""
         self.connected = False
 
     def move(self) -> None:
@@ -240,7 +239,6 @@ class Declarer(UpstreamSubscriptions):
 
     @property
     def quiet(self) -> bool:
-        """Whether no packet waits for its acknowledgement."""
         return not self._waiting
 
     def packets(self, asked: list[str]) -> list[bytes]:
@@ -396,7 +394,6 @@ class Declarer(UpstreamSubscriptions):
         return self._table
 
     def _lack(self, topic_filter: str) -> None:
-        """A filter is wanted that is not held."""
         self._lacking.insert(topic_filter)
         self._came.clear()
 

@@ -236,7 +236,6 @@ class UpstreamConnection(Link):
         self._finish()
 
     def abort(self, text: str) -> None:
-        """Give the upstream up."""
         self.uplink.lost(text, self.loop.time())
         self.hub.after_batch()
         self._finish()
