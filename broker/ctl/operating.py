@@ -12,7 +12,6 @@ from urllib.parse import quote
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from broker.ctl.asking import CtlError, named
 from broker.ctl.lists import Columns, facts, table, write
@@ -37,6 +36,13 @@ LINKS: Final[Columns] = {
     "trouble": lambda of: of["trouble"],
 }
 
+
+ALARMS: Final[Columns] = {
+    "alarm": lambda of: of["name"],
+    "since": lambda of: of["activate_at"][:19],
+    "seconds": lambda of: of["duration"] // 1_000,
+    "what it says": lambda of: of["message"],
+}
 
 ROOMS: Final[Columns] = {
     "room": lambda of: of["room"],
@@ -254,12 +260,6 @@ def alarms(
     elif not found:
         typer.echo("no alarm has been raised and cleared" if history else "no alarm is raised")
     else:
-        table = Table("alarm", "since", "seconds", "what it says", box=None)
-        for alarm in found:
-            seconds = str(alarm["duration"] // 1_000)
-            # Text: what somebody wrote into it is no markup of the table.
-            name, message = Text(printable(alarm["name"])), Text(printable(alarm["message"]))
-            table.add_row(name, alarm["activate_at"][:19], seconds, message)
-        Console(highlight=False, soft_wrap=True).print(table)
+        table(ALARMS, found)
     if found and not history:
         raise typer.Exit(3)
