@@ -1,17 +1,15 @@
 """What folding saves an upstream broker, and what a link costs the edge: the figures of docs/benchmarks-upstream.md.
 
-Owns five rows. ``table``: N branches with K topic filters each, linked to one upstream process, with and without
+Owns four rows. ``table``: N branches with K topic filters each, linked to one upstream process, with and without
 ``aggregate``: its entries (counted by itself) and its resident memory; the branches are whole brokers with a client
 each, all in one process. ``fold``: what the ledger costs for a filter that comes and goes. ``local``: a message that
-stays at the edge, with and without a link. ``bridge``: a message that goes up, beside mosquitto's bridge. ``outage``: a
-publisher at the edge while the upstream is killed, and started again.
+stays at the edge, with and without a link. ``bridge``: a message that goes up, beside mosquitto's bridge.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -20,7 +18,7 @@ from contextlib import ExitStack
 from socket import socket
 from typing import Final
 
-from benchmarks.clients import heard, publish_all, waiting
+from benchmarks.clients import heard, waiting
 from benchmarks.network import links
 from benchmarks.network.links import LoadError, Loop
 from benchmarks.network.loads import AckedPairs, ClosedLoop, QuietPairs, Shape, topic
@@ -32,20 +30,14 @@ from broker.core.codec.packets import V5, Connect, Subscribe, SubscriptionReques
 from broker.settings import Settings, Shutdown, Sys, Upstream
 from broker.upstream.filters.ledger import Ledger, UpstreamSubscriptions
 from loadtest.brokers import frames
-from loadtest.brokers.process import BrokerProcess, free_port, raise_file_limit
+from loadtest.brokers.process import BrokerProcess, raise_file_limit
 
 QUIET: Final = 3.0
 """Seconds after which a figure of `$SYS`, published every second, is taken for the last."""
 FOLDED: Final = 100_000
 SHAPE: Final = Shape(window=8_192, burst=512)
-ROOM: Final = 20_000
-"""Messages that the edge keeps during an outage."""
-RATE: Final = 1_000
-"""Messages a second during an outage."""
-OUTAGE: Final = 360.0
-"""Seconds of an outage; a quick run's is a tenth."""
 LINKED: Final = 20.0
-"""Seconds until a message passes a link, and until what waited has passed it."""
+"""Seconds until a message passes a link."""
 
 
 async def branches(port: int, branch_count: int, each: int, folded: bool) -> None:
@@ -229,42 +221,6 @@ def bridge(case: Case) -> Iterator[Line]:
                 yield _pair(case, edge, upstream, qos, f"QoS {qos}")
 
 
-def outage(case: Case) -> Iterator[Line]:
-    """The upstream, a mosquitto, is gone for a while; the edge keeps the newest messages."""
-    seconds = OUTAGE / case.divide
-    upstream = Case(peers("mosquitto")["mosquitto"], parent=case.parent)
-    with case.folder() as folder, ExitStack() as stack:
-        port = free_port()
-        command = upstream.command(port, folder, ())
-        link = _link(port, f'publish = ["up/#"], policy = "drop-oldest", queue_messages = {ROOM}, retry_max = 2.0')
-        with BrokerProcess(command, port, None) as first:
-            edge = stack.enter_context(case.broker(link, pinned=False))
-            edge.settle()
-            sending = links.open_clients(HOST, edge.port, ["sender"])
-            stack.callback(links.close_all, sending)
-            before = worst = edge.resident()
-            os.kill(first.pid, signal.SIGKILL)
-        sent, began = 0, time.monotonic()
-        while time.monotonic() < began + seconds:
-            each = RATE // 10
-            publish_all(sending[0], (("up/x", b"%010d" % at + b"x" * 190) for at in range(sent, sent + each)), each)
-            sent += each
-            worst = max(worst, edge.resident())
-            time.sleep(max(0.0, began + sent / RATE - time.monotonic()))
-        stack.enter_context(BrokerProcess(command, port, None))
-        hearing = links.open_clients(HOST, port, ["receiver"])
-        stack.callback(links.close_all, hearing)
-        links.subscribe_all(hearing, lambda _: [("up/#", 0)])
-        wanted, arrived = set(range(max(0, sent - ROOM), sent)), set[int]()
-        for _, payload in heard(hearing[0], LINKED):
-            arrived.add(int(payload[:10]))
-            if len(arrived) == len(wanted):
-                break
-        memory = {"before MB": before / 1e6, "at most MB": worst / 1e6, "after MB": edge.resident() / 1e6}
-        notes = () if arrived == wanted else ("not the newest",)
-        yield Line(f"{seconds:g} s", {"published": sent, "arrived after it": len(arrived), **memory}, notes)
-
-
 _BOTH: Final = ("canopy", "mosquitto")
 
 BENCH: Final = Bench(
@@ -275,7 +231,6 @@ BENCH: Final = Bench(
         "fold": Row("a filter that comes and goes", fold, ("canopy",)),
         "local": Row("local message, 1 → 1, QoS 0", local, ("canopy",)),
         "bridge": Row("message that goes up", bridge, _BOTH),
-        "outage": Row("outage", outage, ("canopy",)),
     },
     peers(*_BOTH),
 )
