@@ -23,6 +23,7 @@ ROWS: Final = {
     "upstream": "what folding saves an upstream broker, and what a link costs",
     "inprocess": "messages that the program publishes and subscribes to itself",
     "pipeline": "ten million recorded messages through each job",
+    "source": "messages a second into the source of Spark",
 }
 """Those of the runner."""
 

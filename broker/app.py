@@ -31,7 +31,7 @@ from broker.net.scheduling.steps import in_turns
 from broker.net.server import Server
 from broker.observe.alarms.alarms import Alarms
 from broker.observe.alarms.making import alarms
-from broker.observe.explain.watches import Watches
+from broker.observe.explain.explaining import Explainer
 from broker.observe.figures.sources import Sources
 from broker.observe.presence import Presence
 from broker.observe.systopics import SysTopics
@@ -82,8 +82,9 @@ class Broker(Server):
     admin: AdminServer | None = None
     """The HTTP server, if the settings name an address; from `start` on."""
     traces: Traces
-    watches: Watches
-    """Traces of the packets of clients, and what `explain` watches; from `start` on."""
+    """Traces of the packets of clients; from `start` on."""
+    explainer: Explainer
+    """Answers what would happen to a message; from `start` on."""
     alarms: Alarms | None = None
     """The alarms; from `start` on."""
     top: Top
@@ -173,7 +174,7 @@ class Broker(Server):
         told = self.settings.presence
         self.presence = Presence(self, told.topic, told.delay) if told.topic else None
         self.traces = Traces(self)
-        self.watches = Watches(self.router, self.traces, asyncio.get_running_loop())
+        self.explainer = Explainer(self.router)
         if self.settings.otel.endpoint:
             # In a thread: it loads much, and begins a thread of its own.
             self.traces.tell(await asyncio.to_thread(spans, self.settings.otel, self.router.broker_id, self.log))
@@ -291,8 +292,6 @@ class Broker(Server):
                 await self.alarms.stop()
             if hasattr(self, "top"):
                 self.top.stop()
-            if hasattr(self, "watches"):
-                self.watches.close()
             if hasattr(self, "traces"):
                 # Whoever reads one along is at its end, and so is the request.
                 await self.traces.close()

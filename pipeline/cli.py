@@ -6,9 +6,8 @@ Owns: which jobs there are, and the flags of each. A job imports what it compute
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -16,13 +15,8 @@ from broker.words import counted
 from pipeline.errors import MisuseError
 from pipeline.options import (
     AllowOption,
-    ConfOption,
     InputOption,
-    MasterOption,
-    MemoryOption,
     OutputOption,
-    PackagesOption,
-    RemoteOption,
     Run,
     RunOption,
     SinceOption,
@@ -35,13 +29,9 @@ from pipeline.options import (
     on_an_engine,
     say,
     seconds,
-    spark_options,
     tell,
     told,
 )
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 app = typer.Typer(
     name="pipeline",
@@ -217,9 +207,6 @@ def tables(
     namespace: Annotated[
         str | None, typer.Option(metavar="NAME", help="Iceberg: namespace of the tables in the catalog (canopy).")
     ] = None,
-    engine: Annotated[
-        str, typer.Option(metavar="ENGINE", help="Decode payloads in this process (arrow) or by spark.")
-    ] = "arrow",
     stream: Annotated[
         bool, typer.Option("--stream", help="Follow the growing record until Ctrl-C, instead of ending at its end.")
     ] = False,
@@ -229,39 +216,23 @@ def tables(
     batch_events: Annotated[int, typer.Option(metavar="N", min=1, help="Sequence numbers in one commit.")] = 1_000_000,
     skip_corrupt: SkipOption = False,
     allow_gaps: AllowOption = False,
-    master: MasterOption = None,
-    driver_memory: MemoryOption = "2g",
-    conf: ConfOption = None,
-    packages: PackagesOption = None,
-    remote: RemoteOption = None,
 ) -> None:
     """Write payloads to typed tables, by a mapping file. Each run continues where the previous one ended."""
     if len(inputs) != 1:
         raise MisuseError("--input: give one folder")
     if every is not None and not stream:
         raise MisuseError("--every needs --stream")
-    if engine not in ("arrow", "spark"):
-        raise MisuseError(f"--engine {engine}: arrow or spark")
     if format_ not in ("parquet", "delta", "iceberg"):
         raise MisuseError(f"--format {format_}: parquet, delta or iceberg")
     if format_ != "iceberg" and (catalog or namespace):
         raise MisuseError("--catalog and --namespace need --format iceberg")
-    options = spark_options(master, driver_memory, conf, packages, remote)
-    if engine == "arrow" and options.asked:
-        raise MisuseError("--master, --remote, --conf and --packages need --engine spark")
     pause = seconds(every or "10s", "--every") if stream else None
     from pipeline.tables.job import Options, run
 
-    session: AbstractContextManager[SparkSession | None] = nullcontext()
-    if engine == "spark":
-        from pipeline.runtime.session import spark_session
-
-        session = spark_session("canopy-tables", options)
     chosen = Options(
         format_, batch_events, pause, skip_corrupt, allow_gaps, catalog or "default", namespace or "canopy"
     )
-    with session as spark:
-        outcome = run(inputs[0], output, mapping, chosen, spark, say)
+    outcome = run(inputs[0], output, mapping, chosen, say)
     for line in outcome.lines():
         typer.echo(line)
     close(outcome.coverage, allow_gaps)

@@ -98,14 +98,6 @@ ConfOption = Annotated[
         help="A Spark setting, as with spark-submit. Repeatable.",
     ),
 ]
-RemoteOption = Annotated[
-    str | None,
-    typer.Option(
-        "--remote",
-        metavar="URL",
-        help="Run the job on this Spark Connect server, such as sc://host:15002.",
-    ),
-]
 PackagesOption = Annotated[
     str | None,
     typer.Option(
@@ -148,16 +140,12 @@ def seconds(text: str, option: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def spark_options(
-    master: str | None, memory: str, conf: Sequence[str] | None, packages: str | None, remote: str | None
-) -> SparkOptions:
-    """What --master, --driver-memory, --conf, --packages and --remote say.
+def spark_options(master: str | None, memory: str, conf: Sequence[str] | None, packages: str | None) -> SparkOptions:
+    """What --master, --driver-memory, --conf and --packages say.
 
     Raises:
-        MisuseError: a --conf is no KEY=VALUE, or --remote stands beside what the server decides.
+        MisuseError: a --conf is no KEY=VALUE.
     """
-    if remote is not None and (packages is not None or master is not None):
-        raise MisuseError("--remote: --master and --packages are the server's; leave them out")
     settings = {}
     for each in conf or ():
         key, equals, value = each.partition("=")
@@ -167,7 +155,7 @@ def spark_options(
         settings[key.strip()] = value
     if packages is not None:
         settings["spark.jars.packages"] = packages
-    return SparkOptions(master, memory, settings, remote)
+    return SparkOptions(master, memory, settings)
 
 
 @dataclass(frozen=True)
@@ -205,14 +193,13 @@ def on_an_engine(command: Callable[..., Verdict]) -> Callable[..., None]:
         driver_memory: MemoryOption = "2g",
         conf: ConfOption = None,
         packages: PackagesOption = None,
-        remote: RemoteOption = None,
         skip_corrupt: SkipOption = False,
         allow_gaps: AllowOption = False,
         **own: Any,
     ) -> None:
         from pipeline.runtime.engine import session
 
-        options = spark_options(master, driver_memory, conf, packages, remote)
+        options = spark_options(master, driver_memory, conf, packages)
         more = own.get("traffic") or ()
         with session(f"canopy-{command.__name__}", engine, [*inputs, *more], output, options, tell) as spark:
             verdict = command(Run(spark, inputs, output, skip_corrupt), **own)

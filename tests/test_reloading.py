@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import pytest
 
-from broker.configuration.changeable import LIMITS, OTHERS, SWITCHES, WHOLE
+from broker.configuration.changeable import PARTS, SECTIONS, SWITCHES, TABLES
 from broker.net.limits import NAMES
 from broker.net.sockets import OWN_DESCRIPTORS
 from broker.security.passwords.passwd import set_password
-from broker.settings import flatten
+from broker.settings import defaults, flatten
 from broker.settings.errors import SettingsError
 from canopy import Broker, Settings
 from tests.e2e import wire
@@ -30,6 +30,13 @@ BASE: Final[Mapping[str, Any]] = {
 }
 
 BASE_WITHOUT: Final = {name: value for name, value in BASE.items() if name != "listen"}
+
+TAKEN: Final = frozenset(
+    name
+    for name in defaults()
+    for section, _, key in [name.partition(".")]
+    if section in SECTIONS or key in PARTS.get(section, ())
+)
 
 SPECIAL: Final[Mapping[str, Any]] = {
     "queue.rules": ({"client_id": "a*", "policy": "latest"},),
@@ -150,7 +157,7 @@ async def broker() -> AsyncIterator[Broker]:
 async def test_each_setting_of_the_list_is_put_in_force(broker: Broker) -> None:
     standard = Settings.model_validate(BASE)
     before = in_force(broker)
-    for name in sorted(LIMITS | OTHERS):
+    for name in sorted(TAKEN):
         values = {name: other(name)}
         assert await broker.reload(with_values(values)) == [], name
         assert flatten(broker.settings)[name] == flatten(with_values(values))[name]
@@ -160,7 +167,7 @@ async def test_each_setting_of_the_list_is_put_in_force(broker: Broker) -> None:
 
 
 async def test_a_reload_leads_where_a_start_does(broker: Broker) -> None:
-    values = {name: other(name) for name in LIMITS | OTHERS}
+    values = {name: other(name) for name in TAKEN}
     assert await broker.reload(with_values(values)) == []
     async with Broker(with_values(values)) as fresh:
         assert in_force(broker) == in_force(fresh)
@@ -168,10 +175,9 @@ async def test_a_reload_leads_where_a_start_does(broker: Broker) -> None:
 
 
 async def test_every_other_setting_takes_a_restart_and_says_so(broker: Broker) -> None:
-    taken = LIMITS | OTHERS
     tables = {"listen", "upstream", "authenticator", "listener", "rule"}
     for name in flatten(broker.settings):
-        if name in taken or name in tables or name.partition(".")[0] in (*WHOLE, "http"):
+        if name in TAKEN or name in tables or name.partition(".")[0] in (*TABLES, "http"):
             continue
         values = {name: other(name)}
         before = flatten(broker.settings)[name]

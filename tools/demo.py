@@ -29,7 +29,7 @@ MAPPING = TOOLS.parent / "config" / "tables" / "tables.toml"
 def fleet(port: int, out: Path, flags: list[str]) -> int:
     """Let the fleet loose; the exit code."""
     target = f"mqtt://127.0.0.1:{port}"
-    load = [*CANOPY, "load", "run", "mixed-fleet", "--target", target, "--strict", "--records"]
+    load = [*CANOPY, "load", "run", "mixed-fleet", "--target", target, "--strict"]
     status = subprocess.run([*load, "--out", str(out / "load"), *flags], check=False).returncode
     if status:
         return status

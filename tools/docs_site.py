@@ -44,9 +44,9 @@ PAGES: Final = {file.stem: file.read_text(encoding="utf-8") for file in sorted(R
 SETTINGS_HEAD: Final = """\
 # Settings
 
-Every setting, from the models that the broker itself checks them with. [config/default.toml](../config/default.toml)
-has the same with the reason for each default; `canopy check-config --defaults` prints it, and
-`canopy check-config FILE` says what a file changes.
+Every setting, from the models that the broker itself checks them with and from
+[config/default.toml](../config/default.toml), which `canopy check-config --defaults` prints; `canopy check-config FILE`
+says what a file changes.
 
 A later source wins: the default, the file (`canopy serve --config FILE`), the environment variable, the flag
 (`--set NAME=VALUE`). Sizes are bytes, times seconds, rates per second, unless the text says otherwise. A limit of 0
@@ -70,6 +70,7 @@ def settings_page() -> str:
         fields = (schema if model is Settings else models.get(model.__name__, {})).get("properties", {})
         for name, text in docstrings(model).items():
             fields.get(name, {})["description"] = text
+    told = comments()
     parts = [SETTINGS_HEAD, "## At the top of the file\n\n"]
     parts += _rows("", {n: p for n, p in schema["properties"].items() if "$ref" not in p}, models, environment=True)
     lists: dict[str, list[str]] = {}
@@ -77,6 +78,8 @@ def settings_page() -> str:
         lists[name] = _tables(field)
         if "$ref" in field:
             model = models[_model(field)]
+            for key, part in model["properties"].items():
+                part.setdefault("description", told.get(f"{name}.{key}", ""))
             parts.append(f"\n## `[{name}]`\n\n{_sentence(model)}\n\n")
             parts += _rows(f"{name}.", model["properties"], models, environment=True)
             lists |= {f"{name}.{inner}": _tables(part) for inner, part in model["properties"].items()}
@@ -151,6 +154,22 @@ def _values(field: Mapping[str, Any], models: Mapping[str, Any]) -> str:
         case _, None:
             return f"{kind}, at least {_number(low)}"
     return f"{kind}, {_number(low)} to {_number(high)}"
+
+
+def comments() -> dict[str, str]:
+    """What `config/default.toml` says above each setting of a section, by the setting's full name."""
+    found: dict[str, str] = {}
+    section, above = "", []
+    for line in (ROOT / "config" / "default.toml").read_text(encoding="utf-8").splitlines():
+        if line.startswith("#"):
+            above.append(line[1:].strip())
+            continue
+        if key := re.match(r"(\w+) = ", line):
+            found[section + key[1]] = " ".join(above)
+        elif line.startswith("["):
+            section = line.strip("[]") + "."
+        above = []
+    return found
 
 
 def docstrings(model: type[BaseModel]) -> dict[str, str]:

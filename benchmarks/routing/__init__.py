@@ -4,5 +4,5 @@ Owns the tables that RabbitMQ's, EMQX's and zmq.rs's authors published for their
 objects in this process, each beside its author's figure. Every row checks what it routed, and fails where a destination
 is missing or too many; a bar that was missed is shown as missed. What a message costs on a wire is
 ``benchmarks.network``'s. ``measure``, ``loads``, ``loops``, ``memory`` and ``stage`` are what the rows (``rabbitmq``,
-``emqx``, ``zmq``) stand on; ``benchmarks.growth`` has the same at many sizes.
+``emqx``) stand on; ``benchmarks.growth`` has the same at many sizes.
 """

@@ -19,10 +19,12 @@ from aiohttp import hdrs, web
 from broker.admin.api.recent import recent, refusal
 from broker.admin.errors import ApiError
 from broker.admin.host import Host
-from broker.admin.routing import Call, Route, secured
+from broker.admin.routing import Call, Routes, secured
 from broker.core.counters import DROP_CAUSES
 from broker.upstream.links.status import status
 from broker.version import __version__
+
+ROUTES: Final = Routes("")
 
 EVERY: Final = 1.0
 """Seconds between two samples, and two snapshots."""
@@ -245,6 +247,7 @@ FEED: Final = web.AppKey("feed", Feed)
 """Where a server's application has its feed."""
 
 
+@ROUTES.add("GET", "/events", streams=True)
 async def events(call: Call) -> web.StreamResponse:
     """Who asks (`hello`), the samples that there are (`history`), and then a `snapshot` a second."""
     feed = call.request.app[FEED]
@@ -271,8 +274,3 @@ async def events(call: Call) -> web.StreamResponse:
     finally:
         feed.leave(listener)
     return response
-
-
-ROUTES: Final = (
-    Route("GET", "/events", events, "The broker's state once a second, as server-sent events", streams=True),
-)

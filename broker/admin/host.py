@@ -13,7 +13,7 @@ from broker.net.log import Faults
 from broker.net.monitor import LagMonitor, Monitor
 from broker.net.refusal_log import RefusalLog
 from broker.observe.alarms.alarms import Alarms
-from broker.observe.explain.watches import Watches
+from broker.observe.explain.explaining import Explainer
 from broker.observe.figures.sources import Sources
 from broker.observe.top import Top
 from broker.observe.trace.traces import Traces
@@ -36,7 +36,7 @@ class Host(Protocol):
     loop: asyncio.AbstractEventLoop
     connections: set[Client]
     traces: Traces
-    watches: Watches
+    explainer: Explainer
     top: Top
     figures: Sources
     alarms: Alarms | None

@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_type_hints
 
 from aiohttp import hdrs, web
 from pydantic import BaseModel, ValidationError
@@ -89,6 +89,37 @@ class Route:
     status: int = 200
     tag: str = ""
     streams: bool = False
+
+
+class Routes(list[Route]):
+    """The routes of a module."""
+
+    def __init__(self, tag: str = "") -> None:
+        """`tag`: what the API's document groups them under."""
+        super().__init__()
+        self._tag = tag
+
+    def add(
+        self,
+        method: Method,
+        path: str,
+        role: Role = "viewer",
+        *,
+        query: type[BaseModel] | None = None,
+        body: type[BaseModel] | None = None,
+        status: int = 200,
+        streams: bool = False,
+    ) -> Callable[[Handler], Handler]:
+        """Have the decorated handler serve a route: its docstring is the summary, and its annotation the answer."""
+
+        def added(handler: Handler) -> Handler:
+            made = get_type_hints(handler)["return"]
+            answer = made if isinstance(made, type) and issubclass(made, BaseModel) else None
+            summary = (handler.__doc__ or "").splitlines()[0].removesuffix(".")
+            self.append(Route(method, path, handler, summary, role, query, body, answer, status, self._tag, streams))
+            return handler
+
+        return added
 
 
 class Desk:

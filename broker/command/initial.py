@@ -67,7 +67,7 @@ USES: Final = {
         "recorder.toml",
         "all traffic is recorded as Parquet files, for analysis",
         ("pip install '.[record]'   # in a clone of Canopy, if pyarrow is missing",),
-        ("canopy record stats canopy-record",),
+        ("canopy record ls canopy-record",),
     ),
 }
 

@@ -4,18 +4,19 @@ Owns the look into each segment: whether it is what its manifest says. The accou
 (`pipeline.record.account`), with what is in the segments in the place of what manifests say: what a job finds missing
 or twice is a fault here, but for gaps, which the recorder named itself.
 
-Promises: it changes nothing. Exit codes as the other commands of `canopy record`. Memory is bounded by a batch of rows.
+Promises: without `--repair` it changes nothing. Exit codes as the other commands of `canopy record`. Memory is bounded
+by a batch of rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from broker.command.commands import fail
+from broker.command.commands import MISUSED, fail
 from broker.command.record_files import app
 from broker.record.cli import Directory, told
 from broker.words import counted, size
@@ -52,7 +53,7 @@ def check(root: Path) -> Found:
     Raises:
         RecorderError: it is no recorder's folder.
     """
-    from broker.record.files.folder import RecorderError
+    from broker.record.files.folder import RecorderError, first_seq
     from broker.record.reading import check_folder
     from pipeline.errors import PipelineError
     from pipeline.record.account import BARE, SPANS, account
@@ -73,7 +74,8 @@ def check(root: Path) -> Found:
     there = shelf.listed(".parquet")
     found.replaced = sum(place in said.gone for place in there)
     chosen = choose(said, there, shelf)
-    for place in chosen.read:
+    # Gaps and faults are told in the order of their numbers; a folder is listed in any.
+    for place in sorted(chosen.read, key=lambda place: (first_seq(place), place)):
         real = _segment(root, place, chosen.about(place), found)
         if real is not None:
             origin = chosen.origins.get(place, place)
@@ -163,13 +165,39 @@ def _gaps(path: Path) -> list[tuple[int, int, int, str]]:
     return found
 
 
+def _repair(directory: Path) -> None:
+    from broker.record.files.folder import STATE, Folder, noted
+
+    before = noted(directory)
+    if before is None:
+        fail(f"{directory}: no recorder's folder: it has no {STATE}", MISUSED)
+    folder = Folder(directory)
+    left = folder.open()
+    # How the run ended is for the next start to know.
+    folder.close(before[1])
+    for made in left.recovered:
+        typer.echo(f"recovered: {made.from_seq}..{made.to_seq}, {counted(made.rows, 'event')}, in {made.place}")
+    if left.missing is not None:
+        typer.echo(f"missing: {left.missing[0]}..{left.missing[1]} (the recorder's next start names them)")
+
+
 @app.command()
 @told
-def verify(directory: Directory) -> None:
+def verify(
+    directory: Directory,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="First make segments of the drafts of a killed recorder, as the broker's next start does."
+        ),
+    ] = False,
+) -> None:
     """Check every segment against its manifest, and that every number is in one segment or in a gap.
 
     The exit code is 0 when all is well, gaps that are named included, and 1 when it is not.
     """
+    if repair:
+        _repair(directory)
     found = check(directory)
     for first, last, lost, why in found.gaps:
         typer.echo(f"gap: {first}..{last}, {counted(lost, 'event')} at most ({why})")

@@ -6,23 +6,16 @@ lets in more people than it seems to is the business of `broker.configuration.ex
 
 from __future__ import annotations
 
-import ipaddress
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Final
 
 from broker.configuration.exposure import admits_anonymous, asked_at
 from broker.configuration.sizes import contradicting
-from broker.core.codec.topic_names import covers
-from broker.security.rules.rule import ACTIONS, ALL, SUBSCRIBE
-from broker.settings import HttpTable, JwtTable, Listener, Rule, Settings, called
-from broker.settings.listeners import EVERYWHERE
+from broker.settings import HttpTable, JwtTable, Listener, Settings, called
 from broker.settings.wording import show
-
-MOST_CATCH_ALLS: Final = 10
-"""Rules about everybody that each later rule is held against: the work grows with the product of both."""
 
 MOST_LINES: Final = 50
 """Lines at most; one more has the number of the others."""
@@ -59,8 +52,6 @@ def ineffective(
 
 
 def _all(settings: Settings, embedded: bool, own_store: bool) -> Iterator[str]:
-    yield from _addresses(settings.listeners)
-    yield from _families(settings.listeners)
     yield from _authenticators(settings)
     for listener in settings.listeners:
         yield from _limits(listener, settings)
@@ -70,7 +61,6 @@ def _all(settings: Settings, embedded: bool, own_store: bool) -> Iterator[str]:
     yield from _store(settings, own_store)
     yield from _placeholders(settings)
     yield from _rules(settings, embedded)
-    yield from _unreached(settings.rule)
 
 
 def _store(settings: Settings, own: bool) -> Iterator[str]:
@@ -90,39 +80,6 @@ def _store(settings: Settings, own: bool) -> Iterator[str]:
         for name in ("name", "lease_timeout"):
             if name in changed:
                 yield f"store.{name} has no effect without store.url"
-
-
-def _addresses(listeners: Sequence[Listener]) -> Iterator[str]:
-    """Listeners on a port of every interface, beside others on the same port."""
-    for wide in listeners:
-        if wide.endpoint.host not in ("0.0.0.0", "::", EVERYWHERE) or not wide.endpoint.port:
-            continue
-        for other in listeners:
-            here = other.endpoint
-            if here.port == wide.endpoint.port and here.host != wide.endpoint.host and _within(here.host, wide):
-                yield (
-                    f'listener "{other.called}": "{wide.called}" listens on the same port of every interface, '
-                    "including this one, so the system will refuse one of them. Remove one, or change a port"
-                )
-
-
-def _within(host: str, wide: Listener) -> bool:
-    if wide.endpoint.host == EVERYWHERE:
-        return host != ""
-    try:
-        return ipaddress.ip_address(host).version == ipaddress.ip_address(wide.endpoint.host).version
-    except ValueError:
-        return False
-
-
-def _families(listeners: Sequence[Listener]) -> Iterator[str]:
-    """Listeners on every interface of IPv6, and none that an IPv4 client reaches: elsewhere [::] has both."""
-    wide = [each for each in listeners if each.endpoint.host == "::"]
-    if wide and all(":" in each.endpoint.host for each in listeners):
-        yield (
-            f'listener "{wide[0].called}": [::] listens on IPv6 alone, and no listener has an IPv4 address. '
-            f"The host {EVERYWHERE} listens on both"
-        )
 
 
 def _authenticators(settings: Settings) -> Iterator[str]:
@@ -196,45 +153,3 @@ def _rules(settings: Settings, embedded: bool) -> Iterator[str]:
             yield f"rule[{at}] applies to no client: anonymous = true and user exclude each other"
         elif rule.anonymous and not nameless:
             yield f"rule[{at}] applies to no client: anonymous = true, but no client may connect without a user name"
-
-
-def _unreached(rules: Sequence[Rule]) -> Iterator[str]:
-    """Rules that one about everybody, before them, leaves nothing to."""
-    catch_alls: list[tuple[int, Rule]] = []
-    for at, rule in enumerate(rules):
-        for earlier, wide in catch_alls:
-            if _leaves_nothing(wide, rule):
-                yield (
-                    f"rule[{at}] has no effect: rule[{earlier}] comes first, and applies to all clients and to all of "
-                    "its topics. Put the narrower rule first"
-                )
-                break
-        if len(catch_alls) < MOST_CATCH_ALLS and _about_everybody(rule):
-            catch_alls.append((at, rule))
-
-
-def _about_everybody(rule: Rule) -> bool:
-    return (
-        not (rule.user or rule.group or rule.client_id or rule.listener or rule.address)
-        and rule.anonymous is None
-        and rule.max_qos == 2
-        and rule.retain == "any"
-        and not any("{" in each for each in rule.filters)
-    )
-
-
-def _leaves_nothing(wide: Rule, rule: Rule) -> bool:
-    if _actions(rule) & ~_actions(wide):
-        return False
-    # A denial speaks of every subscription that touches its topics, also of one wider than the rule before it allows.
-    wider = rule.effect == "deny" and wide.effect == "allow" and _actions(rule) & SUBSCRIBE
-    if wider and "#" not in wide.filters:
-        return False
-    return all(any(covers(each, narrow) for each in wide.filters) for narrow in rule.filters)
-
-
-def _actions(rule: Rule) -> int:
-    bits = 0
-    for action in rule.action:
-        bits |= ACTIONS.get(action, ALL)
-    return bits

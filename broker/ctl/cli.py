@@ -9,18 +9,16 @@ import typer
 
 from broker.command.commands import fail
 from broker.configuration.environment import CTL_CA, CTL_TOKEN_FILE, CTL_URL, CTL_USER
-from broker.ctl import alarms, bans, clients, explain, messages, operating, recent, room, top, trace
+from broker.ctl import alarms, bans, clients, explain, messages, operating, top, trace
 from broker.ctl.asking import CtlError
 from broker.ctl.options import DEFAULT_URL, Options, of_settings
 
 app = typer.Typer(name="ctl", help="Inspect and control a running broker.", no_args_is_help=True, rich_markup_mode=None)
 app.command("status")(operating.status)
 app.command("alarms")(alarms.alarms)
-app.command("room")(room.room)
 app.command("top")(top.top)
 app.command("clients")(clients.clients)
 app.command("subs")(clients.subs)
-app.command("recent")(recent.recent)
 app.command("explain")(explain.explain)
 app.command("trace")(trace.trace)
 app.command("traces")(trace.traces)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from enum import StrEnum
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -63,6 +64,39 @@ SUBSCRIPTIONS: Final[Columns] = {
 }
 
 
+def _counts(of: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in of["counts"].items())
+
+
+LOSERS: Final[Columns] = {
+    "client": lambda of: of["clientid"],
+    "user": lambda of: of["username"],
+    "address": lambda of: of["ip_address"],
+    "state": lambda of: "here" if of["here"] else "gone",
+    "first": lambda of: of["first_at"],
+    "last": lambda of: of["last_at"],
+    "lost": lambda of: sum(of["counts"].values()),
+    "causes": _counts,
+}
+
+REFUSED: Final[Columns] = {
+    "client": lambda of: of["clientid"],
+    "user": lambda of: of["username"],
+    "address": lambda of: of["ip_address"],
+    "last": lambda of: of["last_at"],
+    "refused": _counts,
+    "last topic": lambda of: of["topic"],
+    "by": lambda of: of["reason"],
+}
+
+
+class Recent(StrEnum):
+    """What happened to them."""
+
+    LOSERS = "losers"
+    REFUSED = "refused"
+
+
 @asking
 def clients(
     context: typer.Context,
@@ -72,6 +106,13 @@ def clients(
     away: Annotated[
         bool, typer.Option("--away", help="List the sessions whose clients are away, in place of those connected.")
     ] = False,
+    recent: Annotated[
+        Recent | None,
+        typer.Option(
+            metavar="losers|refused",
+            help="List the last 100 clients that lost messages, or were refused something, also those that have left.",
+        ),
+    ] = None,
     like: Like = None,
     user: User = None,
     address: Annotated[
@@ -83,9 +124,14 @@ def clients(
 ) -> None:
     """List clients, by client identifier, or show one of them."""
     if client_id is not None:
-        if away or any(each is not None for each in (like, user, address, min_lag, min_dropped)):
+        if away or any(each is not None for each in (recent, like, user, address, min_lag, min_dropped)):
             raise typer.BadParameter("options choose from all clients: give CLIENT or options")
         facts(context, options(context).api().call("GET", f"/clients/{named(client_id)}"))
+        return
+    if recent is not None:
+        if away or any(each is not None for each in (like, user, address, min_lag, min_dropped)):
+            raise typer.BadParameter("--recent takes --limit alone")
+        show(context, LOSERS if recent is Recent.LOSERS else REFUSED, f"/{recent.value}", limit)
         return
     show(
         context, SESSIONS if away else CLIENTS, "/clients", limit, conn_state="disconnected" if away else "connected",

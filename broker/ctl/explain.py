@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-import time
-from contextlib import suppress
-from datetime import datetime
 from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from broker.ctl.asking import Api, CtlError, named
 from broker.ctl.options import asking, options
 from broker.ctl.top import printable
-from broker.ctl.trace import seconds
 from broker.words import counted
 
 LARGEST: Final = 268_435_455
-PAUSE: Final = 0.5
-"""Seconds between two looks at what has happened."""
 
 
 @asking
@@ -36,22 +29,11 @@ def explain(
     size: Annotated[int, typer.Option(min=0, max=LARGEST, metavar="BYTES", help="Size of its payload.")] = 1,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Show at most this many receivers.")] = 100,
     cursor: Annotated[str, typer.Option(metavar="CURSOR", help="Continue after the previous answer.")] = "",
-    follow: Annotated[
-        float | None,
-        typer.Option(
-            "--follow",
-            parser=seconds,
-            metavar="TIME",
-            help="With --client: show its deliveries and losses for 30s, 5m.",
-        ),
-    ] = None,
 ) -> None:
     """Show who would receive a message published now, who would not, and why. Nothing is published.
 
     With --client, the exit code is 3 when that client would not get it.
     """
-    if follow is not None and not client:
-        raise typer.BadParameter("--follow needs --client")
     api = options(context).api()
     answer = api.call(
         "GET", "/explain", topic=topic, client=client or None, publisher=publisher, qos=qos,
@@ -61,16 +43,6 @@ def explain(
         typer.echo(json.dumps(answer))
     else:
         _show(answer)
-    if follow is not None:
-        with suppress(KeyboardInterrupt):
-            # What the client itself calls the topic: its mount is left out.
-            _follow(
-                api,
-                client,
-                answer["receivers"][0]["topic"] if answer["receivers"] else topic,
-                follow,
-                as_json=options(context).as_json,
-            )
     if client and not _reaches(answer, client):
         raise typer.Exit(3)
 
@@ -79,50 +51,6 @@ def _reaches(answer: dict[str, Any], client: str) -> bool:
     """Whether a client would get it, by a subscription of its own or as the next of a share group."""
     chosen = [group["next"] for group in answer["groups"] if group["next"] is not None]
     return any(one["client_id"] == client and one["gets"] for one in [*answer["receivers"], *chosen])
-
-
-def _follow(api: Api, client: str, topic: str, duration: float, *, as_json: bool) -> None:
-    """Tell of each delivery when it is complete, and of each loss."""
-    wanted = {"client": client, "topic_filter": topic, "duration": duration}
-    name = named(api.call("POST", "/explain/watch", wanted)["name"])
-    told: set[int] = set()
-    after = 0
-    try:
-        while True:
-            found = api.call("GET", f"/explain/watch/{name}", after=after)
-            over = found["status"] != "running"
-            events = sorted([*found["deliveries"], *found["losses"]], key=lambda one: int(one["number"]))
-            open_ = [one["number"] for one in events if not one.get("complete", True)]
-            for one in events:
-                if one["number"] not in told and (over or one.get("complete", True)):
-                    told.add(one["number"])
-                    typer.echo(json.dumps(one) if as_json else _told(one))
-            after = min(open_) - 1 if open_ else found["last"]
-            told = {number for number in told if number > after}
-            if over:
-                return
-            time.sleep(PAUSE)
-    finally:
-        with suppress(CtlError):
-            api.call("DELETE", f"/explain/watch/{name}")
-
-
-def _told(one: dict[str, Any]) -> str:
-    """A delivery or a loss."""
-    at = datetime.fromtimestamp(one["at"]).astimezone().strftime("%H:%M:%S.%f")[:-3]
-    if "cause" in one:
-        return f"{at}  lost {one['count']}: {one['cause']}"
-    head = f"{at}  {printable(one['topic'])} QoS {one['qos']}"
-    if one["packet_id"]:
-        head += f" packet {one['packet_id']}"
-    if not one["qos"]:
-        return f"{head}  written"
-    if one["answered_at"] is None:
-        return f"{head}  written, not acknowledged"
-    took = (one["answered_at"] - one["at"]) * 1000
-    how = "acknowledged" if one["complete"] else "received, not complete"
-    code = one["reason_code"] or 0
-    return f"{head}  {how} after {took:.1f} ms" + (f" with 0x{code:02X}" if code else "")
 
 
 def _show(answer: dict[str, Any]) -> None:

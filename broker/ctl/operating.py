@@ -6,7 +6,7 @@ import json
 import sys
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
@@ -37,6 +37,25 @@ LINKS: Final[Columns] = {
 }
 
 
+ROOMS: Final[Columns] = {
+    "room": lambda of: of["room"],
+    "held": lambda of: of["held"],
+    "bound": lambda of: of["bound"] or "none",
+    "used": lambda of: f"{of['held'] / of['bound']:.1%}" if of["bound"] else "",
+    "accounts": lambda of: of["accounts"],
+    "fair share": lambda of: of["share"] if of["bound"] else "",
+    "refused": lambda of: of["refused"],
+    "gave way": lambda of: of["gave_way"],
+}
+
+HOLDERS: Final[Columns] = {
+    "room": lambda of: of["room"],
+    "account": lambda of: of["account"],
+    "held": lambda of: of["held"],
+    "of the bound": lambda of: f"{of['held'] / of['bound']:.1%}" if of["bound"] else "",
+}
+
+
 class Level(StrEnum):
     """A log level."""
 
@@ -61,15 +80,44 @@ def status(
     figures: Annotated[
         str, typer.Option(metavar="PATTERN", help="Show figures instead, such as 'messages.*'. docs/sys.md has them.")
     ] = "",
+    room: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=100,
+            metavar="N",
+            help="Show how much of each bound is used instead, and which N users and addresses hold most.",
+        ),
+    ] = None,
 ) -> None:
     """Show the broker's version and state. The exit code is 3 if clients should not connect to it."""
+    if figures and room is not None:
+        raise typer.BadParameter("--figures or --room, not both")
     if figures:
         _figures(context, figures)
+        return
+    if room is not None:
+        _room(context, room)
         return
     answer = options(context).api().call("GET", "/status")
     facts(context, answer if options(context).as_json else {**answer, "uptime": duration(answer["uptime"])})
     if not answer["ready"]:
         raise typer.Exit(SOME)
+
+
+def _room(context: typer.Context, limit: int) -> None:
+    """How much of each bound is used, and which accounts hold most."""
+    found: dict[str, Any] = options(context).api().call("GET", "/room", limit=limit)
+    if options(context).as_json:
+        typer.echo(json.dumps(found))
+        return
+    table(ROOMS, found["data"])
+    holders = [
+        {**holder, "room": each["room"], "bound": each["bound"]} for each in found["data"] for holder in each["largest"]
+    ]
+    if holders:
+        typer.echo()
+        table(HOLDERS, holders)
 
 
 def _figures(context: typer.Context, pattern: str) -> None:

@@ -119,28 +119,6 @@ def stats(
 
 @app.command()
 @told
-def recover(directory: Directory) -> None:
-    """Make segments of the drafts of a killed recorder. The next start of the broker also does this."""
-    from broker.record.files.folder import STATE, Folder, noted
-
-    before = noted(directory)
-    if before is None:
-        fail(f"{directory}: no recorder's folder: it has no {STATE}", MISUSED)
-    folder = Folder(directory)
-    left = folder.open()
-    # How the run ended is for the next start to know.
-    folder.close(before[1])
-    for made in left.recovered:
-        numbers = f"{made.from_seq}..{made.to_seq}"
-        typer.echo(f"recovered: {numbers}, {counted(made.rows, 'event')}, in {made.place}")
-    if left.missing is not None:
-        typer.echo(f"missing: {left.missing[0]}..{left.missing[1]} (the recorder's next start names them)")
-    if not left.recovered:
-        typer.echo("nothing to recover")
-
-
-@app.command()
-@told
 def cat(
     directory: Directory,
     kind: Annotated[

@@ -40,7 +40,8 @@ def check_folder(root: Path) -> None:
     if not segments(root):
         if left_drafts(root) and not at_work(root):
             raise RecorderError(
-                f"{root}: no segment in it, but what a killed recorder left unfinished: canopy record recover {root}"
+                f"{root}: no segment in it, but what a killed recorder left unfinished: "
+                f"canopy record verify --repair {root}"
             )
         raise RecorderError(f"{root}: no segment in it (the recorder finishes one every minute, or when it stops)")
 

@@ -4,6 +4,7 @@ Owns the models, which are frozen, and what makes a single value good or bad; `c
 environment and flags. A value of the wrong type is refused, and so is an unknown name. `Settings()` reads no file and
 no environment variable: a program that embeds the broker gets exactly what it passes in. A limit of 0 means unlimited;
 where 0 switches something off, its text says so. Sizes are bytes, times are seconds, rates are per second.
+`config/default.toml` explains the settings of the sections; keys of tables are explained here.
 `values` has the kinds of values and their bounds, `sections` and `store` the sections, `listeners` where clients come
 in, `access` who does and what they may do, `brokers` the other brokers, `root` the whole, `given` what programs make.
 """

@@ -56,34 +56,18 @@ class Http(Section):
     """Metrics, health, the API and the page. Without an address there is no HTTP, and nothing of it is loaded."""
 
     listen: Annotated[Sequence[str], AfterValidator(_listen)] = ()
-    """Where: http://HOST[:PORT] (8080), https:// (8443), or http+unix:///PATH. Port 0: any free port. Empty: nowhere.
-    Always a tuple after validation."""
     certificate: str = ""
-    """The certificate (PEM) of https://, and behind it those that lead to the authority's."""
     key: str = ""
-    """Its private key (PEM), not encrypted."""
     password_file: str = ""
-    """Users and hashed passwords, as `canopy passwd` writes them, for basic authentication. Empty: there are none."""
     operators: Annotated[Sequence[Pattern], AfterValidator(tuple)] = ()
-    """Which of these users may change something: shell patterns. The others may look. Always a tuple."""
     viewer_token_file: str = ""
-    """Tokens of those who may look, one a line, for `Authorization: Bearer`. Empty: there are none."""
     operator_token_file: str = ""
-    """Tokens of those who may change something, too."""
     public_metrics: bool = False
-    """Whether /metrics needs no user and no token. /healthz and /readyz never do."""
     hosts: Annotated[Sequence[Pattern], AfterValidator(tuple)] = ()
-    """Names, beside IP addresses and localhost, under which a browser may reach a broker that has no users and no
-    tokens. A page from elsewhere could otherwise steer it by a name of its own. Always a tuple."""
     socket_mode: Annotated[str, Field(pattern=r"^0?[0-7]{3}\z")] = "0600"
-    """Who may connect to a Unix socket, as the file's mode in octal digits; they are operators."""
     max_connections: Annotated[int, Field(ge=1, le=MOST_MESSAGES)] = 128
-    """Connections; one more is closed at once. An eighth of them may be open pages; one more is answered with 503."""
     max_request_bytes: Annotated[int, Field(ge=1_024, le=MOST_BYTES)] = 2_097_152
-    """Bytes of the body of a request; a larger one is answered with 413."""
     timeout: Wait = 30.0
-    """Seconds in which a request has to be here, and be answered, and in which its client has to take something of the
-    answer. A connection without a request stays open for twice as long."""
 
     @model_validator(mode="after")
     def _whole(self) -> Http:

@@ -9,4 +9,3 @@ class Shutdown(Section):
     """How the broker stops."""
 
     flush_timeout: SecondsOrOff = 5.0
-    """Seconds that queues are given to drain, and calls of `async` plug-ins to come to an end. 0: none."""

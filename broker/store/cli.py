@@ -10,10 +10,8 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
-from types import ModuleType
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -33,23 +31,11 @@ app = typer.Typer(
 STANDARD: Final = "-"
 
 
-class Format(StrEnum):
-    """What export writes."""
-
-    JSONL = "jsonl"
-    PARQUET = "parquet"
-
-
-DATABASES: Final = ("postgresql://", "postgres://")
-"""How a URL begins that store.url may have."""
-
-
 def _folder(directory: Path) -> Path:
     """A folder, and not a database."""
     if directory.parts[:1] in (("postgresql:",), ("postgres:",)):
         fail(
-            "this command is about a folder (store.path); of a database there are canopy store info and verify, and "
-            "pg_dump and psql do the rest",
+            "this command is about a folder (store.path); of a database pg_dump, pg_restore and psql do what is needed",
             MISUSED,
         )
     return directory
@@ -68,22 +54,19 @@ def _told(command: Callable[..., Any]) -> Callable[..., Any]:
 @app.command()
 @_told
 def info(
-    place: Annotated[
-        str, typer.Argument(metavar="DIR|URL", help="The folder of the store (store.path), or a database (store.url).")
-    ],
-    schema: Annotated[str, typer.Option(help="The schema in the database (store.name).")] = "canopy",
+    directory: Directory,
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
     """Show contents and size of the store, the longest queues, and who uses it. A broker may be running."""
-    found = _figures(place, schema)
+    from broker.store.tools import figures
+
+    found = figures.info(directory)
     if as_json:
         typer.echo(json.dumps(found, ensure_ascii=False))
         return
     typer.echo(f"{found['path']}: version {found['version']}, {_whose(found['used_by'])}")
-    told = size(found["bytes"])
-    if "log_bytes" in found:
-        told += f", {size(found['free_bytes'])} of it free; log {size(found['log_bytes'])}"
-    typer.echo(f"  size: {told}")
+    free, log = size(found["free_bytes"]), size(found["log_bytes"])
+    typer.echo(f"  size: {size(found['bytes'])}, {free} of it free; log {log}")
     ended = f"; {found['ended']:,} ended and not cleared away yet" if found["ended"] else ""
     links = f", {found['links']:,} of links to upstream brokers" if found["links"] else ""
     # Where no broker uses it, nobody is connected.
@@ -101,60 +84,27 @@ def info(
         typer.echo(f"  queue of {each['client_id']!r}: {counted(each['messages'], 'message')}, {size(each['bytes'])}")
 
 
-def _figures(place: str, schema: str) -> dict[str, Any]:
-    """The figures of a folder, or of a schema in a database. Raises StoreError."""
-    if not place.startswith(DATABASES):
-        from broker.store.tools import figures
-
-        return figures.info(Path(place))
-    return cast("dict[str, Any]", _of_database().info(place, schema))
-
-
-def _faults(place: str, schema: str) -> Iterable[str]:
-    """What is wrong with a folder, or with a schema in a database. Raises StoreError."""
-    if not place.startswith(DATABASES):
-        from broker.store.tools import verifying
-
-        return verifying.verify(Path(place))
-    return cast("Iterable[str]", _of_database().verify(place, schema))
-
-
-def _of_database() -> ModuleType:
-    """What looks at databases. Raises StoreError: asyncpg is missing."""
-    try:
-        from broker.store.tools import of_database
-    except ImportError as error:
-        raise StoreError(f'{error}: install the extra `postgresql` (in a clone, pip install ".[postgresql]")') from None
-    return of_database
-
-
-def _whose(used_by: int | str | None) -> str:
-    """Of a file the process is known, of a database what the broker calls itself."""
-    if used_by is None:
-        return "no broker uses it"
-    return f"{used_by} uses it" if isinstance(used_by, str) else f"process {used_by or '?'} uses it"
+def _whose(used_by: int | None) -> str:
+    return "no broker uses it" if used_by is None else f"process {used_by or '?'} uses it"
 
 
 @app.command()
 @_told
-def verify(
-    place: Annotated[
-        str, typer.Argument(metavar="DIR|URL", help="The folder of the store (store.path), or a database (store.url).")
-    ],
-    schema: Annotated[str, typer.Option(help="The schema in the database (store.name).")] = "canopy",
-) -> None:
+def verify(directory: Directory) -> None:
     """Check the pages of the file, and that a broker can use its contents. A broker may be running.
 
     A line for each fault; the exit code is 1 when there is one.
     """
+    from broker.store.tools import verifying
+
     faults = 0
-    for line in _faults(place, schema):
+    for line in verifying.verify(directory):
         faults += 1
         typer.echo(line)
     if faults:
         found = counted(faults, "fault")
-        fail(f"{place}: {found}: restore it from a backup, or keep what is whole (canopy store salvage)")
-    typer.echo(f"{place}: whole")
+        fail(f"{directory}: {found}: restore it from a backup, or keep what is whole (canopy store salvage)")
+    typer.echo(f"{directory}: whole")
 
 
 @app.command()
@@ -176,32 +126,19 @@ def salvage(
     kept = ", ".join(f"{count:,} of {what}" for what, count in rebuilt.kept.items() if count) or "nothing"
     typer.echo(f"{into}: {kept}")
     if rebuilt.lost:
-        fail(
-            f"{directory}: {counted(sum(rebuilt.lost.values()), 'lost row')}; start the broker with store.path = {into}"
-        )
+        fail(f"{directory}: something is lost; start the broker with store.path = {into}")
 
 
 @app.command()
 @_told
 def export(
     directory: Directory,
-    file: Annotated[
-        str,
-        typer.Argument(metavar="[FILE]", help="A new file, or a new folder for Parquet; - for standard output."),
-    ] = "-",
-    form: Annotated[
-        Format, typer.Option("--format", help="Lines of JSON, or a folder with a Parquet file for each table.")
-    ] = Format.JSONL,
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="A new file; - for standard output.")] = STANDARD,
 ) -> None:
-    """Write a consistent copy of the store as lines of JSON, or as Parquet. A broker may be running."""
+    """Write a consistent copy of the store as lines of JSON. A broker may be running."""
     from broker.store.tools import exporting
     from broker.store.tools.looking import look
 
-    if form is Format.PARQUET:
-        if file == STANDARD:
-            fail("name a folder that is not there yet: Parquet does not go to the output", MISUSED)
-        _write_parquet(directory, Path(file))
-        return
     with look(directory) as found:
         lines = exporting.lines(found)
         if file == STANDARD:
@@ -234,36 +171,12 @@ def _write(file: Path, lines: Iterable[str]) -> None:
         raise
 
 
-def _write_parquet(directory: Path, folder: Path) -> None:
-    from broker.store.tools.looking import look
-
-    parquet = _parquet()
-    with look(directory) as found:
-        if os.path.lexists(folder):
-            fail(f"{folder} is there already: move it away, or name another one")
-        try:
-            parquet.write(found, folder)
-        except OSError as error:
-            fail(f"{folder} cannot be written ({error.strerror}): make room, or name another one")
-
-
-def _parquet() -> ModuleType:
-    """What reads and writes Parquet; a line for people where pyarrow is missing."""
-    try:
-        from broker.store.tools import parquet
-    except ModuleNotFoundError as error:
-        if error.name != "pyarrow":
-            raise
-        fail("Parquet needs pyarrow: in a clone of Canopy run `make setup` or pip install '.[record]'")
-    return parquet
-
-
 @app.command("import")
 @_told
 def bring(
     directory: Directory,
     file: Annotated[
-        str, typer.Argument(metavar="[FILE]", help="The file or folder that export wrote; - for standard input.")
+        str, typer.Argument(metavar="[FILE]", help="The file that export wrote; - for standard input.")
     ] = "",
     mosquitto: Annotated[
         Path | None,
@@ -289,8 +202,6 @@ def bring(
             )
     elif file == STANDARD:
         counts = importing.bring(directory, sys.stdin.buffer, "input")
-    elif Path(file).is_dir():
-        counts = _parquet().bring(directory, Path(file))
     else:
         try:
             with Path(file).open("rb") as source:

@@ -2,7 +2,7 @@
 likewise.
 
 Owns: the data source's registration. Its parts, in the order in which one meets them: `options` (what can be set) ·
-`wire`, `link` (one connection, on the core's codec) · `rows` (the columns) · `spool`, `receiver`, `parts`
+`link` (one connection) · `rows` (the columns) · `spool`, `receiver`
 (at least once) · `source`, `sink` (what Spark calls).
 
 Promises: importing it registers "mqtt" on the active session, if there is one; ``register`` does it for any other. It

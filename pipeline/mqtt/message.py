@@ -37,7 +37,7 @@ _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "payload_format": ("tinyint", "smallint", "int", "bigint"),
     "message_expiry": ("int", "bigint"),
 }
-_LEFT_ALONE: Final = frozenset({"dup", "ts", "recv_ns", "lost", "session", "receiver", "seq"})
+_LEFT_ALONE: Final = frozenset({"dup", "ts", "recv_ns", "lost", "session", "seq"})
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,6 @@ from pipeline.errors import MisuseError
 
 MAX_FILTER: Final = 65_535
 """Bytes of a topic filter or topic name [MQTT-4.7.3-3]."""
-MAX_RECEIVERS: Final = 64
-"""Processes of one query: each is a Python with pyarrow, and has a session at the broker and a folder."""
 MAX_EXPIRY: Final = 0xFFFFFFFF
 """Seconds; as Session Expiry Interval it means: never."""
 
@@ -35,7 +33,7 @@ _COMMON: Final = frozenset(
 )
 _STREAM: Final = _COMMON | {
     *("filters", "qos", "session_expiry", "receive_maximum", "spool", "spool_bytes", "max_rows"),
-    *("segment_rows", "segment_ms", "segment_idle_ms", "available_now_wait", "partitions", "receivers"),
+    *("segment_rows", "segment_ms", "segment_idle_ms", "available_now_wait", "partitions"),
 }
 _BATCH: Final = _COMMON | {"filters", "qos", "max_rows", "duration", "idle", "receive_maximum"}
 _SINK: Final = _COMMON | {"topic", "qos", "retain", "window", "payload_json"}
@@ -86,7 +84,6 @@ class StreamOptions:
     segment_idle_s: float
     available_now_wait: float
     partitions: int
-    receivers: int
 
 
 @dataclass(frozen=True)
@@ -156,13 +153,7 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions:
         segment_idle_s=values.integer("segment_idle_ms", 10, 1, 60_000, "milliseconds") / 1000,
         available_now_wait=values.seconds("available_now_wait", 2.0, 0.01, 3600),
         partitions=values.integer("partitions", 8, 1, 10_000),
-        receivers=values.integer("receivers", 1, 1, MAX_RECEIVERS),
     )
-    if chosen.receivers > 1:
-        if chosen.broker.version != "5":
-            raise MisuseError("option 'receivers' needs shared subscriptions, which MQTT 3.1.1 has not: set version 5")
-        if set(chosen.client_id) & set("/+#"):
-            raise MisuseError(f"option 'client_id' is {chosen.client_id!r}: with several receivers without / + #")
     if not chosen.spool.is_absolute():
         raise MisuseError(f"option 'spool' is a relative path ({chosen.spool}): give an absolute one")
     return chosen

@@ -44,7 +44,7 @@ class Receiver:
         self.received = 0
         self.reconnects = 0
         self._options = options
-        self._spool = spool
+        self.spool = spool
         self.lost = spool.lost
         """Messages that the broker said it lost, over all runs."""
         self._pending: list[Publish] = []
@@ -92,7 +92,7 @@ class Receiver:
     @property
     def full(self) -> bool:
         """Whether the spool has reached its bound."""
-        return self._spool.bytes >= self._options.spool_bytes
+        return self.spool.bytes >= self._options.spool_bytes
 
     def settle(self, silence: float) -> bool:
         """Wait until nothing has come for `silence` seconds after this call and after SUBACK, and what came is on disk.
@@ -178,16 +178,16 @@ class Receiver:
     def _subscribe(self) -> None:
         present = self._link.machine.session_present
         if not present:
-            self._spool.note_session()
+            self.spool.note_session()
         if present and self._granted:
             # The subscriptions are there; with 3.1.1 a new SUBSCRIBE would bring every retained message again.
             return
         self._granted = False
         wanted = self._options.filters
-        gone = [each for each in self._spool.filters if each not in wanted] if present else []
-        if set(self._spool.filters) != set(wanted):
+        gone = [each for each in self.spool.filters if each not in wanted] if present else []
+        if set(self.spool.filters) != set(wanted):
             # Noted before it is done: what may be subscribed must be known to the next start.
-            self._spool.note_filters([*wanted, *gone])
+            self.spool.note_filters([*wanted, *gone])
         before = len(self._pending)
         try:
             subscribe(self._link, wanted, self._options.qos, gone)
@@ -195,7 +195,7 @@ class Receiver:
             self._stamp(before)
         self._granted = True
         if gone:
-            self._spool.note_filters(wanted)
+            self.spool.note_filters(wanted)
 
     def _turn(self) -> None:
         """Wait for something to come, and write what is due."""
@@ -224,22 +224,22 @@ class Receiver:
         """A segment of what is pending, and its acknowledgements. A full spool leaves everything as it is."""
         if not self._pending or self.full:
             return
-        self._spool.append(batch(self._pending, self._reads))
+        self.spool.append(batch(self._pending, self._reads))
         self._note_loss()
         written, self._pending, self._reads = self._pending, [], []
         self._tell()
         self._link.acknowledge(written)
         if self._was_full:
             self._was_full = False
-            _log.warning("%s: the spool has room again", self._spool.folder)
+            _log.warning("%s: the spool has room again", self.spool.folder)
 
     def _note_full(self) -> None:
         if not self._was_full:
             self._was_full = True
             _log.warning(
                 "%s: the spool is full (%d bytes): nothing is acknowledged until the query has caught up",
-                self._spool.folder,
-                self._spool.bytes,
+                self.spool.folder,
+                self.spool.bytes,
             )
 
     def _receive(self, wait: float) -> None:
@@ -257,7 +257,7 @@ class Receiver:
             if not before:
                 self._first = self._last
             self.received += arrived
-            self._reads.append(Read(arrived, time.time_ns() // 1000, now, self._spool.session))
+            self._reads.append(Read(arrived, time.time_ns() // 1000, now, self.spool.session))
 
     def _arrived(self, packet: Publish) -> None:
         self._pending.append(packet)
@@ -266,7 +266,7 @@ class Receiver:
         lost = sum(told_lost(each) for each in self._pending if each.properties)
         if lost:
             self.lost = min(self.lost + lost, MOST_LOST)
-            self._spool.note_lost(self.lost)
+            self.spool.note_lost(self.lost)
             _log.warning("%s: the broker lost %d messages for this client", self._options.broker.url, lost)
 
     def _tell(self) -> None:

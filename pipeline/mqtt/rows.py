@@ -1,8 +1,8 @@
 """The columns of a received message, and how messages become rows of them.
 
 Owns: the schema of the source, in Arrow (`ARROW`) and for Spark (`spark_schema`); they are the same, which a test
-holds. docs/pipeline-mqtt.md says what each column means. `receiver` and `seq` are where a row stands in the spool: they
-are added when it is read.
+holds. docs/pipeline-mqtt.md says what each column means. `seq` is where a row stands in the spool: it is added when
+the row is read.
 """
 
 from __future__ import annotations
@@ -43,12 +43,11 @@ ARROW: Final = pa.schema(
         ("message_expiry", pa.int64()),
         ("lost", pa.int64()),
         ("session", pa.int64()),
-        ("receiver", pa.int32()),
         ("seq", pa.int64()),
     ]
 )
 """Everything may be null, as Spark has it of a stream."""
-SPOOLED: Final = pa.schema(list(ARROW)[:-2])
+SPOOLED: Final = pa.schema(list(ARROW)[:-1])
 """What stands in a segment of the spool."""
 
 
@@ -84,7 +83,6 @@ def spark_schema() -> StructType:
         "message_expiry": t.LongType(),
         "lost": t.LongType(),
         "session": t.LongType(),
-        "receiver": t.IntegerType(),
         "seq": t.LongType(),
     }
     return t.StructType([t.StructField(name, kind) for name, kind in kinds.items()])
@@ -159,10 +157,9 @@ def _properties(sections: Sequence[bytes]) -> dict[str, list[Any]]:
     }
 
 
-def placed(rows: Any, receiver: int | None, first: int | None) -> Any:
-    """A batch of a segment with all columns: who received it, and the number of its first row."""
+def placed(rows: Any, first: int | None) -> Any:
+    """A batch of a segment with all columns; `first`: the number of its first row."""
     count = rows.num_rows
     seq = None if first is None else pa.array(range(first, first + count), pa.int64())
-    numbers = None if receiver is None else pa.repeat(pa.scalar(receiver, pa.int32()), count)
-    columns = {name: rows.column(name) for name in rows.schema.names} | {"receiver": numbers, "seq": seq}
+    columns = {name: rows.column(name) for name in rows.schema.names} | {"seq": seq}
     return pa.record_batch([_column(columns.get(each.name), each.type, count) for each in ARROW], schema=ARROW)

@@ -6,7 +6,7 @@ connection of a task is ``publisher``'s.
 Columns: `topic` (or the option of that name), `payload` (binary or string; null is an empty payload), and if they are
 there `qos`, `retain`, `properties` (array of struct<key, value>), `content_type`, `response_topic`,
 `correlation_data`, `payload_format`, `message_expiry`; null means: as the options say, or without. `dup`, `ts`,
-`recv_ns`, `lost`, `session`, `receiver` and `seq` are left alone. With `payload_json` all columns that are not of these
+`recv_ns`, `lost`, `session` and `seq` are left alone. With `payload_json` all columns that are not of these
 make the payload, as a JSON object; with the option `topic`, a column `topic` is one of them.
 """
 

@@ -61,7 +61,6 @@ class Slice:
     rows: int
     first: int = 0
     """The number of its first row."""
-    receiver: int = 0
 
 
 class Spool:
@@ -99,7 +98,11 @@ class Spool:
         self._segments: list[Segment] = []
         for path in self.folder.glob(".seg-*.part"):
             path.unlink()
-        for segment in kept(self.folder):
+        for path in sorted(self.folder.iterdir()):
+            if (found := _NAME.fullmatch(path.name)) is None:
+                continue
+            first = int(found[1])
+            segment = Segment(path, first, first + int(found[2]), path.stat().st_size)
             if segment.end <= self._committed:
                 # It died between the note and the unlinking.
                 segment.path.unlink()
@@ -273,7 +276,21 @@ class Spool:
             SpoolError: they are not all there.
         """
         with self._mutex:
-            return slices(self.folder, self._segments, self._committed, self._next, start, end)
+            if start < self._committed or end > self._next:
+                raise SpoolError(
+                    f"{self.folder}: has rows {self._committed} to {self._next}, and the checkpoint asks for "
+                    f"{start} to {end}: they do not belong together; give the right option 'spool', or a new checkpoint"
+                )
+            return [
+                Slice(
+                    str(each.path),
+                    max(start - each.first, 0),
+                    min(end, each.end) - max(start, each.first),
+                    max(start, each.first),
+                )
+                for each in self._segments
+                if each.first < end and each.end > start
+            ]
 
     def close(self) -> None:
         """Let the lock go, when what is being written is on disk. A second call does nothing."""
@@ -321,41 +338,6 @@ def held(folder: Path, name: str, wait: float) -> int:
         return lock
 
 
-def kept(folder: Path) -> list[Segment]:
-    """The segments in a folder, in their order."""
-    segments = []
-    for path in sorted(folder.iterdir()):
-        if (found := _NAME.fullmatch(path.name)) is not None:
-            # Of a receiver that is at work: it may go while the folder is looked at.
-            with contextlib.suppress(FileNotFoundError):
-                first = int(found[1])
-                segments.append(Segment(path, first, first + int(found[2]), path.stat().st_size))
-    return segments
-
-
-def slices(folder: Path, segments: Sequence[Segment], committed: int, after: int, start: int, end: int) -> list[Slice]:
-    """Where rows `start` … `end` - 1 are, in their order, of a spool with rows `committed` … `after` - 1.
-
-    Raises:
-        SpoolError: they are not all there.
-    """
-    if start < committed or end > after:
-        raise SpoolError(
-            f"{folder}: has rows {committed} to {after}, and the checkpoint asks for "
-            f"{start} to {end}: they do not belong together; give the right option 'spool', or a new checkpoint"
-        )
-    return [
-        Slice(
-            str(each.path),
-            max(start - each.first, 0),
-            min(end, each.end) - max(start, each.first),
-            max(start, each.first),
-        )
-        for each in segments
-        if each.first < end and each.end > start
-    ]
-
-
 def read(piece: Slice) -> Any:
     """The rows of a slice, as Arrow RecordBatches. Needs no ``Spool``: tasks run in other processes.
 
@@ -377,6 +359,6 @@ def read(piece: Slice) -> Any:
     at = piece.first
     placed_batches = []
     for each in table.to_batches():
-        placed_batches.append(placed(each, piece.receiver, at))
+        placed_batches.append(placed(each, at))
         at += each.num_rows
     return placed_batches

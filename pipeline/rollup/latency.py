@@ -117,31 +117,3 @@ def lowest(number: int) -> int:
 def highest(number: int) -> int:
     """The greatest value of a bucket, in microseconds."""
     return lowest(number + 1) - 1
-
-
-def middle(number: Column) -> Column:
-    """The middle of a bucket, in microseconds, as a double; null for null."""
-    octave = f.expr("1").cast("int") + f.floor((number - EXACT) / PARTS).cast("int")
-    part = PARTS + f.pmod(number - EXACT, f.lit(PARTS))
-    low = part * f.pow(f.lit(2.0), octave)
-    return f.when(number < EXACT, number.cast("double")).otherwise(low + (f.pow(f.lit(2.0), octave) - 1) / 2)
-
-
-def percentile(histogram: Column, fraction: float) -> Column:
-    """A percentile of a histogram column, in microseconds (the middle of its bucket); null of an empty one.
-
-    `fraction` is 0.99 for the 99th percentile: the least value that so many of the values do not exceed.
-    """
-    zero = f.lit(0).cast("long")
-    count = f.aggregate(histogram, zero, lambda seen, each: seen + each["n"])
-    rank = f.greatest(f.lit(1).cast("long"), f.ceil(count * f.lit(fraction)))
-    start = f.struct(zero.alias("seen"), f.lit(None).cast("int").alias("bucket"))
-    found = f.aggregate(
-        f.array_sort(histogram),
-        start,
-        lambda so_far, each: f.struct(
-            (so_far["seen"] + each["n"]).alias("seen"),
-            f.coalesce(so_far["bucket"], f.when(so_far["seen"] + each["n"] >= rank, each["bucket"])).alias("bucket"),
-        ),
-    )
-    return middle(found["bucket"])

@@ -61,7 +61,10 @@ class Piece:
     latency: Counter[int]
 
     def percentile(self, fraction: float) -> float | None:
-        """As `pipeline.rollup.latency.percentile`, of what is here already."""
+        """Microseconds that so many of the values do not exceed (the middle of a bucket); None of an empty histogram.
+
+        `fraction` is 0.99 for the 99th percentile.
+        """
         rank = max(1, math.ceil(sum(self.latency.values()) * fraction))
         seen = 0
         for number, n in sorted(self.latency.items()):

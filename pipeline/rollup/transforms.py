@@ -145,18 +145,3 @@ def publishers(some: DataFrame) -> DataFrame:
         .agg(f.sum("messages").alias("messages"), f.sum("bytes").alias("bytes"))
         .select("start", "topic", "client_id", "messages", "bytes")
     )
-
-
-def united(rows: DataFrame, *by: str) -> DataFrame:
-    """Rows of `minutes` or `hours`, added up by some of their columns: histograms too, publishers not."""
-    counted = rows.groupBy(*by).agg(*_together(), f.sum("latency_count").alias("latency_count"))
-    buckets = (
-        rows.select(*by, f.explode("latency").alias("each"))
-        .groupBy(*by, "each.bucket")
-        .agg(f.sum("each.n").alias("n"))
-        .groupBy(*by)
-        .agg(f.sort_array(f.collect_list(f.struct("bucket", "n"))).alias("latency"))
-    )
-    return counted.join(buckets, list(by), "left").withColumn(
-        "latency", f.coalesce("latency", f.array().cast(HISTOGRAM))
-    )

@@ -78,7 +78,7 @@ def chosen(engine: str, inputs: Sequence[str], output: str, options: SparkOption
     clustered = options.asked or submitted()
     if engine == DUCKDB:
         if clustered:
-            raise MisuseError("--engine duckdb: --master, --remote, --conf, --packages are for Spark; leave them out")
+            raise MisuseError("--engine duckdb: --master, --conf, --packages are for Spark; leave them out")
         if remote:
             raise MisuseError(f"--engine duckdb: {remote[0]} is not a folder of this machine; --engine spark reads it")
         if not there:

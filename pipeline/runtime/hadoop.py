@@ -1,7 +1,7 @@
 """A file system of pyarrow's on Spark's Hadoop clients: for storages that only these reach, or have the keys of.
 
 Owns the way over py4j: what is asked of many files goes in one call for a folder. Needs a Spark whose Java machine is
-in reach (not Spark Connect).
+in reach.
 """
 
 from __future__ import annotations

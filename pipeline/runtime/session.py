@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -24,16 +23,12 @@ from dataclasses import dataclass, field
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
-from pipeline.errors import MisuseError, PipelineError
+from pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PORT: Final = 15_002
-PATIENCE: Final = 10.0
-"""Seconds for a Spark Connect server to be reached: its own client tries for ten minutes."""
 OLDEST_JAVA: Final = 17
 """What Spark 4 needs."""
 
@@ -75,13 +70,11 @@ class SparkOptions:
     memory: str = "2g"
     settings: Mapping[str, str] = field(default_factory=dict)
     """What --conf and --packages said."""
-    remote: str | None = field(default=None, repr=False)
-    """The address of a Spark Connect server, in which a token may stand."""
 
     @property
     def asked(self) -> bool:
         """Whether something was said that is for Spark alone."""
-        return self.master is not None or self.remote is not None or bool(self.settings)
+        return self.master is not None or bool(self.settings)
 
 
 UNSAID: Final = SparkOptions()
@@ -120,10 +113,6 @@ def spark_session(name: str, options: SparkOptions = UNSAID) -> Iterator[SparkSe
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    if options.remote is not None:
-        with _connected(name, options.remote, options.settings) as connected:
-            yield connected
-        return
     active = SparkSession.getActiveSession()
     if active is not None:
         yield active
@@ -158,50 +147,6 @@ def spark_session(name: str, options: SparkOptions = UNSAID) -> Iterator[SparkSe
                 yield session
         finally:
             session.stop()
-
-
-def is_connect(spark: object) -> bool:
-    """Whether a session is one of Spark Connect: without a Java machine in reach."""
-    return type(spark).__module__.startswith("pyspark.sql.connect.")
-
-
-@contextmanager
-def _connected(name: str, url: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A session at a Spark Connect server; nothing of it is left there.
-
-    Raises:
-        MisuseError: that is no address of one.
-        PipelineError: it is not reached, or does not take the session.
-    """
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
-
-    parts = urlsplit(url)
-    try:
-        host, port = parts.hostname, parts.port or PORT
-    except ValueError:
-        host, port = None, PORT
-    if parts.scheme != "sc" or not host:
-        # Not the text itself, in which a token may stand.
-        raise MisuseError("--remote takes the address of a Spark Connect server, as in sc://host:15002")
-    where = f"Spark Connect at {host}:{port}"
-    try:
-        socket.create_connection((host, port), PATIENCE).close()
-    except OSError as error:
-        raise PipelineError(f"{where} is not reached: {error.strerror or error}") from error
-    try:
-        builder = SparkSession.builder.remote(url).appName(name)
-        for key, value in (dict(MEANING) | dict(settings)).items():
-            builder = builder.config(key, value)
-        session = builder.getOrCreate()
-    except (PySparkException, ImportError) as error:
-        missing = isinstance(error, ImportError) or "IMPORT" in type(error).__name__.upper()
-        remedy = "; its client is installed by pip install 'pyspark[connect]'" if missing else ""
-        raise PipelineError(f"{where} cannot be used ({type(error).__name__}){remedy}") from None
-    try:
-        yield session
-    finally:
-        session.stop()
 
 
 @contextmanager

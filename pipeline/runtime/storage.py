@@ -81,10 +81,7 @@ def _system(spark: SparkSession | None, path: str) -> tuple[Any, str]:
     if scheme.lower() in _S3:
         root = rest.lstrip("/").rstrip("/")
         return _s3(root.partition("/")[0], _s3_settings(spark)), root
-    from pipeline.runtime.session import is_connect
-
-    connect = is_connect(spark)
-    if spark is not None and not connect:
+    if spark is not None:
         from pipeline.runtime.hadoop import HadoopHandler, parts
 
         address, root = parts(path)
@@ -92,8 +89,7 @@ def _system(spark: SparkSession | None, path: str) -> tuple[Any, str]:
     try:
         system, root = fs.FileSystem.from_uri(path)
     except ValueError as error:
-        hint = "; its Hadoop clients are not in reach of Spark Connect" if connect else ""
-        raise OSError(f"{path}: nothing here reaches such a place ({error}){hint}") from error
+        raise OSError(f"{path}: nothing here reaches such a place ({error})") from error
     return system, root
 
 

@@ -1,6 +1,6 @@
 """What the births of Sparkplug's edge nodes and devices say: which alias means which metric, from which number on.
 
-Promises: a lookup goes by the sequence number of the message, so that it is the same in any order and on any executor.
+Promises: a lookup goes by the sequence number of the message, so that it is the same in any order.
 An NBIRTH ends what the births of the node's devices said before it. What is kept is bounded (`Limits.births`, names);
 beyond that births are not taken, and the data after them are dead letters: what was said before them does not hold.
 """

@@ -1,4 +1,4 @@
-"""A batch of recorded publishes as rows of tables and dead letters: the one way, for every engine.
+"""A batch of recorded publishes as rows of tables and dead letters.
 
 Promises: each payload that a table's filter matches is in its rows or in the dead letters, with its reason; never in
 both. Sparkplug's STATE alone is in neither: it is no data. What comes out depends on the message and the births before

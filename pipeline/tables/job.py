@@ -10,9 +10,8 @@ import json
 import shlex
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
 
 from broker.words import counted
 from pipeline.errors import GoneError, MisuseError, UnreadError
@@ -23,7 +22,7 @@ from pipeline.record.unread import Look, Unread, named
 from pipeline.runtime.storage import File, Local, Storage, local_path, storage
 from pipeline.tables.births import Births, newest
 from pipeline.tables.infer import Inferred
-from pipeline.tables.local import LocalEngine, publishes
+from pipeline.tables.local import publishes, stage
 from pipeline.tables.mapping import Mapping, load
 from pipeline.tables.output import Output, ParquetSink, Progress, Sink, alone
 from pipeline.tables.payloads.bad import LATE
@@ -33,23 +32,11 @@ from pipeline.tables.sinks.iceberg import IcebergSink
 from pipeline.tables.staged import Staged
 from pipeline.tables.views import iceberg_views, views
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 PARQUET: Final = "parquet"
 DELTA: Final = "delta"
 ICEBERG: Final = "iceberg"
 BATCH: Final = 1_000_000
 """Sequence numbers of a batch: what is done again after a kill, and how long a reader waits for the first rows."""
-
-
-class Engine(Protocol):
-    """Where payloads are decoded."""
-
-    def stage(
-        self, files: Sequence[File], after: int, to: int, plans: Sequence[Plan], births: Births, staging: str
-    ) -> Staged:
-        """Write the rows of the publishes with numbers above `after`, up to `to`, into a folder aside."""
 
 
 @dataclass(frozen=True)
@@ -122,10 +109,9 @@ def run(
     output: str,
     mapping: str,
     options: Options | None = None,
-    spark: SparkSession | None = None,
     say: Say = unsaid,
 ) -> Outcome:
-    """Bring the tables up to the record: in this process, or by Spark.
+    """Bring the tables up to the record.
 
     Raises:
         MisuseError: the mapping or an option is wrong.
@@ -133,7 +119,7 @@ def run(
         PipelineError: a segment cannot be read.
     """
     chosen = options or Options()
-    recorded, place = storage(spark, source), storage(spark, output)
+    recorded, place = storage(None, source), storage(None, output)
     if not recorded.exists():
         raise MisuseError(f"--input {source}: no such folder")
     check([source], output)
@@ -151,7 +137,6 @@ def run(
             recorded,
             source,
             _sink(chosen, out, identity, found),
-            _engine(spark, recorded, place),
             chosen,
         )
         return job.go(say)
@@ -165,14 +150,6 @@ def _sink(options: Options, out: Output, identity: str, mapping: Mapping) -> Sin
     if not isinstance(out.place, Local):
         raise MisuseError("--format delta: --output must be a folder of this machine")
     return DeltaSink(out.place, identity, mapping.plans)
-
-
-def _engine(spark: SparkSession | None, recorded: Storage, place: Storage) -> Engine:
-    if spark is None:
-        return LocalEngine(recorded, place)
-    from pipeline.tables.spark import SparkEngine
-
-    return SparkEngine(spark, place)
 
 
 def _pinned(mapping: Mapping, unread: Unread, say: Say) -> Mapping:
@@ -214,7 +191,6 @@ class _Job:
         recorded: Storage,
         source: str,
         sink: Sink,
-        engine: Engine,
         options: Options,
     ) -> None:
         self.mapping = mapping
@@ -222,8 +198,8 @@ class _Job:
         self.out = out
         self.source = source
         self.sink = sink
-        self.engine = engine
         self.options = options
+        self.recorded = recorded
         self.unread = Unread(source, recorded, options.skip_corrupt)
 
     def go(self, say: Say) -> Outcome:
@@ -254,7 +230,7 @@ class _Job:
             done = self.out.done
             before = [entry for entry in done.births if int(entry[3]) < first]
             births = Births.of(before, self.plans[0].limits)
-            staged = self.engine.stage([file], first - 1, last, self.plans, births, self.out.staging())
+            staged = self._staged([file], first - 1, last, births)
             births.settle()
             now = self._added(staged)
             now.births = newest(done.births, births.state())
@@ -268,6 +244,9 @@ class _Job:
             self.out.commit(self.sink, staged, now, first, last)
             read = counted(staged.read, "publish", "publishes")
             say(f"batch {now.version}: {read}, numbers {first:,} to {last:,} that were missing")
+
+    def _staged(self, files: list[File], after: int, to: int, births: Births) -> Staged:
+        return stage(self.recorded, self.out.place, files, after, to, self.plans, births, self.out.staging())
 
     def _added(self, staged: Staged) -> Progress:
         """The progress with what a batch staged."""
@@ -294,7 +273,7 @@ class _Job:
         if look.surely and done.version and not self.options.allow_gaps:
             raise UnreadError(self._stopped(look))
         births = Births.of(done.births, self.plans[0].limits)
-        staged = self.engine.stage(look.files, done.through, look.to, self.plans, births, self.out.staging())
+        staged = self._staged(look.files, done.through, look.to, births)
         births.settle()
         if births.refused:
             say(f"{births.refused:,} births exceed limits.births: messages that refer to them are dead letters")

@@ -1,4 +1,4 @@
-"""A batch in this process: segments read and tables written by pyarrow. What `spark` does on a cluster.
+"""A batch: segments read and tables written by pyarrow.
 
 Promises: memory is bounded by what is buffered (`ROWS`, `BYTES`), however large the batch is.
 """
@@ -28,32 +28,32 @@ BYTES: Final = 64 << 20
 """Rows, and their bytes, that wait to be written; each day of each table gets a file of them."""
 
 
-class LocalEngine:
-    """Batches in this process: from any storage to any other."""
+def stage(
+    recorded: Storage,
+    place: Storage,
+    files: Sequence[File],
+    after: int,
+    to: int,
+    plans: Sequence[Plan],
+    births: Births,
+    staging: str,
+) -> Staged:
+    """Write the rows of the publishes with numbers above `after`, up to `to`, into the folder `staging` of `place`.
 
-    def __init__(self, recorded: Storage, place: Storage) -> None:
-        self.recorded = recorded
-        self.place = place
-
-    def stage(
-        self, files: Sequence[File], after: int, to: int, plans: Sequence[Plan], births: Births, staging: str
-    ) -> Staged:
-        """Write the rows of the publishes with numbers above `after`, up to `to`, into a folder aside.
-
-        Raises:
-            DamagedError: a segment is not what was written.
-        """
-        buffer = _Buffer(self.place, staging)
-        batches = Batches(plans, births)
-        sparkplug = any(plan.format == "sparkplug" for plan in plans)
-        for batch in publishes(self.recorded, files, after, to):
-            buffer.staged.read += batch.num_rows
-            if sparkplug:
-                _born(batch, births)
-            for table, rows in batches.tables(batch):
-                buffer.take(table, rows)
-        buffer.flush()
-        return buffer.staged
+    Raises:
+        DamagedError: a segment is not what was written.
+    """
+    buffer = _Buffer(place, staging)
+    batches = Batches(plans, births)
+    sparkplug = any(plan.format == "sparkplug" for plan in plans)
+    for batch in publishes(recorded, files, after, to):
+        buffer.staged.read += batch.num_rows
+        if sparkplug:
+            _born(batch, births)
+        for table, rows in batches.tables(batch):
+            buffer.take(table, rows)
+    buffer.flush()
+    return buffer.staged
 
 
 def publishes(recorded: Storage, files: Sequence[File], after: int, to: int) -> Iterator[Any]:

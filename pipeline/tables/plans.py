@@ -1,4 +1,4 @@
-"""What a mapping comes to, as plain data that executors get: tables, their columns, and how a payload is read.
+"""What a mapping comes to, as plain data: tables, their columns, and how a payload is read.
 
 Owns: the Arrow schemas of the tables and of the dead letters.
 """

@@ -24,9 +24,7 @@ from broker.command import cli
 from broker.configuration import reading as configuration
 from broker.configuration.reading import load_settings
 from broker.process import daemon, logs
-from broker.process.logwriter import BackgroundWriter
 from broker.settings import Settings
-from broker.settings.errors import SettingsError
 from canopy import __version__, build_info
 from tests.support.daemon import environment
 
@@ -217,72 +215,6 @@ class TestServe:
         assert result.exit_code == 2
         assert result.stderr == "canopy: --store: found nothing; allowed: a folder, or the URL of a database\n"
         assert stand_in.made == []
-
-    def test_what_is_read_again_is_what_was_read(self, stand_in: type[StandIn], tmp_path: Path) -> None:
-        config = tmp_path / "canopy.toml"
-        config.write_text("[mqtt]\nmax_qos = 0\n")
-        flags = ("--listen=mqtt://127.0.0.1:0", "--set=mqtt.max_inflight=6", "--log-level=error")
-        assert canopy("serve", f"--config={config}", *flags).exit_code == 0
-        (read,) = stand_in.reads
-        assert read is not None
-        assert read() == stand_in.made[0]
-        config.write_text("[mqtt]\nmax_qos = 1\nmax_inflight = 7\n")
-        again = read()
-        assert (again.mqtt.max_qos, again.mqtt.max_inflight, again.log.level) == (1, 6, "error")
-        config.write_text("[mqtt]\nmax_qos = 7\n")
-        with pytest.raises(SettingsError):
-            read()
-
-    def test_without_a_file_nothing_is_read_again(self, stand_in: type[StandIn]) -> None:
-        assert canopy("serve", "--set=mqtt.max_inflight=6").exit_code == 0
-        assert stand_in.reads == [None]
-
-    def test_why_a_start_failed_is_told_after_the_log(
-        self, stand_in: type[StandIn], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Also where the log's thread comes late."""
-
-        class Late(BackgroundWriter):
-            def _run(self) -> None:
-                with self._ready:
-                    self._ready.wait_for(lambda: self._closing)
-                super()._run()
-
-        def configure(level: object, form: object, writer: Late) -> None:
-            del level, form
-            writer.write("a line of the log\n")
-
-        monkeypatch.setattr(cli, "BackgroundWriter", Late)
-        monkeypatch.setattr(logs, "configure", configure)
-        stand_in.failure = StartupError("port 1883 is in use")
-        assert canopy("serve").stderr.splitlines() == ["a line of the log", "canopy: port 1883 is in use"]
-
-    @pytest.mark.parametrize(
-        "failure", [StartupError("port 1883 is in use"), daemon.DaemonError("port 1883 is in use")]
-    )
-    def test_a_start_that_fails_is_one_line(self, stand_in: type[StandIn], failure: Exception) -> None:
-        stand_in.failure = failure
-        result = canopy("serve")
-        assert result.exit_code == 1
-        assert result.stderr == "canopy: port 1883 is in use\n"
-        assert result.stdout == ""
-
-    def test_wrong_settings_start_nothing(self, stand_in: type[StandIn]) -> None:
-        result = canopy("serve", "--set", "mqtt.max_qos=7", "--set", "nonsense.zzz=1", "--log-level", "loud")
-        assert result.exit_code == 2
-        lines = result.stderr.splitlines()
-        assert len(lines) == 3
-        assert all(line.startswith("canopy: --set ") for line in lines)
-        assert not stand_in.made
-
-    def test_logs_are_set_up_as_the_settings_say(
-        self, stand_in: type[StandIn], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        calls: list[tuple[str, str]] = []
-        monkeypatch.setattr(logs, "configure", lambda level, form, _: calls.append((level, form)))
-        assert canopy("serve", "--log-level", "debug", "--set", "log.format=json").exit_code == 0
-        assert calls == [("debug", "json")]
-        assert len(stand_in.made) == 1
 
 
 def test_workers_are_refused_with_what_to_do_instead(stand_in: type[StandIn]) -> None:

@@ -337,8 +337,8 @@ async def check(seeds: Sequence[int], folder: Path) -> None:
 
 
 async def test_the_same_packets_have_the_same_effect(tmp_path: Path) -> None:
-    """One in which much is allowed, and much is said."""
-    await check((7,), tmp_path)
+    """One in which much is allowed, and much is said; and one with rules. Both have a mount."""
+    await check((7, 29), tmp_path)
 
 
 @pytest.mark.long

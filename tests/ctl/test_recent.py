@@ -1,4 +1,4 @@
-"""`canopy ctl recent` and `clients ID`: to whom something happened, also when it has left."""
+"""`canopy ctl clients --recent` and `clients ID`: to whom something happened, also when it has left."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_who_lost_messages_is_known_when_it_has_left(broker: Broker, ctl: 
     broker.router.sessions["stays"].ledger.lost(AGE, 1)
     await until(lambda: len(broker.monitor.losers.newest()) == 2)
 
-    found = json.loads((await ctl("--json", "recent", "losers")).output)["data"]
+    found = json.loads((await ctl("--json", "clients", "--recent", "losers")).output)["data"]
     assert [(each["clientid"], each["username"], each["here"]) for each in found] == [
         ("stays", None, True),
         ("gone", "alice", False),
@@ -41,7 +41,9 @@ async def test_who_lost_messages_is_known_when_it_has_left(broker: Broker, ctl: 
     assert found[1]["counts"] == {"full-messages": 40, "age": 2}
     assert found[1]["ip_address"] == "127.0.0.1"
     assert found[1]["first_at"] <= found[1]["last_at"]
-    row = next(line for line in (await ctl("recent", "losers")).output.splitlines() if "gone" in line.split()[0])
+    row = next(
+        line for line in (await ctl("clients", "--recent", "losers")).output.splitlines() if "gone" in line.split()[0]
+    )
     assert row.split()[:4] == ["gone", "alice", "127.0.0.1", "gone"]
     assert "42" in row
     assert "full-messages 40, age 2" in row
@@ -59,5 +61,5 @@ async def test_what_a_client_was_refused(broker: Broker, ctl: Ctl) -> None:
     assert "publish=1" in text
     assert "topic=$SYS/x" in text
     await until(lambda: broker.refusal_log.recent.newest())
-    assert "the topic is the broker's own" in (await ctl("recent", "refused")).output
+    assert "the topic is the broker's own" in (await ctl("clients", "--recent", "refused")).output
     peer.abort()

@@ -25,12 +25,6 @@ from broker.core.hooks import AccessControl, AuthMethod
 from broker.settings import Settings
 from tests.support import postgresql
 
-pytest.register_assert_rewrite("tests.e2e.embedded")
-
-from tests.e2e.embedded import embed  # noqa: E402 (a fixture; its assertions are rewritten)
-
-__all__ = ["broker", "embed", "start_broker"]
-
 OUTSIDE = os.environ.get("CANOPY_E2E_BROKER", "")
 
 SCHEME = os.environ.get("CANOPY_E2E_SCHEME", "mqtt")

@@ -65,15 +65,6 @@ async def house() -> AsyncIterator[House]:
     await made.broker.stop()
 
 
-async def test_puback_leaves_with_the_commit(house: House) -> None:
-    publisher = await house.peer("p")
-    await publisher.send(publish("t/1", b"x", qos=1, packet_id=1))
-    # Whatever else the client wants is answered.
-    assert await publisher.fence() == []
-    house.store.commit_all()
-    assert (await publisher.expect(PUBACK)).packet_id == 1
-
-
 async def test_a_client_of_311_is_read_from_again_when_its_acknowledgements_have_left(house: House) -> None:
     """It sent more at once than may be without an acknowledgement."""
     publisher = await house.peer("p", version=4)

@@ -236,24 +236,6 @@ async def test_a_ticket_that_is_answered_while_it_is_asked_for(early: int) -> No
         assert client.take()[3] == early
 
 
-async def test_a_report_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the broker tells of its clients is no business of theirs."""
-
-    def fault(*_: object) -> None:
-        raise RuntimeError("a fault")
-
-    monkeypatch.setattr(Broker, "report_open", fault)
-    monkeypatch.setattr(Broker, "report_end", fault)
-    monkeypatch.setattr(Broker, "hears_of_clients", True)
-    async with embedded() as broker:
-        client = Client(broker, "c")
-        assert client.connection.protocol.accepted
-        assert not client.transport.aborted
-        client.connection.connection_lost(None)
-        assert not broker.connections
-        assert broker.faults.counts == {"report": 2}
-
-
 @pytest.mark.parametrize(("version", "code"), [(5, reasons.SERVER_UNAVAILABLE), (4, reasons.V3_SERVER_UNAVAILABLE)])
 async def test_an_access_control_that_raises_lets_nobody_in(version: int, code: int) -> None:
     async with embedded(access_control=FailingControl("admit")) as broker:

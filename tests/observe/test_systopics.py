@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,10 +15,8 @@ from broker.observe.systopics import CLIENTS, LONGEST_TOPIC, LOOKED_AT, TURN, Sy
 from broker.settings import Alarms, Federation, Limits, Log, Queue, Shutdown, Sys, Upstream
 from canopy import Broker, Settings
 from tests.e2e import wire
-from tests.e2e.clients.frozen import Frozen
 from tests.e2e.wire import Peer
 from tests.net.transports import Client, lose_all, rounds
-from tests.support.losses import dropped_by_cause
 from tests.support.waiting import until
 
 PREFIX = "$SYS/broker/"
@@ -190,45 +187,6 @@ async def test_no_topics_nothing_kept() -> None:
     async with Broker(settings) as broker:
         assert broker.monitor.changed == set()
     assert broker.monitor.changed is None
-
-
-async def test_a_real_one() -> None:
-    """A client that stops reading is listed as slow and loses messages; when it has caught up it is listed no more."""
-    settings = Settings(
-        listen=("mqtt://127.0.0.1:0",),
-        queue=Queue(slow_after=0.1, live_messages=50, stall_timeout=0.0),
-        sys=Sys(interval=0.1),
-        shutdown=Shutdown(flush_timeout=0.0),
-    )
-    async with Broker(settings) as broker:
-        event_listener, publisher = await join(broker, "watcher"), await join(broker, "publisher")
-        await event_listener.subscribe(PREFIX + "slow/1", PREFIX + "clients/frozen/dropped")
-        try:
-            frozen = await Frozen.join(broker.ports[0], wire.connect("frozen", keep_alive=0), ("load", 0))
-            session = session_of(broker, "frozen")
-            while not sum(dropped_by_cause(session)):
-                await publisher.publish("load", bytes(100_000))
-            found: dict[str, Any] = {}
-            while not found.get("dropped"):
-                packet = await event_listener.message()
-                if packet.topic == PREFIX + "slow/1":
-                    found = json.loads(packet.payload)
-                else:
-                    assert int(packet.payload) > 0
-            assert (found["client_id"], found["waiting"] > 0, found["bytes"] > 0) == ("frozen", True, True)
-            assert found["delay"] >= 0.1
-            assert found["dropped"] <= broker.monitor.slowest[0].dropped() == sum(dropped_by_cause(session))
-            peer = await frozen.thaw()
-            await peer.send(wire.PING)
-            while (await peer.recv()).kind != wire.PINGRESP:
-                pass
-            while (packet := await event_listener.message()).topic != PREFIX + "slow/1" or packet.payload:
-                pass
-            assert broker.monitor.slow_count == 0
-        finally:
-            Frozen.close_all()
-            event_listener.abort()
-            publisher.abort()
 
 
 async def test_the_state_of_a_link_is_told_when_it_changes(broker: Broker) -> None:

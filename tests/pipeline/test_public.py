@@ -30,16 +30,16 @@ def test_a_record_with_a_hole_is_refused_unless_gaps_are_allowed(spark: SparkSes
 
 
 def test_settings_of_spark_on_the_command_line() -> None:
-    options = spark_options(None, "2g", ["spark.a=b=c", "spark.d="], "g:a:1", None)
+    options = spark_options(None, "2g", ["spark.a=b=c", "spark.d="], "g:a:1")
     assert options.settings == {"spark.a": "b=c", "spark.d": "", "spark.jars.packages": "g:a:1"}
     with pytest.raises(MisuseError, match="KEY=VALUE") as refused:
-        spark_options(None, "2g", ["fs.s3a.secret.key:hunter2"], None, None)
+        spark_options(None, "2g", ["fs.s3a.secret.key:hunter2"], None)
     assert "hunter2" not in str(refused.value)
 
 
 def test_every_job_of_spark_takes_them() -> None:
-    for name in ("rollup", "tree", "oracle", "plan", "report", "tables"):
+    for name in ("rollup", "tree", "oracle", "plan", "report"):
         told = CliRunner().invoke(app, [name, "--help"], terminal_width=200)
         assert told.exit_code == 0
-        for option in ("--conf", "--packages", "--master", "--remote"):
+        for option in ("--conf", "--packages", "--master"):
             assert option in told.output, (name, option)

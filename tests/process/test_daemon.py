@@ -10,7 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 import pytest
@@ -20,7 +20,6 @@ from broker.buildinfo import build_info
 from broker.net.sockets import OWN_DESCRIPTORS
 from broker.process import daemon
 from broker.settings import Limits, Log, Settings
-from tests.support.waiting import until
 
 CALM = Settings(listen=["mqtt://127.0.0.1:0"], log=Log(format="console"))
 
@@ -154,16 +153,6 @@ def test_exceptions_that_nobody_can_be_told_do_not_fill_the_disk() -> None:
     assert sys.unraisablehook is before
 
 
-def test_what_exists_after_the_start_is_left_out_of_garbage_collection() -> None:
-    before, frozen = gc.get_threshold(), gc.get_freeze_count()
-    try:
-        run(Settings(), kill(signal.SIGTERM))
-        assert gc.get_freeze_count() > frozen
-        assert gc.get_threshold() == daemon.GC_THRESHOLDS
-    finally:
-        gc.set_threshold(*before)
-
-
 def test_no_collection_of_young_objects_looks_at_many() -> None:
     """Queues that fill up are hundreds of thousands of new objects, and a collection stops everything. Nor is any of
     them looked at twice."""
@@ -226,30 +215,6 @@ class TestHangup:
         with capture_logs() as entries:
             yield entries
 
-    def _run(
-        self,
-        steps: Callable[[StandIn], Coroutine[Any, Any, None]],
-        read: Callable[[], Settings] | None,
-        settings: Settings = CALM,
-    ) -> StandIn:
-        """A daemon that goes through `steps` once it has started, and is stopped after them."""
-        made: list[StandIn] = []
-        tasks: list[asyncio.Task[None]] = []
-
-        async def go() -> None:
-            try:
-                await asyncio.wait_for(steps(made[0]), 30)
-            finally:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-        def make(settings: Settings) -> StandIn:
-            made.append(StandIn(settings, lambda: tasks.append(asyncio.get_running_loop().create_task(go()))))
-            return made[0]
-
-        daemon.run(settings, make, io.StringIO(), read)
-        tasks[0].result()
-        return made[0]
-
     def test_during_the_start_it_is_remembered_and_during_the_stop_it_does_nothing(self) -> None:
         class Slow(StandIn):
             async def start(self) -> None:
@@ -275,25 +240,6 @@ class TestHangup:
 
         daemon.run(CALM, make, io.StringIO(), Settings)
         assert made[0].calls[1:] == ["reload 2", "stop"]
-
-    def test_a_reload_that_fails_ends_nothing(self, told: list[MutableMapping[str, Any]]) -> None:
-        answers = iter((OSError("no such device"), Settings()))
-
-        def read() -> Settings:
-            answer = next(answers)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-
-        async def twice(broker: StandIn) -> None:
-            os.kill(os.getpid(), signal.SIGHUP)
-            await until(lambda: bool(told))
-            os.kill(os.getpid(), signal.SIGHUP)
-            await until(lambda: len(broker.calls) == 2)
-
-        broker = self._run(twice, read)
-        assert broker.calls[1:] == ["reload 2", "stop"]
-        assert told[0]["detail"] == "no such device"
 
     def test_a_reload_that_hangs_does_not_hold_up_the_stop(self) -> None:
         class Stuck(StandIn):

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.support.tools import load
 
-verdict = load("coverage_floor").verdict
+tool = load("coverage_floor")
+verdict = tool.verdict
+
+
+def test_make_runs_the_tests_of_each_measured_room() -> None:
+    makefile = (tool.ROOT / "Makefile").read_text()
+    run = [name for line in re.findall(r"^(?:COMPILED|PLAIN) := (.*)$", makefile, re.M) for name in line.split()]
+    assert sorted(run) == sorted(tool.rooms())
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from broker.record.files import folder
 from broker.record.files.folder import Folder, RecorderError, describe
 from tests.pipeline.recorded import Story, write_segment
 from tests.record.files.test_folder import merge
-from tests.record.scenes import STATE, manifest_of
+from tests.record.scenes import STATE, Tape, manifest_of, messages
 
 
 def record(*arguments: object) -> Result:
@@ -136,6 +136,17 @@ class TestVerify:
             f"3 segments, 10 events ({kinds}), {size / 1024:,.1f} KiB",
             "complete but for 1 gap, named above",
         ]
+
+    def test_gaps_of_several_runs(self, tmp_path: Path) -> None:
+        """In the order of their numbers, whatever the names of the runs."""
+        for run_id, at in (("f" * 32, 0), ("0" * 32, 20)):
+            tape = Tape(run_id=run_id)
+            tape.tap.seq = at + 10
+            tape.tap.gap(at + 1, at + 10, "crash")
+            messages(tape, 10)
+            tape.write(tmp_path)
+        result = record("verify", tmp_path)
+        assert [line.split(",")[0] for line in result.stdout.splitlines()[:2]] == ["gap: 1..10", "gap: 21..30"]
 
     def test_while_it_is_written(self, tmp_path: Path, story: Story) -> None:
         """Numbers after the last segment are no fault while the recorder runs: it says that they are open."""
@@ -301,7 +312,7 @@ class TestCat:
             process.wait(30)
 
 
-@pytest.mark.parametrize("command", ["ls", "verify", "cat"])
+@pytest.mark.parametrize("command", ["ls", "stats", "verify", "cat"])
 class TestFailures:
     """One line each, and exit code 1."""
 
@@ -322,7 +333,7 @@ class TestFailures:
         draft = tmp_path / "date=2026-01-01" / "hour=00" / ".seg-1-000000000000001.arrows"
         draft.parent.mkdir(parents=True)
         draft.touch()
-        assert f"canopy record recover {tmp_path}" in self.one_line(record(command, tmp_path))
+        assert f"canopy record verify --repair {tmp_path}" in self.one_line(record(command, tmp_path))
 
     def test_a_merged_manifest_that_is_none(self, tmp_path: Path, command: str, story: Story) -> None:
         paths = story.write(tmp_path, 2)
@@ -337,7 +348,7 @@ class TestFailures:
         assert self.one_line(record(command, tmp_path)).startswith("canopy: `canopy record` needs pyarrow")
 
 
-@pytest.mark.parametrize("command", ["ls", "stats", "verify", "recover", "cat"])
+@pytest.mark.parametrize("command", ["ls", "stats", "verify", "cat"])
 def test_an_address_is_no_folder(command: str) -> None:
     result = record(command, "s3://plant/record")
     assert (result.exit_code, result.stdout) == (2, "")

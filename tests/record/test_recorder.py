@@ -75,6 +75,11 @@ async def leave() -> None:
             await peer.writer.wait_closed()
 
 
+def full(*_: object) -> None:
+    """In the place of what writes."""
+    raise OSError(28, "No space left on device")
+
+
 class Refusing:
     """In the place of `Folder.open`."""
 
@@ -307,9 +312,6 @@ class TestGivingUp:
     async def test_it_begins_again_when_it_can(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """As after a disk that was full, and in a folder that was not there: a new run, which names what is missing."""
 
-        def full(*_: object) -> None:
-            raise OSError(28, "No space left on device")
-
         async with recording(tmp_path / "record", segment_seconds=0.01) as broker:
             peer = await join(broker)
             recorder = of(broker)
@@ -341,9 +343,6 @@ class TestGivingUp:
     ) -> None:
         """However much that is: `verify` counts it while the recorder is off, and the gap says it afterwards."""
 
-        def full(*_: object) -> None:
-            raise OSError(28, "No space left on device")
-
         async with recording(tmp_path, segment_seconds=0.01) as broker:
             recorder, peer = of(broker), await join(broker)
             recorder.retry = 3_600.0
@@ -368,9 +367,6 @@ class TestGivingUp:
     async def test_a_broker_that_is_killed_while_it_does_not_record_has_noted_what_was_lost(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def full(*_: object) -> None:
-            raise OSError(28, "No space left on device")
-
         copy = tmp_path / "copy"
         async with recording(tmp_path / "record") as broker:
             recorder, peer = of(broker), await join(broker)
@@ -434,9 +430,6 @@ class TestGivingUp:
     ) -> None:
         """In order: a 5.0 client is told that the server shuts down."""
 
-        def full(*_: object) -> None:
-            raise OSError(28, "No space left on device")
-
         broker = Broker(settings(tmp_path, required=True))
         await broker.start()
         broken = asyncio.create_task(broker.broken())
@@ -453,12 +446,9 @@ class TestGivingUp:
     async def test_at_the_last_moment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The last segment cannot be finished: the stop goes on, and nothing is said to be there that is not."""
 
-        def broken(*_: object) -> None:
-            raise OSError(28, "No space left on device")
-
         with monkeypatch.context() as patch:
             async with recording(tmp_path) as broker:
-                patch.setattr(Segment, "finish", broken)
+                patch.setattr(Segment, "finish", full)
                 of(broker).retry = 0.0
                 await join(broker)
             assert "no space left" in of(broker).failure
@@ -472,12 +462,9 @@ class TestGivingUp:
     async def test_the_disk_is_full_of_a_manifest(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The segment is whole and has none: its manifest is made at the next start, and nothing is missing."""
 
-        def broken(*_: object) -> None:
-            raise OSError(28, "No space left on device")
-
         with monkeypatch.context() as patch:
             async with recording(tmp_path) as broker:
-                patch.setattr("broker.record.files.segment.write_manifest", broken)
+                patch.setattr("broker.record.files.segment.write_manifest", full)
                 await join(broker)
         assert (await checked(tmp_path)).faults[0].endswith("it has no manifest: the recorder's next start writes it")
         async with recording(tmp_path) as broker:
@@ -571,9 +558,6 @@ class TestHolding:
         assert found.kinds["publish"] + sum(gap[2] for gap in found.gaps) == 2_000
 
     async def test_a_recorder_that_gave_up_holds_nobody(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def full(*_: object) -> None:
-            raise OSError(28, "No space left on device")
-
         async with recording(tmp_path, queue_events=400, when_full="hold", hold_timeout=3_600.0) as broker:
             peer = await join(broker)
             with monkeypatch.context() as patch:
@@ -632,29 +616,6 @@ class TestStartAndStop:
                 await asyncio.to_thread(lambda: None)
         async with recording(tmp_path) as broker:
             assert of(broker).recording
-
-    def test_a_loop_that_ends_first(self, tmp_path: Path) -> None:
-        """A program that never stops its broker: the thread finds no loop to tell, and that is all."""
-
-        async def careless() -> tuple[Recorder, threading.Thread]:
-            broker = Broker(settings(tmp_path))
-            await broker.start()
-            recorder = of(broker)
-            thread = recorder._thread
-            assert thread is not None
-            await broker.listeners.close()
-            broker.lag_monitor.close()
-            broker._sys.stop()
-            recorder._end_turns()
-            return recorder, thread
-
-        recorder, thread = asyncio.run(careless())
-        # What is no entry at all.
-        recorder._inbox.put(([(99,)], 0, 0, 0))
-        thread.join(30)
-        assert not thread.is_alive()
-        assert "cannot be written to" in recorder.failure
-        recorder._folder.close(None)
 
     async def test_many_subscriptions_end_at_once(self, tmp_path: Path) -> None:
         """More than the queue holds: the record says that it does not know them any more."""

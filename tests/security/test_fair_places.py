@@ -25,36 +25,6 @@ def has_place(task: asyncio.Task[None]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
 
 
-async def test_addresses_have_their_turn_one_after_the_other() -> None:
-    places = FairPlaces(1, 100)
-    tasks = await ask(places, "aaaaabbc")
-    order = ""
-    for _ in tasks:
-        before = {task for task in tasks if has_place(task)}
-        places.give_back()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        order += "".join(task.get_name() for task in tasks if has_place(task) and task not in before)
-    assert order == "abcabaa"
-    assert (places.taken, places.waiting) == (0, 0)
-
-
-async def test_a_full_list_takes_from_who_has_most_in_it() -> None:
-    places = FairPlaces(1, 4)
-    tasks = await ask(places, "xaaaa")
-    late = await ask(places, "b")
-    await asyncio.sleep(0)
-    assert isinstance(tasks[-1].exception(), Full)
-    assert not late[0].done()
-    (again,) = await ask(places, "a")
-    assert isinstance(again.exception(), Full)
-    assert places.waiting == 4
-    for task in (*tasks, *late):
-        task.cancel()
-    await asyncio.gather(*tasks, *late, return_exceptions=True)
-    assert (places.taken, places.waiting) == (1, 0)
-
-
 async def test_who_is_given_a_place_and_gives_up_in_the_same_moment_gives_it_back() -> None:
     places = FairPlaces(1, 4)
     tasks = await ask(places, "ab")

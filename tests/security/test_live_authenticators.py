@@ -198,14 +198,6 @@ class TestScram:
     def table(self, path: Path) -> dict[str, Any]:
         return {"type": "scram-sha-256", "path": str(path)}
 
-    async def test_who_proves_to_know_the_password_comes_in(self, start: Start, peers: list[Peer], path: Path) -> None:
-        broker = await start(self.table(path))
-        assert (await proves(broker, peers, "ann", "pencil")).code == 0
-        assert broker.router.sessions["c1"].principal.user_name == "ann"
-        assert (await proves(broker, peers, "ann", "wrong")).code == 0x86
-        assert (await proves(broker, peers, "eve", "pencil")).code == 0x86
-        assert (await connected(broker, peers, "pencil")).code == 0x86
-
     async def test_a_reload_ends_users_that_are_gone(self, start: Start, peers: list[Peer], path: Path) -> None:
         broker = await start(self.table(path))
         for user in ("ann", "bob"):

@@ -18,11 +18,8 @@ from broker.configuration.reading import changed, ignored, load_settings, of_tab
 from broker.core.codec.errors import ProtocolError
 from broker.core.codec.packets import NEVER
 from broker.core.codec.topic_names import validate_filter
-from broker.core.queues.policies.queue_policy import POLICIES, UNSET
-from broker.core.queues.policies.queue_rules import queue_terms, sub_queue_terms, subscription_rules
-from broker.core.queues.queue_totals import UNLIMITED
+from broker.core.queues.policies.queue_policy import POLICIES
 from broker.net.limits import limits
-from broker.net.server import Server
 from broker.settings import (
     EFFECTS,
     LARGEST_PACKET,
@@ -533,23 +530,6 @@ class TestQueueRules:
         expected = f"environment variable CANOPY_QUEUE__RULES: queue.rules[0].{key}: no such setting; {advice}"
         assert problems(environ={"CANOPY_QUEUE__RULES": text}) == [expected]
 
-    def test_a_misspelt_pattern_is_one_fault(self) -> None:
-        """That the rule then lacks a pattern is a consequence."""
-        (problem,) = problems(sets=('queue.rules=[{clientid = "a", policy = "latest"}]',))
-        assert problem.endswith("the nearest is client_id")
-
-    def test_every_fault_of_every_rule_is_told(self) -> None:
-        rules = '[{user = "", policy = "x"}, {topic_filter = "+a", depth = -1, live_bytes = 1}, {}]'
-        keys = [problem.split(": ")[1] for problem in problems(environ={"CANOPY_QUEUE__RULES": rules})]
-        # Whether the filter is there at all decides what may stand beside it, and a wrong one is neither.
-        assert keys == [
-            "queue.rules[0].user",
-            "queue.rules[0].policy",
-            "queue.rules[1].topic_filter",
-            "queue.rules[1].depth",
-            "queue.rules[2]",
-        ]
-
     def test_a_hostile_key_stays_on_one_line(self) -> None:
         (problem,) = problems(sets=('queue.rules=[{user = "a", policy = "latest", "x\\ny" = {"p q" = 1}}]',))
         assert r"queue.rules[0].x\ny: no such setting" in problem
@@ -561,17 +541,6 @@ class TestQueueRules:
     def test_a_long_rule_is_cut(self) -> None:
         (problem,) = problems(environ={"CANOPY_QUEUE__RULES": f'[{{client_id = "{"x" * 10_000}"}}]'})
         assert len(problem) < 400
-
-    @pytest.mark.parametrize("text", ['[queue.rules]\nclient_id = "a"\n', '[queue]\nrules = "latest"\n'])
-    def test_no_list(self, toml: Path, text: str) -> None:
-        toml.write_text(text)
-        (problem,) = problems(toml)
-        assert problem.startswith(f"{toml}: queue.rules: found ")
-        assert problem.endswith(f"; allowed: {allowed('queue.rules')}")
-
-    def test_a_forgotten_section(self, toml: Path) -> None:
-        toml.write_text('[[rules]]\nclient_id = "a"\n')
-        assert problems(toml) == [f"{toml}: rules: no such setting; the nearest is queue.rules"]
 
     def test_the_last_source_wins_whole(self, toml: Path) -> None:
         """Lists are not joined: who writes rules writes all of them."""
@@ -599,19 +568,6 @@ class TestQueueRules:
         assert show(value) == '[{client_id = "a*", policy = "latest"}, {topic_filter = "#", depth = 0}]'
         assert show(default) == "[]"
         assert load(sets=(f"queue.rules={show(value)}",)).queue.rules == rules
-
-    def test_they_cannot_be_changed_afterwards(self) -> None:
-        rule = QueueRuleSettings(client_id="a", policy="latest")
-        with pytest.raises(ValidationError):
-            rule.policy = "drop-oldest"
-        assert isinstance(Queue(rules=[rule]).rules, tuple)
-        assert hash(Settings(queue=Queue(rules=[rule])))
-
-    def test_rules_behind_an_empty_list_are_told_what_to_do(self, toml: Path) -> None:
-        toml.write_text('[queue]\nrules = []\n[[queue.rules]]\nclient_id = "a"\npolicy = "latest"\n')
-        (problem,) = problems(toml)
-        assert problem.startswith(f"{toml}: not valid TOML: ")
-        assert problem.endswith("; where [[queue.rules]] tables stand, the line rules = [] has to go")
 
     @pytest.mark.parametrize(
         "text", ["#/#", "a/#/#", "##", "a#", "#a", "+a", "a+", "++", "+/+", "/", "//#", "$share", "a/+/#"]
@@ -659,47 +615,6 @@ class TestSubscriberPolicies:
 class TestWhatTheCoreGets:
     """`limits()`: the settings as plain numbers."""
 
-    def test_the_defaults_bound_everything_that_a_default_can(self) -> None:
-        made = limits(Settings())
-        assert (made.queue_policy, made.queue_max_age, made.subscriber_policies) == (0, 0.0, (0, 1, 2, 3))
-        assert (made.total_messages, made.total_bytes) == (0, 1_073_741_824)
-        assert (made.tell_publisher, made.tell_loss, made.rules) == (False, True, ())
-        assert (made.max_publish_rate, made.max_publish_bytes, made.publish_patience, made.max_loop_lag) == (
-            0,
-            0,
-            60,
-            5,
-        )
-
-    def test_every_setting_arrives(self) -> None:
-        made = limits(
-            Settings(
-                limits=Limits(max_publish_rate=1.5, max_publish_bytes=2, publish_patience=3.5, max_loop_lag=4.5),
-                session=Session(max_expiry=5),
-                queue=Queue(
-                    policy="latest",
-                    max_age=6.5,
-                    live_messages=7,
-                    live_bytes=8,
-                    session_messages=9,
-                    session_bytes=10,
-                    total_messages=11,
-                    total_bytes=12,
-                    on_full="tell-publisher",
-                    tell_loss=False,
-                    subscriber_policies=["latest", "drop-oldest"],
-                ),
-            )
-        )
-        assert (made.max_publish_rate, made.max_publish_bytes) == (1.5, 2)
-        assert (made.publish_patience, made.max_loop_lag) == (3.5, 4.5)
-        assert made.max_session_expiry == 5
-        assert (made.queue_policy, made.queue_max_age) == (POLICIES.index("latest"), 6.5)
-        assert (made.live_messages, made.live_bytes, made.session_messages, made.session_bytes) == (7, 8, 9, 10)
-        assert (made.total_messages, made.total_bytes) == (11, 12)
-        assert (made.tell_publisher, made.tell_loss) == (True, False)
-        assert made.subscriber_policies == (POLICIES.index("latest"), POLICIES.index("drop-oldest"))
-
     def test_a_limit_of_0_is_unlimited(self) -> None:
         """What has a largest value in the protocol gets that; the rest is 0 in the core too."""
         made = limits(
@@ -736,61 +651,6 @@ class TestWhatTheCoreGets:
         made = limits(Settings(limits=Limits(max_client_bytes=0, max_alias_bytes=0), session=Session(max_sessions=0)))
         assert made.max_filter_bytes_per_client == made.max_retained_bytes_per_client == 0
         assert (made.max_alias_bytes_per_client, made.max_empty_sessions) == (0, 0)
-
-    def test_the_sums_over_all_queues_are_bounded_too(self) -> None:
-        load = Server(Settings(queue=Queue(total_messages=5, total_bytes=6))).router.counters.load
-        assert (load.max_messages, load.max_bytes) == (5, 6)
-        load = Server(Settings(queue=Queue(total_messages=0, total_bytes=0))).router.counters.load
-        assert (load.max_messages, load.max_bytes) == (UNLIMITED, UNLIMITED)
-
-    def test_a_rule_says_what_it_says_and_nothing_else(self) -> None:
-        (bare,) = limits(Settings(queue=Queue(rules=[QueueRuleSettings(user="u", policy="drop-newest")]))).rules
-        assert (bare.policy, bare.topic_filter, bare.max_age) == (0, "", -1.0)
-        assert bare.depth == bare.live_messages == bare.live_bytes == UNSET
-        assert bare.session_messages == bare.session_bytes == UNSET
-        (full,) = limits(
-            Settings(
-                queue=Queue(
-                    rules=[
-                        QueueRuleSettings(
-                            client_id="c*",
-                            max_age=0,
-                            live_messages=0,
-                            live_bytes=1,
-                            session_messages=2,
-                            session_bytes=3,
-                        )
-                    ]
-                )
-            )
-        ).rules
-        assert (full.policy, full.max_age, full.live_messages, full.live_bytes) == (UNSET, 0.0, 0, 1)
-        assert (full.session_messages, full.session_bytes, full.depth) == (2, 3, UNSET)
-
-    def test_rules_apply_in_their_order(self) -> None:
-        made = limits(
-            Settings(
-                queue=Queue(
-                    policy="drop-oldest",
-                    max_age=9,
-                    rules=[
-                        QueueRuleSettings(client_id="display-*", policy="latest", live_messages=5),
-                        QueueRuleSettings(user="kiosk*", max_age=2, live_messages=0),
-                        QueueRuleSettings(topic_filter="sensors/#", depth=3),
-                    ],
-                )
-            )
-        )
-        terms = queue_terms(made, "display-1", "kiosk")
-        assert (terms.policy, terms.max_age, terms.live_messages) == (POLICIES.index("latest"), 2.0, 0)
-        # Patterns are over the whole text, case counts, and who has no name has none that matches.
-        for client_id in ("my-display-1", "Display-1"):
-            terms = queue_terms(made, client_id, None)
-            assert (terms.policy, terms.max_age, terms.live_messages) == (POLICIES.index("drop-oldest"), 9.0, 10_000)
-        rules = subscription_rules(made, "c", None)
-        lane = sub_queue_terms(rules, "sensors/+/temperature", terms)
-        assert (lane.policy, lane.max_age, lane.depth) == (POLICIES.index("drop-oldest"), 9.0, 3)
-        assert sub_queue_terms(rules, "#", terms).depth == 0
 
 
 class TestFiles:

@@ -10,7 +10,7 @@ import pytest
 from broker.core.codec.packets import NEVER, SubscriptionRequest, Will
 from broker.core.persistence.journal import DeliveryRecord, Saved
 from broker.core.principal import Principal
-from broker.core.queues.delivery import QUEUED, RELEASED, SENT, Delivery
+from broker.core.queues.delivery import SENT, Delivery
 from broker.core.queues.message import Message
 from broker.core.topics.subscription import Subscriber, Subscription
 from broker.store import StoreError
@@ -31,12 +31,6 @@ def message(payload: bytes = b"1", expires_at: float = 0.0, topic: bytes = b"a")
 
 def delivery(payload: bytes = b"1", qos: int = 1) -> Delivery:
     return Delivery(message(payload), qos, True, (3, 4), None)
-
-
-def sent(packet_id: int, qos: int = 1, payload: bytes = b"1") -> Delivery:
-    made = delivery(payload, qos)
-    made.packet_id, made.state = packet_id, SENT
-    return made
 
 
 def payloads(records: list[DeliveryRecord]) -> list[bytes]:
@@ -146,59 +140,6 @@ async def test_all_of_a_will(place: Place) -> None:
     assert session.will.will == will
 
 
-async def test_a_delivery_all_the_way(place: Place) -> None:
-    journal = place.journal
-    journal.session_kept("c", Principal("u"), 300, 0.0)
-    first, second = delivery(b"1", 2), delivery(b"2")
-    journal.queued("c", first)
-    journal.queued("c", second)
-    first.packet_id, first.state = 9, SENT
-    journal.in_flight("c", first)
-    [record, other] = queue(await place.load())
-    assert (record.packet_id, record.state, record.attempts, record.qos) == (9, SENT, 1, 2)
-    assert (record.retain, record.identifiers, record.share) == (True, (3, 4), "")
-    assert record.message is not None
-    assert (record.message.topic, record.message.payload, record.message.qos) == (b"a", b"1", 1)
-    assert (record.message.properties, record.message.publisher) == (b"\x01\x01", "p")
-    assert record.message.expires_in is None
-    assert (other.packet_id, other.attempts, other.state) == (0, 0, QUEUED)
-    assert record.number != other.number
-    journal.unsent("c", first)
-    assert queue(await place.load())[0].attempts == 0
-    journal.in_flight("c", first)
-    journal.released("c", first)
-    [record, other] = queue(await place.load())
-    assert (record.state, record.message, record.attempts) == (RELEASED, None, 1)
-    journal.finished("c", first)
-    journal.finished("c", second)
-    assert queue(await place.load()) == []
-
-
-async def test_the_same_within_one_group(place: Place) -> None:
-    """Nothing is asked of the store in between: what it writes is what is left at the end."""
-    journal = place.journal
-    journal.session_kept("c", Principal("u"), 300, 0.0)
-    first, second, third = delivery(b"1", 2), delivery(b"2"), delivery(b"3", 2)
-    for one in (first, second, third):
-        journal.queued("c", one)
-    for packet_id, one in ((9, first), (10, second), (11, third)):
-        one.packet_id, one.state = packet_id, SENT
-        journal.in_flight("c", one)
-    journal.finished("c", second)
-    journal.released("c", first)
-    journal.unsent("c", third)
-    [record, other] = queue(await place.again())
-    assert (record.state, record.message, record.packet_id, record.qos) == (RELEASED, None, 9, 2)
-    assert (other.state, other.attempts, other.packet_id, payloads([other])) == (SENT, 0, 11, [b"3"])
-
-
-async def test_in_flight_without_having_waited(place: Place) -> None:
-    place.journal.session_kept("c", Principal("u"), 300, 0.0)
-    place.journal.in_flight("c", sent(1))
-    [record] = queue(await place.again())
-    assert (record.packet_id, record.state, record.attempts) == (1, SENT, 1)
-
-
 async def test_the_order_is_that_in_which_they_were_queued(place: Place) -> None:
     """Whatever of it was put in flight when, and whichever group it was told in."""
     journal = place.journal
@@ -215,18 +156,6 @@ async def test_the_order_is_that_in_which_they_were_queued(place: Place) -> None
     assert payloads(queue(await place.again())) == expected
 
 
-async def test_one_that_is_renewed_keeps_its_place(place: Place) -> None:
-    journal = place.journal
-    journal.session_kept("c", Principal("u"), 300, 0.0)
-    first, second = delivery(b"1"), delivery(b"2")
-    journal.queued("c", first)
-    journal.queued("c", second)
-    for payload in (b"1, newer", b"1, newest"):
-        first.message = message(payload)
-        journal.renewed("c", first)
-        assert payloads(queue(await place.load())) == [payload, b"2"]
-
-
 async def test_records_of_one_fanout_share_the_message(place: Place) -> None:
     shared = message()
     for client_id in ("c", "d"):
@@ -235,21 +164,6 @@ async def test_records_of_one_fanout_share_the_message(place: Place) -> None:
     saved = await place.load()
     [one], [other] = (session.deliveries for session in saved.sessions)
     assert one.message is other.message
-
-
-async def test_a_shared_message_outlives_those_that_are_through_with_it(place: Place) -> None:
-    shared, deliveries = message(b"shared"), []
-    for client_id in ("c", "d", "e"):
-        place.journal.session_kept(client_id, Principal("u"), 300, 0.0)
-        deliveries.append(Delivery(shared, 1, False, (), None))
-        place.journal.queued(client_id, deliveries[-1])
-    await place.store.flush()
-    place.journal.finished("c", deliveries[0])
-    await place.store.flush()
-    place.journal.session_gone("d")
-    saved = await place.again()
-    assert [one.client_id for one in saved.sessions] == ["c", "e"]
-    assert payloads(queue(saved, "e")) == [b"shared"]
 
 
 async def test_a_restored_delivery_goes_by_its_new_object(place: Place) -> None:
@@ -283,52 +197,6 @@ async def test_subscriptions(place: Place) -> None:
     assert first.request == SubscriptionRequest("$share/g/a", 2, False, True, 1)
     assert (first.identifier, first.streaming) == (77, False)
     assert found["b"].request == SubscriptionRequest("b", 1, True, False, 2)
-
-
-async def test_a_subscription_that_is_replaced(place: Place) -> None:
-    journal = place.journal
-    journal.session_kept("c", Principal("u"), 300, 0.0)
-    journal.subscribed("c", Subscription(Subscriber(), "a", 0, False, False, 0, 5), False)
-    await place.store.flush()
-    journal.subscribed("c", Subscription(Subscriber(), "a", 2, False, False, 0, 0), True)
-    [found] = (await place.again()).sessions[0].subscriptions
-    assert (found.request.qos, found.identifier, found.streaming) == (2, 0, True)
-
-
-async def test_what_is_over_leaves_nothing(place: Place) -> None:
-    journal = place.journal
-    journal.session_kept("c", Principal("u"), 300, 0.0)
-    journal.will_set("c", Will("w", b""), 0.0)
-    journal.received("c", 5)
-    journal.received("c", 6)
-    journal.completed("c", 5)
-    journal.will_cleared("c")
-    [session] = (await place.load()).sessions
-    assert (session.received, session.will) == ([6], None)
-    journal.queued("c", delivery())
-    journal.session_gone("c")
-    journal.retained_set(message())
-    journal.retained_set(message(b"2"))
-    assert [one.payload for one in (await place.load()).retained] == [b"2"]
-    journal.retained_cleared("a")
-    saved = await place.again()
-    assert (saved.sessions, saved.retained) == ([], [])
-
-
-async def test_a_session_that_comes_again_has_nothing_of_the_one_before(place: Place) -> None:
-    journal = place.journal
-    for round_ in range(2):
-        journal.session_kept("c", Principal("u"), 300 + round_, 0.0)
-        if round_ == 0:
-            journal.queued("c", delivery())
-            journal.received("c", 1)
-            journal.subscribed("c", Subscription(Subscriber(), "a"), False)
-            journal.will_set("c", Will("w", b""), 0.0)
-            await place.store.flush()
-            journal.session_gone("c")
-    [session] = (await place.again()).sessions
-    assert (session.deliveries, session.received, session.subscriptions, session.will) == ([], [], [], None)
-    assert session.expiry_interval == 301
 
 
 async def test_what_text_and_bytes_can_be(place: Place) -> None:

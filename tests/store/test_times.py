@@ -72,45 +72,6 @@ class TestTimes:
         times.start(world.broker, None if before is None else before.note())
         return times
 
-    @pytest.mark.parametrize("step", [20 * DAY, -20 * DAY, 60 * 366 * DAY, 3.0])
-    def test_a_step_is_no_time(self, step: float) -> None:
-        world = World()
-        times = self.started(world)
-        ends = times.lasting(world.broker() + 60.0)
-        world.true += 10.0
-        world.wrong += step
-        assert times.left(ends) == pytest.approx(50.0)
-        # And none for the next broker.
-        times.want_note()
-        world.true += 5.0
-        assert self.started(world, times).left(ends) == pytest.approx(45.0)
-
-    @pytest.mark.parametrize("step", [20 * DAY, -20 * DAY, 400 * DAY])
-    def test_a_step_between_two_brokers_of_one_boot_is_no_time(self, step: float) -> None:
-        world = World()
-        first = self.started(world)
-        ends = first.lasting(world.broker() + 60.0)
-        note = first.note()
-        world.true += 10.0
-        world.wrong += step
-        second = Times(world.clocks())
-        second.start(world.broker, note)
-        assert second.left(ends) == pytest.approx(50.0)
-        [line] = second.lines()
-        way = "ahead" if step > 0 else "back"
-        assert line.endswith(f"{abs(step) / DAY:.0f} days {way}: for sessions and messages no time has passed")
-
-    def test_of_a_reboot_the_system_tells(self) -> None:
-        world = World()
-        first = self.started(world)
-        ends = first.lasting(world.broker() + 3 * DAY)
-        note = first.note()
-        world.reboot(2 * DAY, 0.0)
-        second = Times(world.clocks())
-        second.start(world.broker, note)
-        assert second.left(ends) == pytest.approx(DAY)
-        assert second.lines() == []
-
     def test_a_clock_behind_the_newest_data_is_told_of(self) -> None:
         world = World()
         first = self.started(world)

@@ -95,37 +95,6 @@ class Brokers:
 WILL = Will("w/c", b"gone", 1)
 
 
-@pytest.mark.parametrize("version", [p.V311, p.V5])
-def test_a_clean_session_has_its_will_published(version: int) -> None:
-    """When the time to come back is over, and never again [MQTT-3.1.2-8]."""
-    brokers = Brokers()
-    brokers.client("c", version=version, will=WILL)
-    brokers.kill()
-    brokers.advance(GRACE - 1)
-    assert brokers.wills() == {}
-    brokers.advance(1)
-    assert brokers.wills() == {b"gone": 1}
-    for _ in range(2):
-        brokers.kill()
-        brokers.advance(10 * GRACE)
-    assert brokers.wills() == {b"gone": 1}
-    assert brokers.leaves_no_trace()
-
-
-@pytest.mark.parametrize("expiry", [0, 5, 100])
-@pytest.mark.parametrize("clean", [True, False])
-def test_whoever_is_back_in_time_has_none(expiry: int, clean: bool) -> None:
-    brokers = Brokers()
-    brokers.client("c", will=WILL, expiry=expiry)
-    brokers.kill()
-    brokers.advance(GRACE - 1)
-    back = brokers.client("c", clean=clean, expiry=expiry)
-    assert back.connack.session_present is (expiry > GRACE and not clean)
-    brokers.advance(10 * GRACE)
-    assert brokers.wills() == {}
-    assert brokers.leaves_no_trace()
-
-
 @pytest.mark.parametrize(
     ("expiry", "delay", "due"), [(0, 0, 30), (5, 0, 30), (5, 60, 30), (100, 10, 30), (100, 60, 60)]
 )
@@ -139,20 +108,6 @@ def test_the_greater_of_delay_and_grace(expiry: int, delay: int, due: int) -> No
     assert ("c" in brokers.network.router.sessions) == (expiry > due - 1)
     brokers.advance(1)
     assert brokers.wills() == {b"gone": 1}
-
-
-def test_a_second_kill_does_not_begin_again() -> None:
-    brokers = Brokers()
-    brokers.client("c", will=WILL)
-    brokers.client("d", will=Will("w/d", b"d", 1), expiry=100)
-    brokers.kill()
-    brokers.settle()
-    brokers.advance(20)
-    brokers.kill(after=5)
-    brokers.advance(4)
-    assert brokers.wills() == {}
-    brokers.advance(1)
-    assert brokers.wills() == {b"gone": 1, b"d": 1}
 
 
 @pytest.mark.parametrize(("at", "published"), [(5, 1), (15, 0)])

@@ -11,9 +11,12 @@ from typing import Final
 
 LONG: Final = os.environ.get("CANOPY_LONG", "") not in ("", "0")
 CRASH: Final = os.environ.get("CANOPY_CRASH", "") not in ("", "0")
-SHARE: Final = 10
+MEASURED: Final = "COVERAGE_PROCESS_START" in os.environ
+"""Whether this run measures which lines are run: few examples run the same ones as many, and each costs three times as
+much."""
+SHARE: Final = 20 if MEASURED else 10
 """`make test` tries one in so many of the examples."""
-FEWEST: Final = 15
+FEWEST: Final = 5 if MEASURED else 15
 """Examples that a property is tried with at least; one that asks for fewer gets what it asks for."""
 
 

@@ -1,6 +1,6 @@
-"""A server of S3's interface in a process of its own (moto's), with a latency before every answer; it counts requests.
+"""A server of S3's interface in a process of its own (moto's); it counts requests.
 
-`python -m tests.support.s3 SECONDS` serves on a free port and prints it. GET /-/counts: requests by method, since the
+`python -m tests.support.s3` serves on a free port and prints it. GET /-/counts: requests by method, since the
 last such call. POST /-/fill: puts objects, a JSON object of keys and texts, without a request for each.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -50,9 +49,9 @@ class Server:
 
 
 @contextmanager
-def serving(latency: float = 0.0) -> Iterator[Server]:
-    """A server with an empty bucket; `latency` in seconds."""
-    command = [sys.executable, "-P", "-m", "tests.support.s3", str(latency)]
+def serving() -> Iterator[Server]:
+    """A server with an empty bucket."""
+    command = [sys.executable, "-P", "-m", "tests.support.s3"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             assert process.stdout is not None
@@ -63,11 +62,10 @@ def serving(latency: float = 0.0) -> Iterator[Server]:
 
 
 class _Counted:
-    """An application behind a slow network."""
+    """An application whose requests are counted."""
 
-    def __init__(self, served: Callable[..., Iterable[bytes]], latency: float) -> None:
+    def __init__(self, served: Callable[..., Iterable[bytes]]) -> None:
         self.served = served
-        self.latency = latency
         self.lock = Lock()
         self.counts: Counter[str] = Counter()
 
@@ -84,7 +82,6 @@ class _Counted:
             return []
         with self.lock:
             self.counts[environ["REQUEST_METHOD"]] += 1
-        time.sleep(self.latency)
         return self.served(environ, start)
 
 
@@ -96,7 +93,7 @@ def fill(objects: Mapping[str, str]) -> None:
         backend.put_object(BUCKET, key, text.encode("latin-1"))
 
 
-def main(latency: float) -> None:
+def main() -> None:
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from moto.s3.models import s3_backends
     from werkzeug.serving import WSGIRequestHandler, make_server
@@ -109,11 +106,11 @@ def main(latency: float) -> None:
             """Nothing."""
 
     s3_backends["123456789012"]["aws"].create_bucket(BUCKET, "us-east-1")
-    application = _Counted(DomainDispatcherApplication(create_backend_app), latency)
+    application = _Counted(DomainDispatcherApplication(create_backend_app))
     server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=Quiet)
     print(server.server_port, flush=True)
     server.serve_forever()
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]))
+    main()

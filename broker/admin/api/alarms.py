@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import datetime
 import time
+from typing import Final
 
 from pydantic import BaseModel
 
 from broker.admin.errors import ApiError
-from broker.admin.routing import BASE, Call, Route
+from broker.admin.routing import BASE, Call, Routes
 from broker.observe.alarms.alarms import Alarm, Alarms
+
+ROUTES: Final = Routes("alarms")
 
 
 class AlarmQuery(BaseModel):
@@ -68,27 +71,15 @@ def _alarms(call: Call) -> Alarms:
     return alarms
 
 
+@ROUTES.add("GET", f"{BASE}/alarms", query=AlarmQuery)
 async def alarms(call: Call) -> AlarmList:
-    """Current or past alarms."""
+    """Current alarms, or past ones."""
     known = _alarms(call)
     found = list(known.active.values()) if call.query.activated else list(reversed(known.history))
     return AlarmList(data=[_told(alarm) for alarm in found])
 
 
+@ROUTES.add("DELETE", f"{BASE}/alarms", role="operator")
 async def forget(call: Call) -> None:
     """Delete the history of alarms."""
     _alarms(call).history.clear()
-
-
-ROUTES = (
-    Route(
-        "GET",
-        f"{BASE}/alarms",
-        alarms,
-        "Current alarms, or past ones",
-        query=AlarmQuery,
-        answer=AlarmList,
-        tag="alarms",
-    ),
-    Route("DELETE", f"{BASE}/alarms", forget, "Delete the history of alarms", role="operator", tag="alarms"),
-)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,12 +18,14 @@ from broker.admin.api.clients import moment
 from broker.admin.errors import ApiError
 from broker.admin.host import Host
 from broker.admin.paging import BUILT, TURN, Page, PageQuery, cut, in_turns, name_of
-from broker.admin.routing import BASE, Call, Route
+from broker.admin.routing import BASE, Call, Routes
 from broker.admin.walking import first_names
 from broker.core.bans import ADDRESS, KINDS, Ban
 from broker.core.causes import ADMINISTRATIVE_ACTION
 from broker.core.codec import reasons
 from broker.security.guessing import Guessing
+
+ROUTES: Final = Routes("bans")
 
 BROKER = "guessing"
 """Who banned somebody that guessed passwords."""
@@ -83,6 +85,7 @@ def _guessed(broker: Host, key: str, left: float) -> KnownBan:
     )
 
 
+@ROUTES.add("GET", f"{BASE}/banned", query=PageQuery)
 async def bans(call: Call) -> Page[KnownBan]:
     """Current bans, by kind and name."""
     broker, query = call.broker, call.query
@@ -100,6 +103,7 @@ async def bans(call: Call) -> Page[KnownBan]:
     return Page(data=[found[name]() async for name in in_turns(names, BUILT)], meta=meta)
 
 
+@ROUTES.add("POST", f"{BASE}/banned", role="operator", body=NewBan)
 async def ban(call: Call) -> KnownBan:
     """Ban a client, user, address or network, and end its connections."""
     broker, body = call.broker, call.body
@@ -129,6 +133,7 @@ async def ban(call: Call) -> KnownBan:
     return _known(broker, made)
 
 
+@ROUTES.add("DELETE", f"{BASE}/banned/{{as}}/{{who}}", role="operator")
 async def lift(call: Call) -> None:
     """Lift a ban, also one for guessing."""
     broker = call.broker
@@ -145,10 +150,3 @@ async def lift(call: Call) -> None:
     if not there:
         raise ApiError(404, "NOT_FOUND", "there is no such ban")
     broker.log.warning("ban lifted by an operator", kind=kind, who=who, by=call.who.name)
-
-
-ROUTES = (
-    Route("GET", f"{BASE}/banned", bans, "Bans", query=PageQuery, answer=Page[KnownBan], tag="bans"),
-    Route("POST", f"{BASE}/banned", ban, "Ban", role="operator", body=NewBan, answer=KnownBan, tag="bans"),
-    Route("DELETE", f"{BASE}/banned/{{as}}/{{who}}", lift, "Lift a ban", role="operator", tag="bans"),
-)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 from broker.admin.errors import ApiError
 from broker.admin.host import Host
 from broker.admin.paging import BUILT, Meta, Page, PageQuery, cut, in_turns, name_of
-from broker.admin.routing import BASE, Call, Route
+from broker.admin.routing import BASE, Call, Routes
 from broker.admin.walking import first_names, first_sessions
 from broker.core.causes import ADMINISTRATIVE_ACTION
 from broker.core.codec import reasons
@@ -27,6 +27,8 @@ from broker.core.queues.policies.queue_policy import POLICIES
 from broker.core.refusals import KINDS
 from broker.core.session.session import Session
 from broker.net.connections.client import Client as Connection
+
+ROUTES: Final = Routes("clients")
 
 VERSIONS: Final = {V31: "3.1", V5: "5.0"}
 
@@ -326,6 +328,7 @@ class _Wanted:
             return False
 
 
+@ROUTES.add("GET", f"{BASE}/clients", query=ClientQuery)
 async def clients(call: Call) -> Page[Client]:
     """Clients, by client identifier."""
     broker, query = call.broker, call.query
@@ -339,11 +342,13 @@ async def clients(call: Call) -> Page[Client]:
     return Page(data=[view(broker, each) async for each in in_turns(sessions, BUILT)], meta=meta)
 
 
+@ROUTES.add("GET", f"{BASE}/clients/{{client_id}}")
 async def client(call: Call) -> Details:
     """One client."""
     return details(call.broker, find(call.broker, call.path["client_id"]))
 
 
+@ROUTES.add("DELETE", f"{BASE}/clients/{{client_id}}", role="operator")
 async def kick(call: Call) -> None:
     """End the connection of a client; its session stays until it expires."""
     session = find(call.broker, call.path["client_id"])
@@ -358,6 +363,7 @@ async def kick(call: Call) -> None:
     connection.close(ADMINISTRATIVE_ACTION, reasons.ADMINISTRATIVE_ACTION, KICKED)
 
 
+@ROUTES.add("GET", f"{BASE}/clients/{{client_id}}/subscriptions", query=PageQuery)
 async def client_subscriptions(call: Call) -> Page[Subscription]:
     """The subscriptions of one client, by topic filter."""
     session, query = find(call.broker, call.path["client_id"]), call.query
@@ -367,6 +373,7 @@ async def client_subscriptions(call: Call) -> Page[Subscription]:
     return Page(data=data, meta=meta)
 
 
+@ROUTES.add("DELETE", f"{BASE}/sessions/{{client_id}}", role="operator")
 async def end_session(call: Call) -> None:
     """End a session, with its connection if there is one. Its will is published."""
     broker = call.broker
@@ -379,20 +386,3 @@ async def end_session(call: Call) -> None:
     broker.router.peers.drain(broker.router, now)
     broker.router.end_session(session, now)
     broker.after_batch()
-
-
-ROUTES = (
-    Route("GET", f"{BASE}/clients", clients, "Clients", query=ClientQuery, answer=Page[Client], tag="clients"),
-    Route("GET", f"{BASE}/clients/{{client_id}}", client, "One client", answer=Details, tag="clients"),
-    Route("DELETE", f"{BASE}/clients/{{client_id}}", kick, "End its connection", role="operator", tag="clients"),
-    Route(
-        "GET",
-        f"{BASE}/clients/{{client_id}}/subscriptions",
-        client_subscriptions,
-        "The subscriptions of one client",
-        query=PageQuery,
-        answer=Page[Subscription],
-        tag="clients",
-    ),
-    Route("DELETE", f"{BASE}/sessions/{{client_id}}", end_session, "End a session", role="operator", tag="clients"),
-)

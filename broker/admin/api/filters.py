@@ -12,7 +12,9 @@ from typing import Annotated, Final
 from pydantic import BaseModel, Field
 
 from broker.admin.paging import Page, PageQuery, cut, name_of
-from broker.admin.routing import BASE, Call, Route
+from broker.admin.routing import BASE, Call, Routes
+
+ROUTES: Final = Routes("subscriptions")
 
 TURN: Final = 1_000
 """Clients, and subscriptions, that are looked at in one turn of the event loop: about a millisecond."""
@@ -40,8 +42,9 @@ class FilterQuery(PageQuery):
     """The parent levels, without a slash at the end; none: the first levels."""
 
 
+@ROUTES.add("GET", f"{BASE}/filters", query=FilterQuery)
 async def filters(call: Call) -> Page[FilterLevel]:
-    """The levels directly below others, by name."""
+    """The topic filters of subscriptions, level by level: those directly below others, by name."""
     query: FilterQuery = call.query
     # The cursor begins with a character of its own: a level may be empty.
     behind = name_of(query.cursor)[1:] if query.cursor else None
@@ -108,16 +111,3 @@ class Levels:
         kept = sorted(self._found)[: self._most]
         self._last = kept[-1]
         self._found = {name: self._found[name] for name in kept}
-
-
-ROUTES = (
-    Route(
-        "GET",
-        f"{BASE}/filters",
-        filters,
-        "The topic filters of subscriptions, level by level",
-        query=FilterQuery,
-        answer=Page[FilterLevel],
-        tag="subscriptions",
-    ),
-)

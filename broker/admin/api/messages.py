@@ -16,12 +16,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from broker.admin.errors import ApiError
 from broker.admin.host import Host
 from broker.admin.paging import BUILT, Page, PageQuery, cut, in_turns, name_of
-from broker.admin.routing import BASE, Call, Route
+from broker.admin.routing import BASE, Call, Routes
 from broker.admin.walking import First
 from broker.core.codec.errors import ProtocolError
 from broker.core.codec.properties import decode_forward, encode_forward
 from broker.core.codec.topic_names import is_system, is_within, validate_filter, validate_topic
 from broker.core.queues.message import LONGEST_EXPIRY, Message
+
+ROUTES: Final = Routes("messages")
 
 RETAINED: Final = f"{BASE}/mqtt/retainer/messages"
 
@@ -93,6 +95,7 @@ class Published(BaseModel):
     """Whether it is now the topic's retained message."""
 
 
+@ROUTES.add("GET", RETAINED, query=RetainedQuery)
 async def retained(call: Call) -> Page[Retained]:
     """Retained messages by topic."""
     broker, query = call.broker, call.query
@@ -136,6 +139,7 @@ def _retained_at(call: Call) -> Message:
     return found
 
 
+@ROUTES.add("GET", f"{BASE}/mqtt/retainer/message/{{topic}}")
 async def one_retained(call: Call) -> RetainedMessage:
     """The retained message of one topic, with its payload."""
     message = _retained_at(call)
@@ -151,6 +155,7 @@ async def one_retained(call: Call) -> RetainedMessage:
     )
 
 
+@ROUTES.add("DELETE", f"{BASE}/mqtt/retainer/message/{{topic}}", role="operator")
 async def clear(call: Call) -> None:
     """Clear the retained message of a topic. Subscribers get no message about it."""
     message = _retained_at(call)
@@ -198,6 +203,7 @@ def _made(broker: Host, body: Publish) -> Message:
     return Message(topic, payload, body.qos, body.retain, properties, at, "")
 
 
+@ROUTES.add("POST", f"{BASE}/publish", role="operator", body=Publish)
 async def publish(call: Call) -> Published:
     """Publish a message."""
     broker = call.broker
@@ -210,34 +216,3 @@ async def publish(call: Call) -> Published:
     broker.after_batch()
     kept = message.retain and _message(broker, call.body.topic) is not None and bool(message.payload())
     return Published(matched=matched, retained=kept)
-
-
-ROUTES = (
-    Route("GET", RETAINED, retained, "Retained messages", query=RetainedQuery, answer=Page[Retained], tag="messages"),
-    Route(
-        "GET",
-        f"{BASE}/mqtt/retainer/message/{{topic}}",
-        one_retained,
-        "One retained message",
-        answer=RetainedMessage,
-        tag="messages",
-    ),
-    Route(
-        "DELETE",
-        f"{BASE}/mqtt/retainer/message/{{topic}}",
-        clear,
-        "Clear a retained message",
-        role="operator",
-        tag="messages",
-    ),
-    Route(
-        "POST",
-        f"{BASE}/publish",
-        publish,
-        "Publish a message",
-        role="operator",
-        body=Publish,
-        answer=Published,
-        tag="messages",
-    ),
-)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Final
 
 from aiohttp import hdrs, web
 from prometheus_client import exposition
@@ -16,11 +17,13 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector, CollectorRegistry
 from pydantic import RootModel
 
-from broker.admin.routing import BASE, Call, Route
+from broker.admin.routing import BASE, Call, Routes
 from broker.core.histogram import Histogram
 from broker.observe.figures.catalogue import FIGURES
 from broker.observe.figures.figure import Figure, Kind
 from broker.observe.figures.sources import Reading, Sources
+
+ROUTES: Final = Routes("metrics")
 
 
 class Figures(RootModel[dict[str, int | float]]):
@@ -84,6 +87,7 @@ def _json(call: Call, kinds: tuple[Kind, ...]) -> Figures:
     return Figures(found)
 
 
+@ROUTES.add("GET", "/metrics")
 async def metrics(call: Call) -> web.Response:
     """All figures, in Prometheus' text format or as OpenMetrics."""
     registry = CollectorRegistry(auto_describe=False)
@@ -97,18 +101,13 @@ async def metrics(call: Call) -> web.Response:
     return web.Response(body=text, headers={hdrs.CONTENT_TYPE: content_type})
 
 
+@ROUTES.add("GET", f"{BASE}/stats")
 async def stats(call: Call) -> Figures:
-    """Current values."""
+    """The gauges: current values."""
     return _json(call, (Kind.GAUGE,))
 
 
+@ROUTES.add("GET", f"{BASE}/metrics")
 async def counters(call: Call) -> Figures:
-    """Counts since the start."""
+    """The counters since the start."""
     return _json(call, (Kind.COUNTER, Kind.HISTOGRAM))
-
-
-ROUTES = (
-    Route("GET", "/metrics", metrics, "The figures, for Prometheus"),
-    Route("GET", f"{BASE}/stats", stats, "The gauges", answer=Figures, tag="metrics"),
-    Route("GET", f"{BASE}/metrics", counters, "The counters since the start", answer=Figures, tag="metrics"),
-)

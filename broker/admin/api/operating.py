@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from broker.admin.errors import ApiError
-from broker.admin.routing import BASE, Call, Route
+from broker.admin.routing import BASE, Call, Routes
 from broker.process.process import Level as LogLevelName
 from broker.settings.errors import SettingsError
 from broker.upstream.links.status import status
+
+ROUTES: Final = Routes("operating")
 
 
 class Reloaded(BaseModel):
@@ -77,6 +79,7 @@ class Upstreams(BaseModel):
     data: list[Upstream]
 
 
+@ROUTES.add("POST", f"{BASE}/reload", role="operator")
 async def reload(call: Call) -> Reloaded:
     """Reload the settings and all files that they name, like SIGHUP."""
     broker = call.broker
@@ -88,6 +91,7 @@ async def reload(call: Call) -> Reloaded:
         raise ApiError(400, "BAD_REQUEST", "; ".join(error.problems)) from None
 
 
+@ROUTES.add("PUT", f"{BASE}/log-level", role="operator", body=LogLevel)
 async def log_level(call: Call) -> Level:
     """Change the log level for a time."""
     body: LogLevel = call.body
@@ -99,6 +103,7 @@ async def log_level(call: Call) -> Level:
     return Level(level=body.level)
 
 
+@ROUTES.add("POST", f"{BASE}/drain", role="operator", body=Drain)
 async def drain(call: Call) -> Drained:
     """Accept no new clients, and move connected ones to other brokers. `/readyz` answers 503 until this ends."""
     body: Drain = call.body
@@ -106,11 +111,13 @@ async def drain(call: Call) -> Drained:
     return _drained(call)
 
 
+@ROUTES.add("GET", f"{BASE}/drain")
 async def drained(call: Call) -> Drained:
     """The progress of draining."""
     return _drained(call)
 
 
+@ROUTES.add("DELETE", f"{BASE}/drain", role="operator")
 async def undrain(call: Call) -> None:
     """End draining: accept clients again."""
     call.broker.draining.stop()
@@ -121,6 +128,7 @@ def _drained(call: Call) -> Drained:
     return Drained(active=draining.active, moved=draining.moved, left=draining.left)
 
 
+@ROUTES.add("GET", f"{BASE}/upstreams")
 async def upstreams(call: Call) -> Upstreams:
     """The links to upstream brokers."""
     links = call.broker.links
@@ -138,6 +146,7 @@ async def upstreams(call: Call) -> Upstreams:
     )
 
 
+@ROUTES.add("POST", f"{BASE}/upstreams/{{name}}/reset", role="operator", status=204)
 async def reset(call: Call) -> None:
     """Make a link connect again at once."""
     name = call.path["name"]
@@ -147,40 +156,3 @@ async def reset(call: Call) -> None:
         raise ApiError(404, "NOT_FOUND", "there is no such link")
     call.broker.log.warning("upstream reset by an operator", upstream=name, by=call.who.name)
     link.reset()
-
-
-ROUTES = (
-    Route("POST", f"{BASE}/reload", reload, "Reload", role="operator", answer=Reloaded, tag="operating"),
-    Route(
-        "PUT",
-        f"{BASE}/log-level",
-        log_level,
-        "Change the log level for a time",
-        role="operator",
-        body=LogLevel,
-        answer=Level,
-        tag="operating",
-    ),
-    Route("GET", f"{BASE}/drain", drained, "The progress of draining", answer=Drained, tag="operating"),
-    Route(
-        "POST",
-        f"{BASE}/drain",
-        drain,
-        "Move clients to other brokers",
-        role="operator",
-        body=Drain,
-        answer=Drained,
-        tag="operating",
-    ),
-    Route("DELETE", f"{BASE}/drain", undrain, "End draining", role="operator", tag="operating"),
-    Route("GET", f"{BASE}/upstreams", upstreams, "Links to upstream brokers", answer=Upstreams, tag="operating"),
-    Route(
-        "POST",
-        f"{BASE}/upstreams/{{name}}/reset",
-        reset,
-        "Make a link connect again",
-        role="operator",
-        status=204,
-        tag="operating",
-    ),
-)

@@ -9,8 +9,10 @@ from pydantic import BaseModel
 from broker.admin.api.clients import moment
 from broker.admin.host import Host
 from broker.admin.paging import Meta, Page, PageQuery
-from broker.admin.routing import BASE, Call, Route
+from broker.admin.routing import BASE, Call, Routes
 from broker.net.recent_clients import KEPT, RecentClient, RecentClients
+
+ROUTES: Final = Routes("clients")
 
 MOST: Final = KEPT
 
@@ -63,25 +65,15 @@ def _some(clients: RecentClients, query: PageQuery) -> tuple[list[RecentClient],
     return found[: query.limit], Meta(limit=query.limit, hasnext=False)
 
 
+@ROUTES.add("GET", f"{BASE}/losers", query=PageQuery)
 async def losers(call: Call) -> Page[Recent]:
     """The clients that lost messages last, the newest first."""
     found, meta = _some(call.broker.monitor.losers, call.query)
     return Page(data=[recent(call.broker, each) for each in found], meta=meta)
 
 
+@ROUTES.add("GET", f"{BASE}/refused", query=PageQuery)
 async def refused(call: Call) -> Page[RecentRefusal]:
     """The clients that were refused something last, the newest first."""
     found, meta = _some(call.broker.refusal_log.recent, call.query)
     return Page(data=[refusal(call.broker, each) for each in found], meta=meta)
-
-
-ROUTES = (
-    Route(
-        "GET", f"{BASE}/losers", losers, "The clients that lost messages last", query=PageQuery, answer=Page[Recent],
-        tag="clients",
-    ),
-    Route(
-        "GET", f"{BASE}/refused", refused, "The clients that were refused something last", query=PageQuery,
-        answer=Page[RecentRefusal], tag="clients",
-    ),
-)  # fmt: skip

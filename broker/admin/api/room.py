@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
 
-from broker.admin.routing import BASE, Call, Route
+from broker.admin.routing import BASE, Call, Routes
 from broker.observe.room import rooms
+
+ROUTES: Final = Routes("metrics")
 
 
 class RoomQuery(BaseModel):
@@ -52,8 +54,9 @@ class Rooms(BaseModel):
     data: list[RoomInfo]
 
 
+@ROUTES.add("GET", f"{BASE}/room", query=RoomQuery)
 async def room(call: Call) -> Rooms:
-    """The rooms, and who holds most of each."""
+    """How much of each bound is used, and by whom."""
     return Rooms(
         data=[
             RoomInfo(
@@ -70,16 +73,3 @@ async def room(call: Call) -> Rooms:
             for each in rooms(call.broker.router, call.query.limit)
         ]
     )
-
-
-ROUTES = (
-    Route(
-        "GET",
-        f"{BASE}/room",
-        room,
-        "How much of each bound is used, and by whom",
-        query=RoomQuery,
-        answer=Rooms,
-        tag="metrics",
-    ),
-)

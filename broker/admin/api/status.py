@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from functools import cache
+from typing import Final
 
 from aiohttp import web
 from pydantic import BaseModel
 
-from broker.admin.routing import BASE, Call, Route
+from broker.admin.routing import BASE, Call, Routes
 from broker.buildinfo import core_state
 from broker.version import __version__
+
+ROUTES: Final = Routes("status")
 
 
 class Status(BaseModel):
@@ -29,12 +32,14 @@ class Status(BaseModel):
     """Why clients should not connect now."""
 
 
+@ROUTES.add("GET", "/healthz", role="anyone")
 async def healthz(call: Call) -> web.Response:
     """200 while the event loop runs: for a supervisor that restarts a broker that hangs."""
     del call
     return web.Response(text="ok\n")
 
 
+@ROUTES.add("GET", "/readyz", role="anyone")
 async def readyz(call: Call) -> web.Response:
     """200 while clients should connect here, otherwise 503 and the reason: for a load balancer."""
     reasons = call.broker.not_ready()
@@ -47,6 +52,7 @@ def _core() -> str:
     return core_state()
 
 
+@ROUTES.add("GET", f"{BASE}/status")
 async def status(call: Call) -> Status:
     """Name, version and state of the broker."""
     broker = call.broker
@@ -60,10 +66,3 @@ async def status(call: Call) -> Status:
         ready=not reasons,
         reasons=reasons,
     )
-
-
-ROUTES = (
-    Route("GET", "/healthz", healthz, "200 while the broker runs", role="anyone"),
-    Route("GET", "/readyz", readyz, "200 while clients should connect here, otherwise 503 and why", role="anyone"),
-    Route("GET", f"{BASE}/status", status, "Name, version and state of the broker", answer=Status, tag="status"),
-)

@@ -10,9 +10,11 @@ from pydantic import Field
 
 from broker.admin.api.clients import Subscription, subscriptions_of
 from broker.admin.paging import BUILT, Page, PageQuery, cut, name_of
-from broker.admin.routing import BASE, Call, Route
+from broker.admin.routing import BASE, Call, Routes
 from broker.admin.walking import first_names
 from broker.core.session.session import Session
+
+ROUTES: Final = Routes("subscriptions")
 
 CLIENTS: Final = 4_000
 """Clients that one walk over all of them finds: a page of what hardly anybody has takes a walk for so many."""
@@ -31,6 +33,7 @@ class SubscriptionQuery(PageQuery):
     qos: Annotated[int, Field(ge=0, le=2)] | None = None
 
 
+@ROUTES.add("GET", f"{BASE}/subscriptions", query=SubscriptionQuery)
 async def subscriptions(call: Call) -> Page[Subscription]:
     """Subscriptions, by client identifier and topic filter."""
     query: SubscriptionQuery = call.query
@@ -93,16 +96,3 @@ class _Wanted:
             )
 
         return wanted
-
-
-ROUTES = (
-    Route(
-        "GET",
-        f"{BASE}/subscriptions",
-        subscriptions,
-        "Subscriptions",
-        query=SubscriptionQuery,
-        answer=Page[Subscription],
-        tag="subscriptions",
-    ),
-)

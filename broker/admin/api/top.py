@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
 
 from broker.admin.errors import ApiError
-from broker.admin.routing import BASE, Call, Route
+from broker.admin.routing import BASE, Call, Routes
 from broker.observe.top import By, NoSuchList, Of
+
+ROUTES: Final = Routes("top")
 
 
 class Wanted(BaseModel):
@@ -51,8 +53,9 @@ class Places(BaseModel):
     data: list[Placed]
 
 
+@ROUTES.add("GET", f"{BASE}/top", query=Wanted)
 async def top(call: Call) -> Places:
-    """The requested list."""
+    """The most expensive topics and clients."""
     wanted: Wanted = call.query
     try:
         found = call.broker.top.list(wanted.of, wanted.by, wanted.window, wanted.limit)
@@ -75,8 +78,3 @@ async def top(call: Call) -> Places:
             for place in found.places
         ],
     )
-
-
-ROUTES = (
-    Route("GET", f"{BASE}/top", top, "The most expensive topics and clients", query=Wanted, answer=Places, tag="top"),
-)

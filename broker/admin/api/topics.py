@@ -9,9 +9,11 @@ from typing import Annotated, Final, cast
 from pydantic import BaseModel, Field
 
 from broker.admin.paging import Page, PageQuery, cut, name_of
-from broker.admin.routing import BASE, Call, Route
+from broker.admin.routing import BASE, Call, Routes
 from broker.core.queues.message import Message
 from broker.core.topics.topic_tree import TopicNode
+
+ROUTES: Final = Routes("topics")
 
 SEARCHED: Final = 2_000
 """Levels that are compared in one turn of the event loop: about a millisecond."""
@@ -39,8 +41,9 @@ class TopicQuery(PageQuery):
     """The parent topic, without a slash at the end; none: the first levels."""
 
 
+@ROUTES.add("GET", f"{BASE}/topics", query=TopicQuery)
 async def topics(call: Call) -> Page[Level]:
-    """The levels directly below a topic, by name."""
+    """The topics with retained messages, level by level: those directly below a topic, by name."""
     query: TopicQuery = call.query
     # The cursor begins with a character of its own: a level may be empty.
     behind = name_of(query.cursor)[1:] if query.cursor else None
@@ -75,16 +78,3 @@ def _level(node: TopicNode, start: str) -> Level:
         size=0 if message is None else len(message.payload()),
         below=node.child_count(),
     )
-
-
-ROUTES = (
-    Route(
-        "GET",
-        f"{BASE}/topics",
-        topics,
-        "The topics with retained messages, level by level",
-        query=TopicQuery,
-        answer=Page[Level],
-        tag="topics",
-    ),
-)

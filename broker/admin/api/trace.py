@@ -12,10 +12,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from broker.admin.errors import ApiError
 from broker.admin.paging import Meta, Page
-from broker.admin.routing import BASE, Call, Route, secured
+from broker.admin.routing import BASE, Call, Routes, secured
 from broker.observe.trace import as_json, as_text, pcapng
 from broker.observe.trace.kept import Entry, Kind, State, Trace
 from broker.observe.trace.traces import TraceError, TraceExists
+
+ROUTES: Final = Routes("trace")
+ALL: Final = f"{BASE}/trace"
+ONE: Final = f"{ALL}/{{name}}"
+LIVE: Final = f"{ONE}/follow"
+FILE: Final = f"{ONE}/download"
 
 Form: TypeAlias = Literal["text", "jsonl", "pcapng"]
 
@@ -110,6 +116,7 @@ def _named(call: Call) -> Trace:
     return trace
 
 
+@ROUTES.add("POST", ALL, role="operator", body=Begin, status=201)
 async def begin(call: Call) -> Known:
     """Start a trace."""
     body: Begin = call.body
@@ -121,27 +128,32 @@ async def begin(call: Call) -> Known:
         raise ApiError(400, "BAD_REQUEST", str(error)) from None
 
 
+@ROUTES.add("GET", ALL, role="operator")
 async def every(call: Call) -> Page[Known]:
     """Running traces, and ended ones that are kept."""
     found = [_known(trace) for trace in call.broker.traces.all.values()]
     return Page[Known](data=found, meta=Meta(limit=len(found), hasnext=False))
 
 
+@ROUTES.add("GET", ONE, role="operator")
 async def one(call: Call) -> Known:
     """A trace."""
     return _known(_named(call))
 
 
+@ROUTES.add("PUT", f"{ONE}/stop", role="operator")
 async def stop(call: Call) -> Known:
     """End a trace and keep its packets."""
     return _known(call.broker.traces.stop(_named(call).name))
 
 
+@ROUTES.add("DELETE", ONE, role="operator", status=204)
 async def remove(call: Call) -> None:
     """End a trace and delete its packets."""
     call.broker.traces.remove(_named(call).name)
 
 
+@ROUTES.add("GET", FILE, role="operator", query=Wanted, streams=True)
 async def download(call: Call) -> web.StreamResponse:
     """The packets of a trace so far."""
     trace = _named(call)
@@ -156,6 +168,7 @@ async def download(call: Call) -> web.StreamResponse:
     return response
 
 
+@ROUTES.add("GET", LIVE, role="operator", query=WantedLive, streams=True)
 async def follow(call: Call) -> web.StreamResponse:
     """The packets of a trace and new ones, until it ends or the client closes the connection."""
     trace = _named(call)
@@ -212,19 +225,3 @@ def _batch(pieces: Iterator[bytes]) -> bytes:
         if len(batch) >= ENTRIES or size >= WRITE_BYTES:
             break
     return b"".join(batch)
-
-
-ALL: Final = f"{BASE}/trace"
-ONE: Final = f"{ALL}/{{name}}"
-LIVE: Final = f"{ONE}/follow"
-FILE: Final = f"{ONE}/download"
-
-ROUTES = (
-    Route("GET", ALL, every, "The traces", "operator", answer=Page[Known], tag="trace"),
-    Route("POST", ALL, begin, "Start a trace", "operator", body=Begin, answer=Known, status=201, tag="trace"),
-    Route("GET", ONE, one, "A trace", "operator", answer=Known, tag="trace"),
-    Route("PUT", f"{ONE}/stop", stop, "End a trace and keep its packets", "operator", answer=Known, tag="trace"),
-    Route("DELETE", ONE, remove, "End a trace and delete its packets", "operator", status=204, tag="trace"),
-    Route("GET", FILE, download, "The packets of a trace", "operator", query=Wanted, tag="trace", streams=True),
-    Route("GET", LIVE, follow, "Follow a trace", "operator", query=WantedLive, tag="trace", streams=True),
-)

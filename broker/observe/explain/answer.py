@@ -14,7 +14,8 @@ MOST_SHOWN: Final = 100
 """Filters, and share groups, that one answer names."""
 
 UNKNOWN: Final = (
-    "past messages: without a watch the broker keeps only each client's ledger of deliveries and losses",
+    "past messages: the broker keeps only each client's ledger of deliveries and losses; a trace shows packets",
+    "what a full queue drops to make room",
     "publish rates: the broker reads later from a publisher above its rate, which loses nothing",
     "what a hook of an embedding program would answer",
 )
@@ -93,11 +94,11 @@ class Receiver(BaseModel):
     gets: bool
     """Whether it is sent the message, now or when there is room or its client is back."""
     outcome: str
-    """`sent`, `waits`, `replaces`, `dropped`, `denied`, `own` (No Local), `link`, `gone` or `none`: nothing matches."""
+    """`sent`, `waits`, `dropped`, `denied`, `own` (No Local), `link`, `gone` or `none`: nothing matches."""
     cause: str
     """Of the drop."""
     certain: bool
-    """False where all queues together are full, or where it gets the same message in another way before."""
+    """False where a queue is full now, or all together, or where it gets the same message in another way before."""
     connected: bool
     qos: int
     retain: bool
@@ -107,10 +108,8 @@ class Receiver(BaseModel):
     group: str
     """The share group that it gets it for."""
     rule: str
-    sheds: int
-    """Older messages that are dropped to make room, at least."""
     disconnects: bool
-    on_disk: bool
+    """Whether its client is disconnected for it."""
     topic: str
     """What it calls the topic: its mount is left out."""
     queue: Queue | None

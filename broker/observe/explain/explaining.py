@@ -1,15 +1,17 @@
 """What would happen to a message now: the route that the router has for it, and every decision on it, one by one.
 
-Owns `Explainer`. It asks the router's own parts: the match cache or the trie behind it, `Recipient` for what several
-filters of a session come to, `Reach` for who may have it, `Fanout.choose` for whose turn it is. What these would
-change is put back: no cache entry, counter or turn is used. What the queues would do is `Forecast`'s.
-Promises: an answer names a page of receivers at most, and the event loop has a turn after each `TURN` steps.
+Owns `Question`, `Case` and `Explainer`. It asks the router's own parts: the match cache or the trie behind it,
+`Recipient` for what several filters of a session come to, `Reach` for who may have it, `Fanout.choose` for whose turn
+it is. What these would change is put back: no cache entry, counter or turn is used.
+Promises: an answer names a page of receivers at most, one question is answered after the other, and the event loop has
+a turn after each `TURN` steps.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Final, cast
 
 from broker.core.codec import reasons
@@ -17,15 +19,14 @@ from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.mounted_names import inner_topic
 from broker.core.codec.topic_names import has_control
 from broker.core.connection.connect.identity import is_reserved
-from broker.core.queues.delivery import queue_of
 from broker.core.queues.message import Message
 from broker.core.refusals import ACCESS_CONTROL
-from broker.core.routing.in_turns.broadcasts import BROADCAST, PLAIN_BROADCAST
+from broker.core.routing.in_turns.broadcasts import BROADCAST, PLAIN_BROADCAST, listeners
 from broker.core.routing.receivers.plans import Recipient
-from broker.core.routing.receivers.reach import share_qos
+from broker.core.routing.receivers.reach import Reach, share_qos
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
-from broker.core.topics.subscription import FilterEntry, SharedGroup, Subscription, identifiers
+from broker.core.topics.subscription import FilterEntry, SharedGroup, Subscription
 from broker.observe.explain import sentences
 from broker.observe.explain.answer import (
     MOST_SHOWN,
@@ -37,9 +38,7 @@ from broker.observe.explain.answer import (
     Receiver,
     Retained,
 )
-from broker.observe.explain.asked import Case, Question
-from broker.observe.explain.forecast import Forecast
-from broker.observe.explain.present import inner_name, nothing, queues, subscribed
+from broker.observe.explain.present import inner_name, meet, nothing, queues, subscribed
 
 TURN: Final = 1_000
 """Steps (subscriptions, filters and messages in queues that are looked at) in one turn of the event loop: about half a
@@ -52,6 +51,52 @@ MOST_RECEIVERS: Final = 1_000
 """Receivers of one answer."""
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A message that was not published. `size`: bytes of its payload; `publisher`: a client identifier; None: nobody's.
+
+    `client`: the one that is asked about; empty: everybody.
+    """
+
+    topic: str
+    publisher: str | None = None
+    qos: int = 0
+    retain: bool = False
+    size: int = 1
+    client: str = ""
+
+
+class Case:
+    """A question as the router meets it: the message, its route as it is now, and who may have it."""
+
+    def __init__(self, router: Router, question: Question, now: float) -> None:
+        self.now = now
+        topic = question.topic.encode()
+        # Zeroes that nobody looks at: the system gives them when they are touched, which they are not.
+        payload = bytes(question.size)
+        self.message = Message(topic, payload, question.qos, question.retain, b"", 0.0, question.publisher or "")
+        self.origin = None if question.publisher is None else router.sessions.get(question.publisher)
+        self.remembered = router.cache.knows(topic)
+        self.route = route = router.cache.peek(topic)
+        self.entries: list[FilterEntry] = [entry for entry in route.entries if not entry.retired]
+        permissions = router.permissions
+        # Access control is asked as for a message; nothing is remembered with the route.
+        self.reach: Reach | None = None
+        if permissions is not None and permissions.filters:
+            self.reach = Reach(topic, permissions)
+            if isinstance(route.reach, Reach):
+                self.reach.follow(route.reach)
+        # One for each receiver: whether all queues together have room for them.
+        self.listeners = listeners(route)
+        copies = self.listeners + sum(len(entry.groups) for entry in self.entries)
+        load, size = router.counters.load, self.message.size()
+        self.roomy = (
+            load.has_room(copies, copies * size)
+            and load.inflight + copies <= load.max_messages // 2
+            and load.inflight_bytes + copies * size <= load.max_bytes // 2
+        )
+
+
 class Explainer:
     """Answers about one router."""
 
@@ -59,6 +104,8 @@ class Explainer:
         self._router = router
         self._turn = turn
         self._steps = 0
+        # Many questions at once would have many turns in each round of the event loop.
+        self.one_by_one = asyncio.Lock()
 
     async def answer(self, question: Question, now: float, after: str = "", limit: int = 100) -> Answer:
         """What would happen. `now`: s, monotonic. `after`: the client identifier behind which the receivers begin."""
@@ -284,12 +331,7 @@ class Explainer:
             if part is None:
                 made.outcome = "own"
             else:
-                qos = min(message.qos, part.qos, most)
-                retain = message.retain and part.retain_as_published
-                forecast = Forecast(
-                    session, message, qos, retain, part.identifiers, part.sub_queue, None, case.now, case.roomy
-                )
-                self._forecast(made, session, forecast, qos, retain, message)
+                self._meet(made, session, case, part, min(message.qos, part.qos, most))
         made.queue = queues(session, target, case.now)
         made.sentence = sentences.receiver(made, message)
         return made
@@ -305,16 +347,12 @@ class Explainer:
             made.rule = asked.said(session.principal, "receive", topic, 0, False)[1]
         return most
 
-    def _forecast(
-        self, made: Receiver, session: Session, forecast: Forecast, qos: int, retain: bool, message: Message
-    ) -> None:
-        fate = forecast.fate()
-        self._steps += forecast.looked
-        made.gets = fate.taken
-        made.outcome, made.cause, made.certain = fate.outcome, fate.cause, fate.certain
-        made.sheds, made.disconnects, made.on_disk = fate.sheds, fate.disconnects, fate.on_disk
-        made.qos, made.retain = qos, retain
+    def _meet(self, made: Receiver, session: Session, case: Case, target: Recipient, qos: int) -> None:
+        message = case.message
+        made.qos, made.retain = qos, message.retain and target.retain_as_published
         made.topic = inner_name(session, message)
+        own = session.sub_queue if target.sub_queue is None else target.sub_queue
+        meet(made, session, message, qos, target.identifiers, own, case.roomy)
 
     async def _group(self, group: SharedGroup, case: Case) -> Group:
         """Whose turn it is. `Fanout.choose` finds it; then the turn is given back."""
@@ -346,14 +384,10 @@ class Explainer:
             receiver.group = group.name
             receiver.subscriptions = [subscribed(member)]
             self._most(session, case, receiver)
-            qos = share_qos(message, member, case.reach)
-            retain = message.retain and member.retain_as_published
-            queue = queue_of(member)
-            forecast = Forecast(session, message, qos, retain, identifiers(member), queue, group, case.now, case.roomy)
-            self._forecast(receiver, session, forecast, qos, retain, message)
             target = Recipient(session)
             target.add(member)
             target.settle()
+            self._meet(receiver, session, case, target, share_qos(message, member, case.reach))
             receiver.queue = queues(session, target, case.now)
             if await self._others(session, group, case):
                 # It has that one before this.

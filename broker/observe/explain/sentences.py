@@ -95,14 +95,9 @@ def receiver(made: Receiver, message: Message) -> str:
     if made.qos < message.qos:
         parts.append(f"published at QoS {message.qos}, but granted a lower one")
     if made.outcome == "waits":
-        where = "it waits on disk" if made.on_disk else "it waits"
-        parts.append(f"{where} {'behind its queued messages' if made.connected else 'until its client is back'}")
-    elif made.outcome == "replaces":
-        parts.append("replacing the queued message of its topic")
-    if made.sheds and made.outcome != "replaces":
-        parts.append(f"at least {made.sheds} older messages are dropped to make room")
+        parts.append(f"it waits {'behind its queued messages' if made.connected else 'until its client is back'}")
     if not made.certain:
-        parts.append("uncertain: all queues together are full, or it gets this message in another way first")
+        parts.append("uncertain: its queue or all queues are full, or it gets this message in another way first")
     return "; ".join(parts)
 
 

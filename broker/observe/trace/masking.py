@@ -15,7 +15,6 @@ from broker.core.codec.errors import MalformedPacket, ProtocolError
 from broker.core.codec.framing import LARGEST_PACKET, frame_body
 from broker.core.codec.packets import V5
 from broker.core.codec.primitives import Reader
-from broker.core.codec.publish_layout import fields_end
 from broker.net.connections.connection_log import TOKEN
 
 MASK: Final = 0x2A
@@ -25,16 +24,15 @@ MOST: Final = 256
 """Properties of a packet that are looked at; all behind them is made unreadable. Each takes about a microsecond."""
 
 _TOKEN: Final = TOKEN.encode()
-_BARE: Final = (packets.PINGREQ, packets.PINGRESP)
 _SECRET: Final = (packets.CONNECT, packets.AUTH)
 _NAMES: Final = (b"\0\4MQTT", b"\0\6MQIsdp")
 _SECRET_PROPERTIES: Final = frozenset({properties.AUTHENTICATION_DATA})
 
 
-def masked(data: bytes, version: int, user_properties: bool) -> bytes:
+def masked(data: bytes, version: int) -> bytes:
     """A packet, or the beginning of one, without its secrets; the same object where it has none.
 
-    `version`: the protocol level in force, 0: not known yet. `user_properties`: whether their values are secrets.
+    `version`: the protocol level in force, 0: not known yet. User properties are no more secret than payloads.
     """
     if len(data) < 2:
         return data
@@ -44,7 +42,7 @@ def masked(data: bytes, version: int, user_properties: bool) -> bytes:
         return data[:2] + bytes((MASK,)) * (len(data) - 2)
     if version < V5 and kind not in _SECRET:
         return data
-    if kind in _BARE or not (user_properties or kind in _SECRET or kind == packets.CONNACK):
+    if kind not in _SECRET and kind != packets.CONNACK:
         return data
     changed = bytearray(data)
     if kind == packets.CONNECT and not _well_formed(data):
@@ -53,11 +51,11 @@ def masked(data: bytes, version: int, user_properties: bool) -> bytes:
     try:
         reader = Reader(data, frame_body(data, 0), len(data))
         if kind == packets.CONNECT:
-            _connect(reader, changed, user_properties)
+            _connect(reader, changed)
         else:
-            _skip(kind, data, reader)
+            reader.position += 1 if kind == packets.AUTH else 2
             if reader.position < reader.end:
-                _section(reader, changed, user_properties)
+                _section(reader, changed)
     except (MalformedPacket, IndexError):
         if kind in _SECRET:
             _fill(changed, 2, len(data))
@@ -90,19 +88,6 @@ def _fill(changed: bytearray, start: int, end: int) -> None:
     changed[start:end] = bytes((MASK,)) * (end - start)
 
 
-def _skip(kind: int, data: bytes, reader: Reader) -> None:
-    """Go to the properties of a packet of 5.0."""
-    body = reader.position
-    if kind == packets.PUBLISH:
-        reader.position = fields_end(data, body, data[0] >> 1 & 3)
-    elif packets.PUBACK <= kind <= packets.PUBCOMP:
-        reader.position = body + 3
-    elif kind in (packets.DISCONNECT, packets.AUTH):
-        reader.position = body + 1
-    else:
-        reader.position = body + 2
-
-
 def _field(reader: Reader, changed: bytearray, secret: bool) -> None:
     """A field behind its length; one that is cut off is masked as far as it goes."""
     length = reader.two_bytes()
@@ -115,7 +100,7 @@ def _field(reader: Reader, changed: bytearray, secret: bool) -> None:
     reader.position = end
 
 
-def _section(reader: Reader, changed: bytearray, user_properties: bool) -> None:
+def _section(reader: Reader, changed: bytearray) -> None:
     """A section of properties, its length first."""
     length = reader.varint()
     stop = reader.position + length
@@ -142,24 +127,24 @@ def _section(reader: Reader, changed: bytearray, user_properties: bool) -> None:
         else:
             _field(inside, changed, identifier in _SECRET_PROPERTIES)
             if kind == properties.STRING_PAIR:
-                _field(inside, changed, user_properties)
+                _field(inside, changed, False)
     if stop > reader.end:
         raise MalformedPacket("cut off")
     reader.position = stop
 
 
-def _connect(reader: Reader, changed: bytearray, user_properties: bool) -> None:
+def _connect(reader: Reader, changed: bytearray) -> None:
     """Section 3.1."""
     _field(reader, changed, False)
     level = reader.byte() & 0x7F
     flags = reader.byte()
     reader.two_bytes()
     if level == V5:
-        _section(reader, changed, user_properties)
+        _section(reader, changed)
     _field(reader, changed, False)
     if flags & 4:
         if level == V5:
-            _section(reader, changed, user_properties)
+            _section(reader, changed)
         _field(reader, changed, False)
         _field(reader, changed, False)
     if flags & 0x80 and reader.position < reader.end:

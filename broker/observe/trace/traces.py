@@ -317,11 +317,6 @@ class Traces(Onlooker):
         """A fault of ours while a connection was looked at."""
         self._broker.faults.broke("trace", error)
 
-    @property
-    def masks_user_properties(self) -> bool:
-        """Whether user properties are secrets."""
-        return self._settings.mask_user_properties
-
 
 class Looking(PacketSink):
     """One connection that is looked at."""
@@ -384,7 +379,7 @@ class Looking(PacketSink):
         version = self.watch.version
         if not inward and version == 0:
             version = V311
-        data = masked(data, version, self._traces.masks_user_properties)
+        data = masked(data, version)
         entry = Entry(PACKET, time.time_ns(), self._party, inward, data, size, version)
         self._party.version = version
         wanting = self._traces.of(mask)

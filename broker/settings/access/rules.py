@@ -113,7 +113,4 @@ class Access(Section):
     """What holds where no rule speaks."""
 
     default: Literal["", "allow", "deny"] = ""
-    """What is said about what no rule speaks of. Empty: deny as soon as there are rules, else allow."""
     acl_file: str = ""
-    """A file of access rules as mosquitto has them, asked after the `[[rule]]` tables; it has the last word, as there.
-    Empty: none."""

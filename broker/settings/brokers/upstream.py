@@ -271,23 +271,14 @@ class Federation(Section):
     """This broker among others."""
 
     broker_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{0,32}\z")] = ""
-    """The id of this broker in the path of a message, by which brokers find messages that come round a circle. 1 to 32
-    letters, digits, `_` and `-`; no two linked brokers may share one. Empty: random at each start."""
     hop_limit: Annotated[int, Field(ge=0, le=255)] = 8
-    """Brokers that a message may pass; the broker drops one that has passed as many. 0: no limit."""
     link_users: Patterns = ()
-    """Shell patterns (`fnmatch`, case-sensitive) over the user names of the clients that may be links of other brokers.
-    Always a tuple after validation."""
     link_client_ids: Patterns = ()
-    """The same over their client identifiers; one of both lists is enough. Always a tuple after validation."""
     answer_timeout: SecondsOrOff = 5.0
-    """Seconds that the acknowledgement of a request waits for links to say whom they reached. 0: not at all."""
 
 
 class Presence(Section):
     """Who is connected, as retained messages."""
 
     topic: Annotated[TopicOrNone, AfterValidator(_presence_topic)] = ""
-    """Below it each connected client has a retained message `online` under its client identifier. Empty: none."""
     delay: SecondsOrOff = 0.0
-    """Seconds for which a client must have been connected before it has that message. 0: at once."""

@@ -54,7 +54,7 @@ SIZE: Final = (
 Job = Callable[[], Awaitable[None]]
 
 
-class PostgresStore(Store):
+class PostgresStore(Store, Medium):
     """Keeps everything in a schema of a database."""
 
     def __init__(
@@ -97,7 +97,7 @@ class PostgresStore(Store):
         self._groups = Groups(
             self._times,
             self._pages,
-            _Tables(self),
+            self,
             lambda: self.listener,
             window=commit_window,
             size=commit_bytes,
@@ -271,7 +271,7 @@ class PostgresStore(Store):
 
     # -- its work ------------------------------------------------------------------------------------------------------
 
-    def _write(self, batch: Batch) -> None:
+    def write(self, batch: Batch) -> None:
         groups = self._groups
 
         async def job() -> None:
@@ -295,7 +295,7 @@ class PostgresStore(Store):
         if self.listener is not None and self._loop is not None:
             self.listener.replaced()
 
-    def _read(self, fetch: Fetch, session: int) -> None:
+    def read(self, fetch: Fetch, session: int) -> None:
         fetches = self._groups.fetches
 
         async def job() -> None:
@@ -313,7 +313,7 @@ class PostgresStore(Store):
 
         self._put(job)
 
-    def _discard(self, numbers: list[int]) -> None:
+    def discard(self, numbers: list[int]) -> None:
         self._damaged += numbers
         self._untidy = True
         self._more.set()
@@ -323,7 +323,7 @@ class PostgresStore(Store):
         if self._loop is not None:
             self._loop.call_soon(outcome)
 
-    def _stalled(self) -> str:
+    def stalled(self) -> str:
         return (
             f"{self._database.place}: the database does not answer: look at its log, its disk and the network "
             f"(a write takes more than {self._database.timeout:g} s)"
@@ -333,22 +333,3 @@ class PostgresStore(Store):
 def _fail(outcome: asyncio.Future[Any], error: Exception) -> None:
     if not outcome.done():
         outcome.set_exception(error)
-
-
-class _Tables(Medium):
-    """The store as its groups know it."""
-
-    def __init__(self, store: PostgresStore) -> None:
-        self._store = store
-
-    def write(self, batch: Batch) -> None:
-        self._store._write(batch)
-
-    def read(self, fetch: Fetch, session: int) -> None:
-        self._store._read(fetch, session)
-
-    def discard(self, numbers: list[int]) -> None:
-        self._store._discard(numbers)
-
-    def stalled(self) -> str:
-        return self._store._stalled()

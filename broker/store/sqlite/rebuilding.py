@@ -1,31 +1,45 @@
-"""Makes a fresh file of what is whole in a damaged one, and puts the damaged one aside.
+"""Makes a fresh file of what SQLite can read of a damaged one, and puts the damaged one aside.
 
 Promises: the damaged file and its log keep their bytes; the new file is complete and on the disk before it gets the
-name of the store, whenever the process dies. Rows that refer to a lost one are lost with it, and counted.
+name of the store, whenever the process dies. A row counts only if its checksums are right; of pages that SQLite cannot
+read, all rows are lost. Rows that refer to a lost one are lost with it, and counted.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import struct
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from broker.store.base import StoreError
 from broker.store.groups import checksums
-from broker.store.sqlite.reading import COUNTED, WITHOUT_WILL
-from broker.store.sqlite.salvaging import COLUMNS, Row, Salvage
+from broker.store.sqlite.reading import COUNTED, WITHOUT_WILL, any_text
 from broker.store.sqlite.schema import APPLICATION, SCHEMA, VERSION
+from broker.store.times import Note
 
 PART: Final = 2_000
 """Rows that are written at a time."""
 
+LARGEST_KEY: Final = 2**63 - 1
+
+ONE_BY_ONE: Final = 500
+"""Numbers behind a row that are tried each, where a page cannot be read: it has no more rows. Beyond, steps double."""
+
 SIDE_FILES: Final = ("", "-wal", "-shm")
 
-WIDTHS: Final = {table: columns for kinds in COLUMNS.values() for columns, tables in kinds.items() for table in tables}
+KEYS: Final = {
+    **dict.fromkeys((*checksums.OF, "gone_session", "read_back", "clock"), "rowid"),
+    "subscription": "session",
+    "received": "session",
+    "passed": "broadcast",
+}
+"""By table: the number in whose order its rows are read."""
 
 _OF_NOBODY: Final = "session NOT IN (SELECT id FROM session)"
 _ENDED: Final = "session IN (SELECT id FROM gone_session)"
@@ -79,15 +93,19 @@ def make(db: sqlite3.Connection) -> None:
 def rebuild(source: Path, target: Path) -> Rebuilt:
     """Fill a new file with what is whole in another one, which no broker uses. Raises OSError and sqlite3.Error."""
     rebuilt = Rebuilt()
-    salvage = Salvage(source)
     os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    db = sqlite3.connect(target, isolation_level=None)
-    try:
+    with (
+        closing(sqlite3.connect(target, isolation_level=None)) as db,
+        closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as damaged,
+        any_text(damaged),
+    ):
         make(db)
+        damaged.execute("PRAGMA cell_size_check = ON")
         db.execute("BEGIN IMMEDIATE")
-        rows = salvage.rows()
-        while part := list(islice(rows, PART)):
-            _insert(db, part, rebuilt)
+        for table in KEYS:
+            rows = _rows(damaged, table, rebuilt)
+            while part := list(islice(rows, PART)):
+                _insert(db, table, part, rebuilt)
         for statement in ENDED:
             db.execute(statement)
         db.execute("DELETE FROM gone_session")
@@ -100,23 +118,52 @@ def rebuild(source: Path, target: Path) -> Rebuilt:
         for table in rebuilt.kept:
             rebuilt.kept[table] = db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
         db.execute("COMMIT")
-    finally:
-        db.close()
-    for table, count in salvage.lost.items():
-        rebuilt.lose(table, count)
     return rebuilt
 
 
-def _insert(db: sqlite3.Connection, rows: list[Row], rebuilt: Rebuilt) -> None:
-    by_table: dict[str, list[tuple[object, ...]]] = {}
-    for row in rows:
-        by_table.setdefault(row.table, []).append(row.values)
-    for table, values in by_table.items():
-        places = ",".join("?" * WIDTHS[table])
-        db.executemany(f"INSERT OR IGNORE INTO {table} VALUES ({places})", values)
-    without = [(each[0],) for each in by_table.get("session", ()) if checksums.will_fault(each)]
-    db.executemany(WITHOUT_WILL, without)
-    rebuilt.lose("will", len(without))
+def _rows(damaged: sqlite3.Connection, table: str, rebuilt: Rebuilt) -> Iterator[tuple[Any, ...]]:
+    """The rows of a table that are whole, also behind pages that cannot be read."""
+    key, tried, step = -1, 0, 1
+    while key <= LARGEST_KEY:
+        try:
+            for found, *row in damaged.execute(
+                f"SELECT {KEYS[table]}, * FROM {table} NOT INDEXED WHERE {KEYS[table]} >= ? ORDER BY 1", (key,)
+            ):
+                if isinstance(found, int):
+                    key, tried, step = found, 0, 1
+                if _is_right(table, row):
+                    yield tuple(row)
+                elif table in checksums.OF:
+                    rebuilt.lose(table, 1)
+            return
+        except sqlite3.DatabaseError:
+            if tried == 0:
+                rebuilt.lose(f"{table} (ranges of rows)", 1)
+            tried += 1
+            step = 1 if tried < ONE_BY_ONE else 2 * step
+            key += step
+
+
+def _is_right(table: str, row: list[Any]) -> bool:
+    try:
+        if table == "gone_session":
+            return bool(checksums.of_gone(row[0]) == row[1])
+        if table == "read_back":
+            return bool(checksums.of_read_back(row[0], row[1]) == row[2])
+        if table == "clock":
+            return Note.of(row) is not None
+        return not checksums.fault(table, row)
+    except (TypeError, struct.error):
+        return False
+
+
+def _insert(db: sqlite3.Connection, table: str, rows: list[tuple[Any, ...]], rebuilt: Rebuilt) -> None:
+    # A row that is there was read before the page behind it could not be.
+    db.executemany(f"INSERT OR IGNORE INTO {table} VALUES ({','.join('?' * len(rows[0]))})", rows)
+    if table == "session":
+        without = [(each[0],) for each in rows if checksums.will_fault(each)]
+        db.executemany(WITHOUT_WILL, without)
+        rebuilt.lose("will", len(without))
 
 
 def put_aside(path: Path) -> Rebuilt:

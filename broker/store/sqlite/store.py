@@ -31,7 +31,7 @@ from broker.store.times import Clocks, Times
 _Value = TypeVar("_Value")
 
 
-class SqliteStore(Store):
+class SqliteStore(Store, Medium):
     """Keeps everything in `canopy.db` of a directory."""
 
     def __init__(
@@ -71,7 +71,7 @@ class SqliteStore(Store):
         self._groups = Groups(
             self._times,
             self._pages,
-            _Thread(self),
+            self,
             lambda: self.listener,
             window=commit_window,
             size=commit_bytes,
@@ -168,11 +168,19 @@ class SqliteStore(Store):
 
     # -- the thread's work ---------------------------------------------------------------------------------------------
 
+    def discard(self, numbers: list[int]) -> None:
+        writer = self._writer
+        if writer is not None:
+            writer.put(lambda: writer.discard(numbers))
+
+    def stalled(self) -> str:
+        return "" if self._opened is None else self._stall_reason(self._opened)
+
     def _stall_reason(self, opened: Opened) -> str:
         remedy = "the disk does not answer: look at the system's log"
         return f"{opened.path}: {remedy} (a write takes more than {self._stall_timeout:g} s)"
 
-    def _write(self, batch: Batch) -> None:
+    def write(self, batch: Batch) -> None:
         writer, loop = self._writer, self._loop
         assert writer is not None
         assert loop is not None
@@ -199,7 +207,7 @@ class SqliteStore(Store):
                 # Its next start sets the file aside.
                 self.listener.replaced()
 
-    def _read(self, fetch: Fetch, session: int) -> None:
+    def read(self, fetch: Fetch, session: int) -> None:
         writer, loop, opened = self._writer, self._loop, self._opened
         if writer is None or loop is None or opened is None:
             return
@@ -212,7 +220,7 @@ class SqliteStore(Store):
                     found = read_on_disk(opened.db, session, fetch.first, fetch.last, now)
             except Exception as error:
                 found = error
-            with contextlib.suppress(RuntimeError):  # see `_write`
+            with contextlib.suppress(RuntimeError):  # see `write`
                 loop.call_soon_threadsafe(self._found, fetch, found)
 
         writer.put(job)
@@ -254,25 +262,3 @@ class SqliteStore(Store):
 
         writer.put(job)
         return await outcome
-
-
-class _Thread(Medium):
-    """The store as its groups know it."""
-
-    def __init__(self, store: SqliteStore) -> None:
-        self._store = store
-
-    def write(self, batch: Batch) -> None:
-        self._store._write(batch)
-
-    def read(self, fetch: Fetch, session: int) -> None:
-        self._store._read(fetch, session)
-
-    def discard(self, numbers: list[int]) -> None:
-        writer = self._store._writer
-        if writer is not None:
-            writer.put(lambda: writer.discard(numbers))
-
-    def stalled(self) -> str:
-        opened = self._store._opened
-        return "" if opened is None else self._store._stall_reason(opened)

@@ -1,7 +1,4 @@
-"""The figures of a store in a file: counts, sizes, the longest queues, and who uses it.
-
-Owns the statements, which are those of a store in a database, too (`of_database`).
-"""
+"""The figures of a store in a file: counts, sizes, the longest queues, and who uses it."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ miss by right, while it came or went, is unjudged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Final
 
@@ -103,10 +103,6 @@ class Account:
     """Whether its connection was ever gone."""
     refused: set[str] = field(default_factory=set)
     """Filters that the broker granted to none of its clients."""
-    epoch: int = 0
-    """How often its session was lost."""
-    absence: int = 0
-    """How often its connection was."""
 
 
 @dataclass
@@ -123,9 +119,8 @@ class Sent:
 def account(judge: Judge) -> Account:
     """What a judge has to say."""
     made = Account(
-        judge.number, judge.open, judge.whole, judge.told_lost, {}, {}, {}, {}, judge.absence > 0, judge.refused,
-        int(judge.epoch), int(judge.absence),
-    )  # fmt: skip
+        judge.number, judge.open, judge.whole, judge.told_lost, {}, {}, {}, {}, judge.absence > 0, judge.refused
+    )
     for stream, receipt in judge.receipts.items():
         made.receipts[stream] = _deliveries(receipt)
         made.next[stream] = receipt.next
@@ -171,14 +166,8 @@ def add(total: Deliveries, part: Deliveries) -> None:
 _FIELDS = [each.name for each in fields(Deliveries)]
 
 
-Told = Callable[[int, int, int, int], None]
-"""Stream, subscriber, QoS of the deliveries, filters that match."""
-
-
-def settle(
-    plan: Plan, subscriptions: Subscriptions, accounts: Iterable[Account], sent: Sent, told: Told | None = None
-) -> Settled:
-    """Hold what came against what was sent; `told` hears of every stream that a subscriber should have heard."""
+def settle(plan: Plan, subscriptions: Subscriptions, accounts: Iterable[Account], sent: Sent) -> Settled:
+    """Hold what came against what was sent."""
     by_subscriber = {each.subscriber: each for each in accounts}
     groups = [Deliveries() for _ in plan.groups]
     pairs: dict[tuple[int, int], Deliveries] = {}
@@ -190,8 +179,6 @@ def settle(
             found = by_subscriber.get(subscriber)
             if found is None:
                 continue
-            if told is not None:
-                told(stream, subscriber, min(qos, heard.qos), heard.filters)
             if found.receipts.get(stream, NOTHING).duplicates and subscriptions.churned(subscriber, plan.topic(stream)):
                 heard.filters += 1
             outcome = _judge(found, stream, count, min(qos, heard.qos), heard.filters, sent)

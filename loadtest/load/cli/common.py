@@ -112,9 +112,6 @@ class Output:
             "or if more than 1 % could not be judged.",
         ),
     ] = False
-    records: Annotated[
-        bool, typer.Option("--records", help="Write a row for every message: Parquet files in OUT/records.")
-    ] = False
     threshold: Annotated[
         list[str] | None,
         typer.Option(
@@ -287,8 +284,6 @@ def play_and_report(job: Job, output: Output, calibrate: bool) -> None:
     try:
         for place in (folder, *(file.parent for file in (output.junit, output.prometheus) if file)):
             files.check(place)
-        if output.records:
-            job = replace(job, records=str(folder / "records"))
         if calibrate:
             job = replace(job, own_limit=own_limit(console))
         with live.audience(console, job.scenario, str(job.targets[0])) as audience:

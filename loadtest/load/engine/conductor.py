@@ -20,7 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from loadtest.brokers.registry import python_module
@@ -29,7 +28,7 @@ from loadtest.load.checks import broker_usage
 from loadtest.load.checks.broker_statistics import LONGEST, SOON, Listener
 from loadtest.load.checks.expected import Sent, Subscriptions
 from loadtest.load.engine.clients.connection import clock
-from loadtest.load.engine.job import Audience, Job, Place
+from loadtest.load.engine.job import Audience, Job
 from loadtest.load.engine.process_channel import ProcessChannel
 from loadtest.load.engine.process_messages import (
     Assignment,
@@ -111,7 +110,6 @@ class Conductor:
             self._plan = Plan(job.scenario, self._run, recorded(job.replay, job.prefix, job.scenario))
         except PlanError as error:
             raise RunError(str(error)) from error
-        self._place = self._records_place(job.records)
         self._processes: list[_Process] = []
         self._heard = asyncio.Event()
         self._failure = ""
@@ -149,7 +147,9 @@ class Conductor:
             await listener.close()
         self._say(Finish())
         await self._until(lambda: all(each.outcome is not None for each in self._processes))
-        result = self._assembled(
+        result = assemble.assemble(
+            self._job,
+            self._plan,
             assemble.Heard(
                 run=self._run,
                 begun=begun,
@@ -167,33 +167,6 @@ class Conductor:
         audience.finished(result)
         return result
 
-    @staticmethod
-    def _records_place(folder: str | None) -> Place | None:
-        if folder is None:
-            return None
-        # Parquet is imported where somebody wants records.
-        from loadtest.load.checks import record_tables, records
-
-        try:
-            record_tables.prepare(Path(folder))
-        except records.RecordsError as error:
-            raise RunError(str(error)) from error
-        return record_tables.place(folder)
-
-    def _assembled(self, heard: assemble.Heard) -> Result:
-        if self._place is None:
-            return assemble.assemble(self._job, self._plan, heard)
-        from loadtest.load.checks import record_tables, records
-
-        tables = record_tables.Tables(self._place, self._plan)
-        result = assemble.assemble(self._job, self._plan, heard, tables.expected)
-        try:
-            accounts = [account for outcome in heard.outcomes for account in outcome.accounts]
-            tables.write(assemble.all_sent(heard.outcomes), accounts)
-        except records.RecordsError as error:
-            raise RunError(str(error)) from error
-        return result
-
     # -- processes -----------------------------------------------------------------------------------------------------
 
     async def _spawn(self) -> None:
@@ -209,7 +182,7 @@ class Conductor:
             channel.send(
                 Assignment(
                     job.scenario, self._run, job.targets, index, job.processes, core,
-                    job.replay, job.speed, job.prefix, self._place, wall,
+                    job.replay, job.speed, job.prefix, wall,
                 )
             )  # fmt: skip
 
@@ -267,10 +240,6 @@ class Conductor:
             if process.channel is not None:
                 process.channel.abort()
         await asyncio.to_thread(_reap, self._processes)
-        if self._place is not None:
-            from loadtest.load.checks import record_tables
-
-            record_tables.clear(self._place)
 
     # -- phases --------------------------------------------------------------------------------------------------------
 

@@ -90,15 +90,6 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a run's records go, and what its clocks say."""
-
-    folder: str
-    wall: int
-    """Microseconds since 1970 at 0 of the monotonic clock: one figure for all processes."""
-
-
-@dataclass(frozen=True)
 class Job:
     """One run to be played. Clients go to the targets in turn."""
 
@@ -118,8 +109,6 @@ class Job:
     """Of the replay; infinite: as fast as sockets take it."""
     prefix: str = ""
     """What the replay puts before each topic."""
-    records: str | None = None
-    """A folder for a row of each message (see ``records``); None: none are kept."""
     thresholds: tuple[str, ...] = ()
     """What has to hold beside what the scenario says."""
     strict: bool = False

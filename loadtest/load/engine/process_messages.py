@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtest.load.checks.expected import Account, Sent
-from loadtest.load.engine.job import Place, Target
+from loadtest.load.engine.job import Target
 from loadtest.load.scenario.schema import Scenario
 
 # -- to a process ------------------------------------------------------------------------------------------------------
@@ -28,8 +28,6 @@ class Assignment:
     replay: str | None
     speed: float
     prefix: str
-    records: Place | None = None
-    """Where a row of each message goes, if anywhere."""
     wall: int = 0
     """Microseconds since 1970 at 0 of the monotonic clock."""
 

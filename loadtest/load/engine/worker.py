@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from loadtest.brokers.process import waited
 from loadtest.load.capture.loading import recorded
@@ -45,10 +45,6 @@ from loadtest.load.engine.process_messages import (
 from loadtest.load.engine.schedule import NEVER
 from loadtest.load.scenario.plan import SECOND, Plan, PlanError
 from loadtest.load.scenario.schema import Stage
-
-if TYPE_CHECKING:
-    from loadtest.load.checks.records import Recorder
-    from loadtest.load.engine.job import Place
 
 STEP: Final = 100_000
 """Microseconds between two changes of the load where it rises or falls."""
@@ -79,13 +75,10 @@ class Worker:
         self._pool = ClientPool(
             self._plan, assignment.targets, assignment.index, assignment.processes, recording, assignment.speed
         )
-        if assignment.records is not None:
-            self._pool.record(self._recorder(assignment.records))
         self._alarm = KernelTimer(self._loop, self._due)
         self._pool.wake = self._due
         self._done = asyncio.Event()
         self._phase = ""
-        self._numbers = {stage.name: number for number, stage in enumerate(self._plan.scenario.stages)}
         self._begin = 0
         self._cpu = time.process_time()
         self._waited = waited(os.getpid())
@@ -96,7 +89,6 @@ class Worker:
         self._looked = 0
         self._timers: list[asyncio.TimerHandle] = []
         self._looking: asyncio.TimerHandle | None = None
-        self._writing: asyncio.Task[None] | None = None
         self._over = False
         self._ends_at: float = NEVER
         """When the stages end, as far as is known."""
@@ -104,18 +96,6 @@ class Worker:
         """Whether the conductor wants to hear that everything is sent."""
         self._stranded = 0
         """Seconds for which nobody has been connected who has something left to send."""
-
-    def _recorder(self, place: Place) -> Recorder:
-        # Parquet is imported where somebody wants records.
-        from loadtest.load.checks.records import Recorder
-
-        plan = self._plan
-
-        def stream(number: int) -> tuple[str, str, str]:
-            group, client = plan.who(plan.publisher(number))
-            return plan.groups[group].name, plan.client_id(group, client), plan.topic(number)
-
-        return Recorder(place, plan.run, self._assignment.index, stream, plan.subscriber_name)
 
     async def run(self) -> None:
         """Serve the conductor until the run is over or the conductor gone."""
@@ -167,8 +147,6 @@ class Worker:
         if phase != CONNECTING:
             for tally in self._pool.tallies:
                 tally.enter(at)
-            if self._pool.recorder is not None:
-                self._pool.recorder.enter(self._numbers.get(phase, -1), at)
         self._next_second(at + SECOND)
 
     def _next_second(self, end: int) -> None:
@@ -306,9 +284,6 @@ class Worker:
         for timer in [*self._timers, *([self._looking] if self._looking else [])]:
             timer.cancel()
         sent, accounts = pool.sent(), pool.accounts()
-        recorder = pool.recorder
-        if recorder is not None:
-            pool.end_record()
         for client in pool.clients:
             client.end()
         outcome = Outcome(
@@ -321,23 +296,7 @@ class Worker:
             int(pool.streams.foreign),
             pool.all_errors(),
         )
-        if recorder is None:
-            self._end(outcome)
-        else:
-            self._writing = self._loop.create_task(self._end_with(recorder, outcome))
-
-    async def _end_with(self, recorder: Recorder, outcome: Outcome) -> None:
-        from loadtest.load.checks.records import RecordsError
-
-        try:
-            await asyncio.to_thread(recorder.close)
-        except RecordsError as error:
-            self._end(Failed(str(error)))
-        else:
-            self._end(outcome)
-
-    def _end(self, message: object) -> None:
-        self._say(message)
+        self._say(outcome)
         self._done.set()
 
 

@@ -154,9 +154,6 @@ class Streams:
         """Those to which something came since the list was last emptied."""
         self.foreign: i64 = 0
         """Messages without a mark of this run."""
-        self.record: Callable[[int, int, int, int, int, int, int, int, int], None] | None = None
-        """Hears of every message: stream, sequence number, subscriber, time sent, time received, bytes of the payload,
-        flags (the QoS, 4 RETAIN, 8 DUP, 16 altered, 32 `Judge.whole`), epoch and absence of the judge."""
         self.mark = Mark(run)
 
 
@@ -231,13 +228,10 @@ class Judge:
                 streams.foreign += 1
                 self.tally.foreign += 1
                 return
-        altered = not retain and (topic != receipt.topic or receipt.changed(payload, mark))
-        if streams.record is not None:
-            self._record(number, payload, qos, retain, dup, altered, now)
         if retain:
             receipt.retained += 1
             return
-        if altered:
+        if topic != receipt.topic or receipt.changed(payload, mark):
             receipt.altered += 1
         sequence = mark.sequence
         tally = self.tally
@@ -262,22 +256,6 @@ class Judge:
             tally.latency(now - time)
             if time < tally.since:
                 tally.carry(now - time, time)
-
-    def _record(self, stream: int, payload: bytes, qos: i64, retain: bool, dup: bool, altered: bool, now: i64) -> None:
-        record = self.streams.record
-        if record is None:
-            return
-        mark = self.streams.mark
-        flags: i64 = qos
-        if retain:
-            flags += 4
-        if dup:
-            flags += 8
-        if altered:
-            flags += 16
-        if self.whole:
-            flags += 32
-        record(stream, mark.sequence, self.number, mark.time, now, len(payload), flags, self.epoch, self.absence)
 
     def _begin(self, stream: int) -> Receipt | None:
         streams = self.streams

@@ -17,7 +17,7 @@ from typing import Any, Final
 from loadtest.brokers.stats import counted_percentile, merged
 from loadtest.load.checks import broker_usage
 from loadtest.load.checks.broker_statistics import reconcile
-from loadtest.load.checks.expected import Sent, Settled, Subscriptions, Told, add, settle
+from loadtest.load.checks.expected import Sent, Settled, Subscriptions, add, settle
 from loadtest.load.checks.histogram import latency
 from loadtest.load.checks.judged import judge
 from loadtest.load.checks.verdict import verdict
@@ -139,8 +139,8 @@ def _at(trace: Trace, time: int) -> float | None:
     return low + (high - low) * (time - first) / max(1, last - first)
 
 
-def assemble(job: Job, plan: Plan, heard: Heard, told: Told | None = None) -> Result:
-    """The result of a run; `told` hears who should have heard what."""
+def assemble(job: Job, plan: Plan, heard: Heard) -> Result:
+    """The result of a run."""
     scenario = job.scenario
     count = min((len(each) for each in heard.intervals), default=0)
     rows = [[each[index] for each in heard.intervals] for index in range(count)]
@@ -156,7 +156,7 @@ def assemble(job: Job, plan: Plan, heard: Heard, told: Told | None = None) -> Re
     sent = all_sent(heard.outcomes)
     accounts = [each for one in heard.outcomes for each in one.accounts]
     refused = {each.subscriber: each.refused for each in accounts if each.refused}
-    settled = settle(plan, Subscriptions(plan, everybody(plan), refused), accounts, sent, told)
+    settled = settle(plan, Subscriptions(plan, everybody(plan), refused), accounts, sent)
     measured_rows = [row for row, each in zip(rows, seconds, strict=True) if each.measured]
     result = Result(
         run=heard.run,

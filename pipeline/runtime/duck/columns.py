@@ -83,12 +83,10 @@ class Column:
 
     @property
     def sql(self) -> str:
-        """The expression."""
         return self._around.replace("{}", self._sql)
 
     @property
     def name(self) -> str:
-        """What it is called; of an expression without a name, itself."""
         return self._name or self.sql
 
     @property
@@ -97,46 +95,36 @@ class Column:
         return self.sql if self.name == "*" else f"{self.sql} AS {quoted_whole(self.name)}"
 
     def alias(self, name: str) -> Column:
-        """The same under another name."""
         return Column(self._sql, name, self._around)
 
     def cast(self, wanted: str) -> Column:
-        """As another type."""
         return Column(f"CAST({self.sql} AS {sql_type(wanted)})", self._name)
 
     def over(self, window: Spec) -> Column:
-        """Over the rows of a window."""
         return Column(self._around.replace("{}", f"{self._sql} OVER ({window.sql})"))
 
     def isNull(self) -> Column:  # noqa: N802
-        """Whether there is no value."""
         return Column(f"({self.sql} IS NULL)")
 
     def isNotNull(self) -> Column:  # noqa: N802
-        """Whether there is a value."""
         return Column(f"({self.sql} IS NOT NULL)")
 
     def eqNullSafe(self, other: Any) -> Column:  # noqa: N802
-        """Whether both are the same, or both are null."""
         return Column(f"({self.sql} IS NOT DISTINCT FROM {value(other)})")
 
     def isin(self, *values: Any) -> Column:
-        """Whether it is one of these."""
         chosen = values[0] if len(values) == 1 and isinstance(values[0], list | tuple | set) else values
         if not chosen:
             return Column("FALSE")
         return Column(f"({self.sql} IN ({', '.join(value(each) for each in chosen)}))")
 
     def startswith(self, other: Any) -> Column:
-        """Whether a text begins so."""
         return Column(f"starts_with({self.sql}, {value(other)})")
 
     def endswith(self, other: Any) -> Column:
-        """Whether a text ends so."""
         return Column(f"suffix({self.sql}, {value(other)})")
 
     def rlike(self, pattern: str) -> Column:
-        """Whether a regular expression is found in a text."""
         return Column(f"regexp_matches({self.sql}, {literal(pattern)})")
 
     def asc(self) -> Order:
@@ -223,11 +211,9 @@ class Case(Column):
         self._branches = branches
 
     def when(self, condition: Column, then: Any) -> Case:
-        """A further condition, where those before do not hold."""
         return Case([*self._branches, branch(condition, then)])
 
     def otherwise(self, then: Any) -> Column:
-        """What it is where none of them holds."""
         return Column(f"CASE {' '.join(self._branches)} ELSE {value(then)} END")
 
 
@@ -248,25 +234,20 @@ class Spec:
 
     @property
     def sql(self) -> str:
-        """What stands after OVER."""
         keys = f"PARTITION BY {', '.join(self._keys)}" if self._keys else ""
         orders = f"ORDER BY {', '.join(self._orders)}" if self._orders else ""
         return " ".join(part for part in (keys, orders, self._frame) if part)
 
     def partitionBy(self, *by: Any) -> Spec:  # noqa: N802
-        """Rows that have the same of these."""
         return Spec(tuple(column(each).sql for each in by), self._orders, self._frame)
 
     def orderBy(self, *by: Any) -> Spec:  # noqa: N802
-        """In this order."""
         return Spec(self._keys, tuple(order(each).sql for each in by), self._frame)
 
     def rowsBetween(self, start: int, end: int) -> Spec:  # noqa: N802
-        """Of them so many before and after each."""
         return Spec(self._keys, self._orders, f"ROWS BETWEEN {_bound(start)} AND {_bound(end)}")
 
     def rangeBetween(self, start: int, end: int) -> Spec:  # noqa: N802
-        """Of them those whose order is so far from that of each."""
         return Spec(self._keys, self._orders, f"RANGE BETWEEN {_bound(start)} AND {_bound(end)}")
 
 
@@ -279,12 +260,10 @@ class Window:
 
     @staticmethod
     def partitionBy(*by: Any) -> Spec:  # noqa: N802
-        """Rows that have the same of these."""
         return Spec().partitionBy(*by)
 
     @staticmethod
     def orderBy(*by: Any) -> Spec:  # noqa: N802
-        """All rows, in this order."""
         return Spec().orderBy(*by)
 
 

@@ -54,7 +54,6 @@ class Row(tuple[Any, ...]):
         return self[name]
 
     def asDict(self) -> dict[str, Any]:  # noqa: N802
-        """The values by the names of columns."""
         return dict(zip(self.columns, self, strict=True))
 
 
@@ -76,7 +75,6 @@ class Frame:
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns."""
         if self._columns is None:
             self._columns = [row[0] for row in self.sparkSession.rows(f"DESCRIBE {self.sql}")]
         return self._columns
@@ -88,59 +86,47 @@ class Frame:
         return Frame(self.sparkSession, sql, columns)
 
     def alias(self, name: str) -> Frame:
-        """The frame under a name by which its columns can be told apart."""
         return Frame(self.sparkSession, self.sql, self._columns, name=name)
 
     def select(self, *wanted: Any) -> Frame:
-        """These columns."""
         chosen = [column(each) for each in wanted]
         names = None if any(each.name == "*" for each in chosen) else [each.name for each in chosen]
         return self._frame(f"SELECT {listed(chosen)} FROM {self._from()}", names)
 
     def where(self, condition: Column | str) -> Frame:
-        """The rows for which a condition holds."""
         text = condition if isinstance(condition, str) else condition.sql
         return self._frame(f"SELECT * FROM {self._from()} WHERE {text}", self._columns)
 
     def withColumn(self, name: str, made: Column) -> Frame:  # noqa: N802
-        """With a column more, or with another in place of one."""
         return self.withColumns({name: made})
 
     def withColumns(self, made: Mapping[str, Column]) -> Frame:  # noqa: N802
-        """With these columns more, or in place of what is there."""
         there = self.columns
         whole = [made[name].alias(name) if name in made else column(name) for name in there]
         return self.select(*whole, *(each.alias(name) for name, each in made.items() if name not in there))
 
     def drop(self, *names: str) -> Frame:
-        """Without these columns."""
         return self.select(*(name for name in self.columns if name not in names))
 
     def distinct(self) -> Frame:
-        """Each row once."""
         return self._frame(f"SELECT DISTINCT * FROM {self._from()}", self._columns)
 
     def groupBy(self, *by: Any) -> Grouped:  # noqa: N802
-        """The rows by what is the same in them."""
         return Grouped(self, [column(each) for each in by])
 
     def agg(self, *wanted: Column) -> Frame:
-        """One row of all."""
         return Grouped(self, []).agg(*wanted)
 
     def orderBy(self, *by: Any) -> Frame:  # noqa: N802
-        """The rows in an order."""
         text = ", ".join(order(each).sql for each in by)
         made = self._frame(f"SELECT * FROM {self._from()} ORDER BY {text}", self._columns)
         made._ordered = True
         return made
 
     def sortWithinPartitions(self, *by: Any) -> Frame:  # noqa: N802
-        """The rows in an order."""
         return self.orderBy(*by)
 
     def limit(self, number: int) -> Frame:
-        """The first rows."""
         # An order counts only where it stands beside its limit.
         text = self.sql if self._ordered else f"SELECT * FROM {self._from()}"
         return self._frame(f"{text} LIMIT {number}", self._columns)
@@ -154,7 +140,6 @@ class Frame:
         return self
 
     def join(self, other: Frame, on: Any, how: str = "inner") -> Frame:
-        """Both frames side by side: where these columns are the same, or where a condition holds."""
         kind = JOINS[how]
         if isinstance(on, Column):
             source = f"{self._from()} {kind} {other._from()} ON {on.sql}"
@@ -182,30 +167,24 @@ class Frame:
     # What is computed.
 
     def persist(self, _: Any = None) -> Frame:
-        """The same, computed once: a temporary table."""
         return self.sparkSession.kept(self)
 
     def localCheckpoint(self) -> Frame:  # noqa: N802
-        """The same, computed once: a temporary table."""
         return self.sparkSession.kept(self)
 
     def unpersist(self) -> Frame:
-        """Let go of what was kept."""
         self.sparkSession.let_go(self)
         return self
 
     def collect(self) -> list[Row]:
-        """All rows."""
         columns = self.columns
         return [Row(columns, map(_as_rows, row)) for row in self.sparkSession.rows(self.sql)]
 
     def count(self) -> int:
-        """How many rows there are."""
         return int(self.sparkSession.rows(f"SELECT count(*) FROM ({self.sql})")[0][0])
 
     @property
     def write(self) -> Writer:
-        """How it is written."""
         return Writer(self)
 
 
@@ -224,7 +203,6 @@ class Grouped:
         self._by = by
 
     def agg(self, *wanted: Column) -> Frame:
-        """A row for each group."""
         columns = [*self._by, *wanted]
         keys = ", ".join(str(at + 1) for at in range(len(self._by)))
         grouped = f" GROUP BY {keys}" if keys else ""
@@ -232,7 +210,6 @@ class Grouped:
         return Frame(self._frame.sparkSession, text, [each.name for each in columns])
 
     def count(self) -> Frame:
-        """How many rows each group has."""
         return self.agg(Column("count(*)", "count"))
 
 
@@ -252,7 +229,6 @@ class Writer:
         return self
 
     def partitionBy(self, *by: str) -> Writer:  # noqa: N802
-        """A folder for each of the values of these columns."""
         self._by = by
         return self
 

@@ -15,22 +15,75 @@ from pipeline.runtime.duck.columns import Case, Column, Order, branch, column, l
 if TYPE_CHECKING:
     from pipeline.runtime.duck.frames import Frame
 
-_LONG: Final = "CAST({} AS BIGINT)"
+_SQL: Final = {
+    # Of groups and windows.
+    "min": "min",
+    "max": "max",
+    "max_by": "arg_max",
+    "sum": "sum",
+    "count_distinct": "count(DISTINCT {0})",
+    "collect_list": "list({0}) FILTER ({0} IS NOT NULL)",
+    "row_number": "row_number",
+    "lead": "lead",
+    # Of numbers.
+    "floor": "floor",
+    "ceil": "ceil",
+    "log2": "log2",
+    "greatest": "greatest",
+    "least": "least",
+    "bin": "bin",
+    # Of texts and bytes.
+    "char_length": "length",
+    "octet_length": "strlen",
+    "length": "octet_length",
+    "substring": "array_slice({0}, {1}, {1} + {2} - 1)",
+    "hex": "hex",
+    # Bytes hold these, which are ASCII: others are escaped where bytes are read as text.
+    "contains": "contains(CAST({0} AS VARCHAR), CAST({1} AS VARCHAR))",
+    "nullif": "nullif",
+    "coalesce": "coalesce",
+    # Of times.
+    "minute": "minute",
+    "unix_micros": "epoch_us",
+    "unix_seconds": "(epoch_us({0}) // 1000000)",
+    # Of arrays.
+    "explode": "unnest",
+    "size": "len",
+    "sequence": "generate_series",
+    "slice": "list_slice({0}, {1}, {1} + {2} - 1)",
+    "get": "list_extract({0}, {1} + 1)",
+    "element_at": "list_extract({0}, {1})",
+    "array_distinct": "list_distinct",
+    "array_sort": "list_sort",
+    "sort_array": "list_sort",
+}
+"""What takes columns alone: DuckDB's name for it, or its SQL."""
+_AROUND: Final = {
+    **dict.fromkeys(("sum", "floor", "ceil"), "CAST({} AS BIGINT)"),
+    "size": "CAST({} AS INTEGER)",
+    "collect_list": "coalesce({}, [])",
+}
 _DATES: Final = (("yyyy", "%Y"), ("MM", "%m"), ("dd", "%d"), ("HH", "%H"), ("mm", "%M"), ("ss", "%S"))
 _numbers = numbers(1)
 
 
-def _call(name: str, *given: Any, around: str = "{}") -> Column:
-    return Column(f"{name}({', '.join(column(each).sql for each in given)})", around=around)
+def __getattr__(name: str) -> Callable[..., Column]:
+    sql = _SQL.get(name)
+    if sql is None:
+        raise AttributeError(name)
+
+    def call(*given: Any) -> Column:
+        texts = [column(each).sql for each in given]
+        text = sql.format(*texts) if "{" in sql else f"{sql}({', '.join(texts)})"
+        return Column(text, around=_AROUND.get(name, "{}"))
+
+    return call
 
 
-def col(name: str) -> Column:
-    """A column by its name."""
-    return column(name)
+col = column
 
 
 def lit(given: Any) -> Column:
-    """A value."""
     return given if isinstance(given, Column) else Column(literal(given))
 
 
@@ -42,100 +95,19 @@ def expr(text: str) -> Column:
 
 
 def when(condition: Column, then: Any) -> Case:
-    """A value where a condition holds."""
     return Case([branch(condition, then)])
 
 
 def desc(name: Any) -> Order:
-    """In falling order."""
     return column(name).desc()
 
 
 def broadcast(frame: Frame) -> Frame:
-    """The frame itself: there is nobody to send it to."""
     return frame
 
 
-# Of groups.
-
-
 def count(given: Any) -> Column:
-    """How many rows there are that have a value."""
-    return Column("count(*)") if isinstance(given, str) and given == "*" else _call("count", given)
-
-
-def count_distinct(given: Any) -> Column:
-    """How many different values there are."""
-    return Column(f"count(DISTINCT {column(given).sql})")
-
-
-def sum(given: Any) -> Column:  # noqa: A001
-    """The sum of whole numbers."""
-    return _call("sum", given, around=_LONG)
-
-
-def min(given: Any) -> Column:  # noqa: A001
-    """The least value."""
-    return _call("min", given)
-
-
-def max(given: Any) -> Column:  # noqa: A001
-    """The greatest value."""
-    return _call("max", given)
-
-
-def max_by(given: Any, by: Any) -> Column:
-    """The value of the row where another is the greatest."""
-    return _call("arg_max", given, by)
-
-
-def collect_list(given: Any) -> Column:
-    """All values, but nulls."""
-    each = column(given).sql
-    return Column(f"list({each}) FILTER ({each} IS NOT NULL)", around="coalesce({}, [])")
-
-
-def row_number() -> Column:
-    """Which row of its window it is, from 1."""
-    return Column("row_number()")
-
-
-def lead(given: Any) -> Column:
-    """The value of the next row of the window."""
-    return _call("lead", given)
-
-
-# Of numbers.
-
-
-def floor(given: Any) -> Column:
-    """The greatest whole number that is not above."""
-    return _call("floor", given, around=_LONG)
-
-
-def ceil(given: Any) -> Column:
-    """The least whole number that is not below."""
-    return _call("ceil", given, around=_LONG)
-
-
-def log2(given: Any) -> Column:
-    """The logarithm to the base 2."""
-    return _call("log2", given)
-
-
-def greatest(*given: Any) -> Column:
-    """The greatest of them, but nulls."""
-    return _call("greatest", *given)
-
-
-def least(*given: Any) -> Column:
-    """The least of them, but nulls."""
-    return _call("least", *given)
-
-
-def bin(given: Any) -> Column:  # noqa: A001
-    """A whole number as binary digits."""
-    return _call("bin", given)
+    return Column("count(*)" if isinstance(given, str) and given == "*" else f"count({column(given).sql})")
 
 
 def call_function(name: str, *given: Any) -> Column:
@@ -150,39 +122,6 @@ def call_function(name: str, *given: Any) -> Column:
     return Column(f"({number} >> {by})")
 
 
-# Of texts and bytes.
-
-
-def char_length(given: Any) -> Column:
-    """How many characters a text has."""
-    return _call("length", given)
-
-
-def octet_length(given: Any) -> Column:
-    """How many bytes a text has as UTF-8."""
-    return _call("strlen", given)
-
-
-def length(given: Any) -> Column:
-    """How many bytes there are (of a text: `char_length`)."""
-    return _call("octet_length", given)
-
-
-def substring(given: Any, start: int, size: int) -> Column:
-    """Some of the bytes, from 1 on."""
-    return Column(f"array_slice({column(given).sql}, {start}, {start + size - 1})")
-
-
-def hex(given: Any) -> Column:  # noqa: A001
-    """Bytes as hexadecimal digits."""
-    return _call("hex", given)
-
-
-def contains(given: Any, part: Any) -> Column:
-    """Whether bytes hold these, which are ASCII: others are escaped where bytes are read as text."""
-    return Column(f"contains(CAST({column(given).sql} AS VARCHAR), CAST({column(part).sql} AS VARCHAR))")
-
-
 def conv(given: Any, base: int, to: int) -> Column:
     """Hexadecimal digits as decimal ones.
 
@@ -194,148 +133,58 @@ def conv(given: Any, base: int, to: int) -> Column:
     return Column(f"CAST(CAST('0x' || {column(given).sql} AS BIGINT) AS VARCHAR)")
 
 
-def nullif(given: Any, other: Any) -> Column:
-    """Null where both are the same."""
-    return _call("nullif", given, other)
-
-
-def coalesce(*given: Any) -> Column:
-    """The first that is not null."""
-    return _call("coalesce", *given)
-
-
 def regexp_extract(given: Any, pattern: str, group: int) -> Column:
-    """A group of what is found; an empty text where nothing is."""
     return Column(f"regexp_extract({column(given).sql}, {literal(pattern)}, {group})")
 
 
 def regexp_replace(given: Any, pattern: str, by: Any) -> Column:
-    """A text with all that is found replaced."""
     return Column(f"regexp_replace({column(given).sql}, {literal(pattern)}, {value(by)}, 'g')")
 
 
 def split(given: Any, by: str) -> Column:
-    """The parts of a text between all of these."""
     return Column(f"string_split({column(given).sql}, {literal(by)})")
 
 
 def concat(*given: Any) -> Column:
-    """Texts, or arrays, one after the other; null where one of them is."""
     return Column(f"({' || '.join(column(each).sql for each in given)})")
 
 
-# Of times.
-
-
 def date_trunc(unit: str, given: Any) -> Column:
-    """The beginning of the minute, hour or day."""
     return Column(f"date_trunc({literal(unit)}, {column(given).sql})")
 
 
-def minute(given: Any) -> Column:
-    """Which minute of its hour it is."""
-    return _call("minute", given)
-
-
 def date_format(given: Any, pattern: str) -> Column:
-    """A time as text."""
     for spark, ours in _DATES:
         pattern = pattern.replace(spark, ours)
     return Column(f"strftime({column(given).sql}, {literal(pattern)})")
 
 
-def unix_micros(given: Any) -> Column:
-    """Microseconds since 1970."""
-    return _call("epoch_us", given)
-
-
-def unix_seconds(given: Any) -> Column:
-    """Whole seconds since 1970."""
-    return Column(f"(epoch_us({column(given).sql}) // 1000000)")
-
-
-# Of arrays and structs.
-
-
 def struct(*given: Any) -> Column:
-    """Several values as one."""
     parts = [column(each) for each in given]
     return Column(f"struct_pack({', '.join(f'{quoted_whole(each.name)} := {each.sql}' for each in parts)})")
 
 
 def array(*given: Any) -> Column:
-    """Several values in a row."""
     return Column(f"[{', '.join(column(each).sql for each in given)}]")
 
 
-def explode(given: Any) -> Column:
-    """A row for each element."""
-    return _call("unnest", given)
-
-
-def size(given: Any) -> Column:
-    """How many elements there are."""
-    return _call("len", given, around="CAST({} AS INTEGER)")
-
-
-def sequence(first: Any, last: Any) -> Column:
-    """All whole numbers from one to another that is not below."""
-    return _call("generate_series", first, last)
-
-
-def slice(given: Any, start: Any, number: Any) -> Column:  # noqa: A001
-    """So many elements, from 1 on."""
-    first = column(start).sql
-    return Column(f"list_slice({column(given).sql}, {first}, {first} + {column(number).sql} - 1)")
-
-
-def get(given: Any, at: Any) -> Column:
-    """An element, counted from 0; null beyond the end."""
-    return Column(f"list_extract({column(given).sql}, {column(at).sql} + 1)")
-
-
-def element_at(given: Any, at: int) -> Column:
-    """An element, counted from 1, or from the end."""
-    return Column(f"list_extract({column(given).sql}, {at})")
-
-
 def array_contains(given: Any, each: Any) -> Column:
-    """Whether it is among the elements."""
     return Column(f"list_contains({column(given).sql}, {value(each)})")
 
 
 def array_join(given: Any, by: str) -> Column:
-    """All elements as one text."""
     return Column(f"array_to_string({column(given).sql}, {literal(by)})")
 
 
 def array_compact(given: Any) -> Column:
-    """The elements that are not null."""
     return filter(given, lambda each: each.isNotNull())
 
 
-def array_distinct(given: Any) -> Column:
-    """Each element once."""
-    return _call("list_distinct", given)
-
-
-def array_sort(given: Any) -> Column:
-    """The elements in rising order."""
-    return _call("list_sort", given)
-
-
-def sort_array(given: Any) -> Column:
-    """The elements in rising order."""
-    return _call("list_sort", given)
-
-
 def transform(given: Any, to: Callable[..., Column]) -> Column:
-    """What each element becomes."""
     return Column(f"list_transform({column(given).sql}, {_lambda(to)})")
 
 
 def filter(given: Any, keep: Callable[..., Column]) -> Column:  # noqa: A001
-    """The elements for which something holds; it may take where each stands too, from 0 on."""
     return Column(f"list_filter({column(given).sql}, {_lambda(keep)})")
 
 

@@ -36,7 +36,6 @@ class Session:
 
     @property
     def read(self) -> Reader:
-        """How files are read."""
         return Reader(self)
 
     def run(self, text: str) -> Any:
@@ -51,7 +50,6 @@ class Session:
             raise _told(error) from error
 
     def rows(self, text: str) -> list[tuple[Any, ...]]:
-        """All rows of a query. Raises as `run`."""
         try:
             found: list[tuple[Any, ...]] = self.run(text).fetchall()
         except duckdb.Error as error:
@@ -59,7 +57,6 @@ class Session:
         return found
 
     def kept(self, frame: Frame) -> Frame:
-        """A frame as a temporary table."""
         name = f"kept_{next(self._tables)}"
         self.run(f"CREATE TEMP TABLE {name} AS {frame.sql}")
         made = Frame(self, f"SELECT * FROM {name}", frame.columns)
@@ -67,12 +64,10 @@ class Session:
         return made
 
     def let_go(self, frame: Frame) -> None:
-        """Remove the temporary table that a frame is."""
         if frame.table is not None:
             self.run(f"DROP TABLE IF EXISTS {frame.table}")
 
     def createDataFrame(self, rows: Iterable[Sequence[Any]], schema: str) -> Frame:  # noqa: N802
-        """A frame of a few rows with these columns."""
         columns = columns_of(schema)
         table = f"kept_{next(self._tables)}"
         typed = ", ".join(f"{quoted_whole(name)} {kind}" for name, kind in columns.items())
@@ -92,11 +87,9 @@ class Reader:
         self._lenient = lenient
 
     def schema(self, wanted: str) -> Reader:
-        """These columns; those that no file has are null."""
         return Reader(self._session, wanted, self._lenient)
 
     def option(self, name: str, value: str) -> Reader:
-        """One of Spark's options."""
         return self.options(**{name: value})
 
     def options(self, **given: str) -> Reader:
@@ -120,13 +113,11 @@ class Reader:
         return self._rows(files) if files else self._none(paths)
 
     def _none(self, paths: Sequence[str]) -> Frame:
-        """No rows."""
         if self._schema is None:
             raise PipelineError(f"{' '.join(paths)}: no Parquet file")
         return self._session.createDataFrame([], self._schema)
 
     def _is_readable(self, file: str) -> bool:
-        """Whether a file's footer can be read; where none may be left out, it must."""
         try:
             _ = self._whole([file]).columns
         except PipelineError as error:

@@ -121,46 +121,14 @@ async def test_a_viewer_may_ask_and_nobody_else(serve: Serve, ask: aiohttp.Clien
         assert answer.status == 200, await answer.text()
 
 
-async def test_a_client_is_watched_for_a_time(serve: Serve, ask: aiohttp.ClientSession, join: Join) -> None:
-    broker = await serve(shutdown={"flush_timeout": 0.0})
-    url = broker.http[0] + EXPLAIN + "/watch"
-    reader = await join(broker, "reader")
-    await reader.subscribe(("t", 1))
-    async with ask.post(url, json={"client": "reader", "topic_filter": "t", "duration": 30}) as answer:
-        assert answer.status == 201, await answer.text()
-        name = (await answer.json())["name"]
-    await until(lambda: broker.traces._lookings)
-    await reader.publish("t", b"x", qos=1)
-    await reader.message()
-    await until(lambda: broker.router.sessions["reader"].inflight.count == 0)
-    async with ask.get(f"{url}/{name}") as answer:
-        found = await answer.json()
-    [delivery] = found["deliveries"]
-    assert (delivery["topic"], delivery["qos"], delivery["complete"], delivery["reason_code"]) == ("t", 1, True, 0)
-    assert delivery["packet_id"] > 0
-    assert found["losses"] == []
-    assert found["unknown"]
-    broker.router.sessions["reader"].drop(0)
-    async with ask.get(f"{url}/{name}", params={"after": found["last"]}) as answer:
-        found = await answer.json()
-    assert found["deliveries"] == []
-    assert [(loss["cause"], loss["count"]) for loss in found["losses"]] == [("full-messages", 1)]
-    async with ask.delete(f"{url}/{name}") as answer:
-        assert answer.status == 204
-    async with ask.get(f"{url}/{name}") as answer:
-        assert answer.status == 404
-    async with ask.post(url, json={"client": "reader", "topic_filter": "a/#/b"}) as answer:
-        assert answer.status == 400
-
-
 async def test_questions_are_answered_one_after_the_other(serve: Serve, ask: aiohttp.ClientSession, join: Join) -> None:
     broker = await serve(shutdown={"flush_timeout": 0.0})
     reader = await join(broker, "reader")
     await reader.subscribe("t")
-    await broker.watches.one_by_one.acquire()
+    await broker.explainer.one_by_one.acquire()
     asked = [asyncio.create_task(told(broker, ask, topic="t")) for _ in range(3)]
-    await until(lambda: len(broker.watches.one_by_one._waiters or ()) == 3)
+    await until(lambda: len(broker.explainer.one_by_one._waiters or ()) == 3)
     assert not any(each.done() for each in asked)
-    broker.watches.one_by_one.release()
+    broker.explainer.one_by_one.release()
     answers = await asyncio.gather(*asked)
     assert [len(each["receivers"]) for each in answers] == [1, 1, 1]

@@ -121,15 +121,6 @@ class Frozen:
         for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             self.socket.setsockopt(socket.SOL_SOCKET, buffer, 1 << 20)
 
-    async def thaw(self) -> wire.Peer:
-        """Begin to read like anybody else."""
-        self.widen()
-        async with asyncio.timeout(wire.TIMEOUT):
-            reader, writer = await asyncio.open_connection(sock=self.socket)
-        peer = wire.Peer(reader, writer, self.version)
-        self._opened[self._opened.index(self.socket)] = peer
-        return peer
-
     def cut(self) -> None:
         """The network is gone: the system throws away all that comes, and acknowledges nothing."""
         drop = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF: return 0 bytes

@@ -25,12 +25,6 @@ MANY = 3000
 PAYLOADS = [b"%d" % number for number in range(COUNT)]
 LIBRARIES = pytest.mark.parametrize("kind", [Paho, Paho5, Gmqtt], ids=["paho 3.1.1", "paho 5.0", "gmqtt 5.0"])
 QUALITIES = pytest.mark.parametrize("qos", [1, 2])
-# Not every pair: paho needs seconds for each.
-PAIRS = pytest.mark.parametrize(
-    ("kind", "qos"),
-    [(Paho, 1), (Paho5, 2), (Gmqtt, 1), (Gmqtt, 2)],
-    ids=["paho 3.1.1-1", "paho 5.0-2", "gmqtt 5.0-1", "gmqtt 5.0-2"],
-)
 
 
 def first_difference(found: Sequence[int], expected: Sequence[int]) -> str:
@@ -55,19 +49,6 @@ async def first_of(count: int, client: Driver, publishing: asyncio.Task[None]) -
     return await receiving
 
 
-@PAIRS
-async def test_ten_thousand_messages(opener: Opener, unique: Unique, kind: type[Driver], qos: int) -> None:
-    """[MQTT-4.6.0-5] [MQTT-4.3.3-1] None lost, none twice, in order."""
-    topic = unique("bulk")
-    subscriber = await opener(kind, unique("sub"))
-    publisher = await opener(kind, unique("pub"), bulk=True)
-    await subscriber.subscribe(topic, qos)
-    found, _ = await asyncio.gather(subscriber.receive_all(COUNT), publisher.publish_all(topic, PAYLOADS, qos))
-    in_order(found)
-    assert {message.qos for message in found} == {qos}
-    assert subscriber.inbox.empty()
-
-
 @pytest.mark.parametrize(
     ("publishers", "subscribers", "qos"),
     [(Paho, Gmqtt, 2), (Gmqtt, Paho, 1), (Gmqtt, Aio5, 2)],
@@ -81,32 +62,6 @@ async def test_ten_thousand_messages_from_one_library_to_another(
     publisher = await opener(publishers, unique("pub"), bulk=True)
     await subscriber.subscribe(topic, qos)
     found, _ = await asyncio.gather(subscriber.receive_all(COUNT), publisher.publish_all(topic, PAYLOADS, qos))
-    in_order(found)
-
-
-@pytest.mark.parametrize(
-    ("kind", "qos"), [(Paho, 1), (Gmqtt, 1), (Gmqtt, 2)], ids=["paho 3.1.1-1", "gmqtt 5.0-1", "gmqtt 5.0-2"]
-)
-async def test_ten_thousand_messages_across_a_kept_session(
-    opener: Opener, unique: Unique, kind: type[Driver], qos: int
-) -> None:
-    """Half of them while the subscriber is away after an orderly DISCONNECT: the session has the rest.
-
-    A connection that ends in an orderly way, with nothing under way, leaves no doubt: none is twice, at QoS 1 either.
-    """
-    client_id, topic = unique("keeper"), unique("bulk")
-    keeper = await opener(kind, client_id, keep=True)
-    await keeper.subscribe(topic, qos)
-    publisher = await opener(kind, unique("pub"), bulk=True)
-    half = COUNT // 2
-    found, _ = await asyncio.gather(keeper.receive_all(half), publisher.publish_all(topic, PAYLOADS[:half], qos))
-    # A library hands a message over before its acknowledgement is out: one more round trip.
-    await keeper.subscribe(unique("fence"))
-    await keeper.disconnect()
-    await publisher.publish_all(topic, PAYLOADS[half:], qos)
-    back = await opener(kind, client_id, keep=True)
-    assert back.session_present
-    found += await back.receive_all(COUNT - half)
     in_order(found)
 
 

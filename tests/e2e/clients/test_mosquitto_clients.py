@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e import wire
 from tests.e2e.clients.conftest import Served, Unique
 from tests.e2e.clients.python.drivers import PATIENCE, within
 
@@ -204,32 +203,6 @@ async def test_a_kept_session(daemon: Served, unique: Unique, version: str) -> N
     assert await run(SUB, daemon, *keep, "-C", "3") == b"one\ntwo\nthree\n"
 
 
-async def test_a_second_client_with_the_same_identifier(daemon: Served, unique: Unique) -> None:
-    """The first is told, 0x8E, and ends; it would otherwise connect again and again."""
-    client_id, topic = unique("twin"), unique("topic")
-    async with subscriber(daemon, "-V", "mqttv5", "-i", client_id, "-t", topic) as first:
-        peer = await wire.Peer.open("127.0.0.1", daemon.port)
-        await peer.send(wire.connect(client_id))
-        await peer.expect(wire.CONNACK)
-        await within("the end of the first", first.process.wait())
-        await peer.disconnect()
-
-
-async def test_a_shared_subscription(daemon: Served, unique: Unique) -> None:
-    topic = unique("work")
-    share = f"$share/{topic}/{topic}/#"
-    async with (
-        subscriber(daemon, "-V", "mqttv311", "-q", "1", "-t", share) as one,
-        subscriber(daemon, "-V", "mqttv5", "-q", "1", "-t", share) as two,
-    ):
-        await publish(daemon, "-q", "1", "-t", f"{topic}/x", "-l", stdin=b"".join(b"%d\n" % n for n in range(20)))
-        found = []
-        for reader in (one, two):
-            # Each has its ten, if they take turns.
-            found += [int(await reader.line()) for _ in range(10)]
-    assert sorted(found) == list(range(20))
-
-
 async def test_properties(daemon: Served, unique: Unique) -> None:
     """5.0: what a publisher attaches is printed by the subscriber's JSON output."""
     topic = unique("props")
@@ -256,16 +229,6 @@ async def test_a_file_of_nearly_a_megabyte(daemon: Served, unique: Unique) -> No
     out = await within("the file", reader.process.stdout.read(), 2 * PATIENCE)
     await reader.process.wait()
     assert hash(payload + b"\n") in {hash(line + b"\n") for line in out.split(b"\n")}
-
-
-@VERSIONS
-async def test_unsubscribing_and_wildcards(daemon: Served, unique: Unique, version: str) -> None:
-    """`-U` unsubscribes after subscribing: with a kept session, for good."""
-    topic = unique("level")
-    async with subscriber(daemon, "-V", version, "-q", "1", "-t", f"{topic}/+/x", "-F", "%t") as reader:
-        for name in ("a/y", "a/x", "a/b/x", "b/x"):
-            await publish(daemon, "-q", "1", "-t", f"{topic}/{name}", "-m", "")
-        assert [await reader.line(), await reader.line()] == [f"{topic}/a/x", f"{topic}/b/x"]
 
 
 async def test_the_broker_tells_of_itself(daemon: Served) -> None:

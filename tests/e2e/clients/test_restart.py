@@ -17,7 +17,6 @@ import pytest
 from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.clients.conftest import LOOPS, LoopFactory
-from tests.e2e.clients.frozen import Frozen
 from tests.e2e.wire import Peer, Will
 
 KEPT = 3600
@@ -51,7 +50,6 @@ async def nothing_left() -> AsyncIterator[None]:
     tasks = asyncio.all_tasks()
     sockets = open_sockets()
     yield
-    Frozen.close_all()
     gc.collect()
     # A transport that was closed or aborted closes its socket in the next turn of the loop.
     for _ in range(10):
@@ -94,26 +92,6 @@ async def test_a_stop_flushes_queues() -> None:
     await publisher.closed()
     publisher.abort()
     await stopping
-
-
-async def test_a_stop_does_not_wait_for_a_frozen_client() -> None:
-    """`shutdown.flush_timeout` bounds the wait; the socket is then closed whatever it holds."""
-    broker = Broker(settings(shutdown={"flush_timeout": 0.2}))
-    await broker.start()
-    frozen = await Frozen.join(broker.ports[0], wire.connect("frozen", keep_alive=0), ("load", 0))
-    publisher = await join(broker, "publisher")
-    for _ in range(400):
-        await publisher.publish("load", bytes(16_384))
-    outbox = broker.router.sessions["frozen"].outbox
-    assert outbox is not None
-    assert outbox.messages > 0
-    stopping = asyncio.create_task(broker.stop())
-    await publisher.closed()
-    publisher.abort()
-    async with asyncio.timeout(wire.TIMEOUT):
-        await stopping
-    assert broker.connections == set()
-    await frozen.read_to_end()
 
 
 async def test_nobody_is_accepted_while_stopping() -> None:

@@ -47,10 +47,16 @@ async def test_the_first_packet_is_connect(opened: Opened, first: bytes) -> None
 
 
 async def test_a_second_connect(joined: Joined, version: int) -> None:
-    """It is a protocol error; there is no second CONNACK. [MQTT-3.1.0-2] [MQTT-3.2.0-2]"""
-    peer = await joined(version=version)
-    await peer.send(wire.connect("again", version=version))
-    assert await thrown_out(peer, [PROTOCOL_ERROR]) == []
+    """It is a protocol error, whatever it holds; there is no second CONNACK. [MQTT-3.1.0-2] [MQTT-3.2.0-2]"""
+    for again in (
+        wire.connect("again", version=version),
+        wire.connect("x", version=9, props=()),
+        wire.connect("x", version=version, name="nonsense"),
+        wire.connect("x", version=version, flags=0xFF),
+    ):
+        peer = await joined(version=version)
+        await peer.send(again)
+        assert await thrown_out(peer, [PROTOCOL_ERROR]) == []
 
 
 @pytest.mark.parametrize("name", ["MQTTX", "mqtt", "MQT", "", "AMQP"])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.clients.frozen import Frozen
 from tests.e2e.overload.scene import Scene, close_all, serve
 from tests.support.daemon import Daemon
 
@@ -33,6 +34,7 @@ async def scene() -> AsyncIterator[SetScene]:
             yield start
         finally:
             await close_all()
+            Frozen.close_all()
     gc.collect()
     for _ in range(10):
         await asyncio.sleep(0)

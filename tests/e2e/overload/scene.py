@@ -30,7 +30,7 @@ from broker.core.session.session import Session
 from canopy import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.clients.frozen import until
-from tests.e2e.faults import FaultProxy, Link, shrink
+from tests.e2e.faults import FaultProxy, Link
 from tests.e2e.wire import Packet, Peer, Properties
 from tests.support.daemon import Daemon
 from tests.support.losses import dropped_by_cause
@@ -50,7 +50,7 @@ LOST: Final = "canopy-lost"
 PATIENCE: Final = 60.0
 """Seconds until something that goes on at full speed counts as stuck."""
 
-PLUG: Final = bytes(192 * 1024)
+PLUG: Final = bytes(384 * 1024)
 """A payload larger than all that a small link holds: socket buffers, proxy, and what the broker gives a transport."""
 
 
@@ -68,11 +68,6 @@ def stamped(number: int, size: int = 0) -> bytes:
 def number_of(payload: bytes) -> int:
     """The number in a payload made by `stamped`."""
     return int(payload.split(b" ", 1)[0])
-
-
-def age_of(payload: bytes) -> float:
-    """Seconds since a payload was made by `stamped`; of another process of this machine, too."""
-    return time.monotonic() - float(payload.split(b" ", 2)[1])
 
 
 def told(packets: Sequence[Packet]) -> dict[str, int]:
@@ -137,7 +132,7 @@ class Far:
 
     def freeze(self) -> None:
         """Read no more."""
-        self.link.down.stall()
+        self.link.down.freeze()
 
     def thaw(self) -> None:
         """Read again."""
@@ -145,7 +140,7 @@ class Far:
 
     def vanish(self) -> None:
         """As if the machine had lost its power."""
-        self.link.half_open()
+        self.link.freeze()
 
 
 class Scene:
@@ -183,7 +178,7 @@ class Scene:
 
     async def join_far(self, client_id: str, *filters: str | tuple[str, int], **options: Any) -> Far:
         """A client behind the proxy. One at a time."""
-        number = len(self.proxy.links)
+        number = len(self.proxy.came)
         peer = await join(self.proxy.port, client_id, *filters, **options)
         return Far(peer, await self.proxy.link(number))
 
@@ -293,6 +288,7 @@ class Tap(asyncio.Protocol):
         self.ages: list[float] = []
         self.bytes = 0
         self.ended = False
+        self.rate = 0.0
         self.transport: asyncio.Transport
         self._hello = hello
         self._rest = bytearray()
@@ -309,14 +305,22 @@ class Tap(asyncio.Protocol):
         version: int = 5,
         small: bool = False,
         reading: bool = True,
+        rate: float = 0.0,
         **options: Any,
     ) -> Self:
-        """Connected and subscribed. `small`: small socket buffers; not `reading`: frozen after the SUBACK."""
+        """Connected and subscribed. `small`: small socket buffers; not `reading`: frozen after the SUBACK.
+
+        `rate`: bytes a second that it reads from then on; 0: as many as come.
+        """
         loop = asyncio.get_running_loop()
         connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             if small:
-                shrink(connection)
+                # Before connecting: both sides agree on the scale of the window in the first packets.
+                for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+                    connection.setsockopt(socket.SOL_SOCKET, option, 4096)
+                # Segments of Ethernet: those of the loopback are 64 KiB, and the sender's buffer is forty of them.
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1460)
             connection.setblocking(False)
             async with asyncio.timeout(PATIENCE):
                 await loop.sock_connect(connection, ("127.0.0.1", port))
@@ -333,6 +337,7 @@ class Tap(asyncio.Protocol):
         except BaseException:
             tap.transport.abort()
             raise
+        tap.rate = rate
         if not reading:
             tap.freeze()
         return tap
@@ -342,7 +347,8 @@ class Tap(asyncio.Protocol):
         self.transport.pause_reading()
 
     def thaw(self) -> None:
-        """Read again."""
+        """Read again, as fast as it can."""
+        self.rate = 0.0
         self.transport.resume_reading()
 
     async def count(self, goal: int) -> None:
@@ -376,6 +382,9 @@ class Tap(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         now = time.monotonic()
+        if self.rate:
+            self.transport.pause_reading()
+            asyncio.get_running_loop().call_later(len(data) / self.rate, self.transport.resume_reading)
         rest = self._rest
         rest += data
         self.bytes += len(data)

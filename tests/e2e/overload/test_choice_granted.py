@@ -11,17 +11,9 @@ from typing import Any, Final
 import pytest
 
 from broker.core.counters import AGE, FULL_MESSAGES, REPLACED
-from canopy import Broker
 from tests.e2e import wire
-from tests.e2e.clients.frozen import Frozen, until
-from tests.e2e.embedded import (
-    KEPT,
-    NEVER_STALLED,
-    PAYLOAD,
-    Embed,
-    join,
-    stuck,
-)
+from tests.e2e.overload.conftest import SetScene
+from tests.e2e.overload.scene import KEPT, Scene, number_of, stamped
 from tests.e2e.wire import Packet, Peer
 from tests.support.losses import dropped_by_cause
 
@@ -60,10 +52,10 @@ def granted(suback: Packet) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("policy", ["drop-newest", "drop-oldest", "disconnect", "latest"])
-async def test_each_policy_may_be_chosen(embed: Embed, policy: str) -> None:
+async def test_each_policy_may_be_chosen(scene: SetScene, policy: str) -> None:
     """The SUBACK repeats what was asked for, for all filters of the packet, and grants each its QoS."""
-    broker = await embed(queue={"live_messages": 50})
-    peer = await join(broker, "chooser")
+    stage = await scene(queue={"live_messages": 50})
+    peer = await stage.join("chooser")
     suback = await ask(peer, wishes(queue=policy, max_age="2.5", depth="7"), ("a", 0), ("b/+", 1), ("c/#", 2))
     assert suback.codes == (0, 1, 2)
     told = granted(suback)
@@ -99,11 +91,11 @@ async def test_each_policy_may_be_chosen(embed: Embed, policy: str) -> None:
     ],
 )
 async def test_what_is_granted_is_within_the_limits(
-    embed: Embed, queue: dict[str, Any], wish: dict[str, str], expected: tuple[float, int]
+    scene: SetScene, queue: dict[str, Any], wish: dict[str, str], expected: tuple[float, int]
 ) -> None:
     """The administrator's bounds may be tightened and not loosened; the SUBACK says how far."""
-    broker = await embed(queue={"live_messages": 20, "max_age": 5.0, **queue})
-    peer = await join(broker, "chooser")
+    stage = await scene(queue={"live_messages": 20, "max_age": 5.0, **queue})
+    peer = await stage.join("chooser")
     suback = await ask(peer, wishes(**wish), ("load/+", 0))
     assert suback.codes == (0,)
     told = granted(suback)
@@ -113,10 +105,10 @@ async def test_what_is_granted_is_within_the_limits(
 
 
 @pytest.mark.parametrize("allowed", [["drop-newest", "drop-oldest"], []], ids=["not this one", "nothing"])
-async def test_a_policy_that_may_not_be_chosen(embed: Embed, allowed: list[str]) -> None:
+async def test_a_policy_that_may_not_be_chosen(scene: SetScene, allowed: list[str]) -> None:
     """The SUBACK tells the administrator's policy; with an empty list, age and depth are the administrator's, too."""
-    broker = await embed(queue={"live_messages": 20, "policy": "drop-oldest", "subscriber_policies": allowed})
-    peer = await join(broker, "chooser")
+    stage = await scene(queue={"live_messages": 20, "policy": "drop-oldest", "subscriber_policies": allowed})
+    peer = await stage.join("chooser")
     suback = await ask(peer, wishes(queue="latest", max_age="1", depth="2"))
     assert suback.codes == (0,)
     told = granted(suback)
@@ -128,10 +120,10 @@ async def test_a_policy_that_may_not_be_chosen(embed: Embed, allowed: list[str])
         assert told[DEPTH] != "2"
 
 
-async def test_who_asks_for_nothing_is_told_nothing(embed: Embed) -> None:
+async def test_who_asks_for_nothing_is_told_nothing(scene: SetScene) -> None:
     """Other user properties are not the broker's business."""
-    broker = await embed()
-    peer = await join(broker, "silent")
+    stage = await scene()
+    peer = await stage.join("silent")
     for props in ([], [(wire.USER_PROPERTY, ("colour", "blue")), (wire.USER_PROPERTY, ("canopy", "tree"))]):
         suback = await ask(peer, props)
         assert (suback.codes, suback.properties) == ((0,), [])
@@ -161,10 +153,10 @@ BAD: Final = [
 
 
 @pytest.mark.parametrize(("name", "value"), BAD, ids=[f"{name}={value!r:.12}" for name, value in BAD])
-async def test_a_wish_that_means_nothing(embed: Embed, name: str, value: str) -> None:
+async def test_a_wish_that_means_nothing(scene: SetScene, name: str, value: str) -> None:
     """0x83 for each filter with a reason string that names the property; no subscription is made or changed."""
-    broker = await embed()
-    peer = await join(broker, "chooser", "old")
+    stage = await scene()
+    peer = await stage.join("chooser", "old")
     good = wishes(**({"depth": "5"} if name != DEPTH else {"max_age": "5"}))
     suback = await ask(peer, [*good, (wire.USER_PROPERTY, (name, value))], ("load", 0), ("old", 1), ("more/#", 2))
     assert suback.codes == (0x83, 0x83, 0x83)
@@ -172,56 +164,56 @@ async def test_a_wish_that_means_nothing(embed: Embed, name: str, value: str) ->
     assert isinstance(reason, str)
     assert name in reason
     assert granted(suback) == {}
-    publisher = await join(broker, "publisher")
+    publisher = await stage.join("publisher")
     for topic in ("load", "more/of/it", "old"):
         await publisher.publish(topic, b"x", qos=1)
     assert [(packet.topic, packet.qos) for packet in await peer.fence()] == [("old", 0)]
 
 
 @pytest.mark.parametrize("bad", [False, True], ids=["granted", "refused"])
-async def test_who_wants_no_problem_information(embed: Embed, bad: bool) -> None:
+async def test_who_wants_no_problem_information(scene: SetScene, bad: bool) -> None:
     """No reason string and no user property in SUBACK [MQTT-3.1.2-29]; the wish is granted or refused all the same."""
-    broker = await embed()
-    peer = await join(broker, "chooser", props=[(wire.REQUEST_PROBLEM, 0), *KEEP])
+    stage = await scene()
+    peer = await stage.join("chooser", props=[(wire.REQUEST_PROBLEM, 0), *KEEP])
     suback = await ask(peer, wishes(queue="worst" if bad else "drop-oldest", depth="2"), ("load", 1))
     assert (suback.codes, suback.properties) == ((0x83,) if bad else (1,), [])
-    assert await returning(broker, peer) == ([] if bad else [8, 9])
+    assert await returning(stage, peer) == ([] if bad else [8, 9])
 
 
 @pytest.mark.parametrize("bad", [False, True], ids=["granted", "refused"])
-async def test_who_takes_only_small_packets(embed: Embed, bad: bool) -> None:
+async def test_who_takes_only_small_packets(scene: SetScene, bad: bool) -> None:
     """Neither is there where the SUBACK would be larger than the client takes [MQTT-3.9.2-1] [MQTT-3.9.2-2]."""
-    broker = await embed()
-    peer = await join(broker, "chooser", props=[(wire.MAXIMUM_PACKET_SIZE, 24), *KEEP])
+    stage = await scene()
+    peer = await stage.join("chooser", props=[(wire.MAXIMUM_PACKET_SIZE, 24), *KEEP])
     suback = await ask(peer, wishes(queue="worst" if bad else "drop-oldest", depth="2"), ("load", 1))
     assert suback.codes == ((0x83,) if bad else (1,))
     assert suback.size <= 24
-    assert await returning(broker, peer) == ([] if bad else [8, 9])
+    assert await returning(stage, peer) == ([] if bad else [8, 9])
 
 
-async def test_a_client_of_3_1_1_has_nothing_to_choose(embed: Embed) -> None:
+async def test_a_client_of_3_1_1_has_nothing_to_choose(scene: SetScene) -> None:
     """Its SUBACK has no properties, and its queue is as the administrator says."""
-    broker = await embed(queue={"session_messages": 4})
-    peer = await join(broker, "old", ("load", 1), version=4, clean=False)
+    stage = await scene(queue={"session_messages": 4})
+    peer = await stage.join("old", ("load", 1), version=4, clean=False)
     await peer.disconnect()
-    publisher = await join(broker, "publisher")
+    publisher = await stage.join("publisher")
     for number in range(10):
         await publisher.publish("load", b"%d" % number, qos=1)
-    back = await join(broker, "old", version=4, clean=False)
+    back = await stage.join("old", version=4, clean=False)
     assert [packet.payload for packet in await back.fence()] == [b"0", b"1", b"2", b"3"]
 
 
 # --------------------------------------------------------------------------------------------------------- what is done
 
 
-async def returning(broker: Broker, peer: Peer | None = None, count: int = 10) -> list[int]:
+async def returning(stage: Scene, peer: Peer | None = None, count: int = 10) -> list[int]:
     """The chooser is away, misses some messages of QoS 1, comes back, and goes again: what had waited for it."""
     if peer is not None:
         await peer.disconnect()
-    publisher = await join(broker, "publisher")
+    publisher = await stage.join("publisher")
     for number in range(count):
         await publisher.publish("load", b"%d" % number, qos=1)
-    back = await join(broker, "chooser", clean=False, props=KEEP)
+    back = await stage.join("chooser", clean=False, props=KEEP)
     found = await back.fence()
     for packet in found:
         assert (packet.kind, packet.dup) == (wire.PUBLISH, False)
@@ -245,108 +237,102 @@ async def returning(broker: Broker, peer: Peer | None = None, count: int = 10) -
     ],
     ids=str,
 )
-async def test_what_waits_follows_the_choice(embed: Embed, wish: dict[str, str], expected: list[int]) -> None:
+async def test_what_waits_follows_the_choice(scene: SetScene, wish: dict[str, str], expected: list[int]) -> None:
     """The queue of a client that is away holds what it chose; another client's is as the administrator says."""
-    broker = await embed()
-    peer = await join(broker, "chooser", props=KEEP)
-    other = await join(broker, "other", ("load", 1), props=KEEP)
+    stage = await scene()
+    peer = await stage.join("chooser", props=KEEP)
+    other = await stage.join("other", ("load", 1), props=KEEP)
     await ask(peer, wishes(**wish), ("load", 1))
-    session = broker.router.sessions["chooser"]
-    assert await returning(broker, peer) == expected
+    session = stage.session("chooser")
+    assert await returning(stage, peer) == expected
     lost = dropped_by_cause(session)
     assert sum(lost) == lost[REPLACED if wish.get("queue") == "latest" else FULL_MESSAGES] == 10 - len(expected)
     assert [int(packet.payload) for packet in await other.fence()] == list(range(10))
 
 
-async def test_the_age_that_was_chosen(embed: Embed) -> None:
+async def test_the_age_that_was_chosen(scene: SetScene) -> None:
     """What has waited longer is gone, cause `age`, and nothing of the other subscription is."""
-    broker = await embed(queue={"stall_timeout": NEVER_STALLED})
-    peer = await join(broker, "chooser", ("keep", 1), props=KEEP)
+    stage = await scene()
+    peer = await stage.join("chooser", ("keep", 1), props=KEEP)
     await ask(peer, wishes(max_age="0.2"), ("load", 1))
-    session = broker.router.sessions["chooser"]
+    session = stage.session("chooser")
     await peer.disconnect()
-    publisher = await join(broker, "publisher")
+    publisher = await stage.join("publisher")
     for number in range(5):
         for topic in ("keep", "load"):
             await publisher.publish(topic, b"%d" % number, qos=1)
-    await until("what waited is too old", lambda: session.queued() == 5, publisher)
-    back = await join(broker, "chooser", clean=False, props=KEEP)
+    await stage.until("what waited is too old", lambda: session.queued() == 5)
+    back = await stage.join("chooser", clean=False, props=KEEP)
     assert [(packet.topic, int(packet.payload)) for packet in await back.fence()] == [("keep", n) for n in range(5)]
     assert dropped_by_cause(session)[AGE] == sum(dropped_by_cause(session)) == 5
 
 
-async def test_a_choice_lasts_as_long_as_the_subscription(embed: Embed) -> None:
+async def test_a_choice_lasts_as_long_as_the_subscription(scene: SetScene) -> None:
     """It outlives the connection with the session; the next SUBSCRIBE of the filter takes its place [MQTT-3.8.4-3]."""
-    broker = await embed()
-    peer = await join(broker, "chooser", props=KEEP)
+    stage = await scene()
+    peer = await stage.join("chooser", props=KEEP)
     await ask(peer, wishes(queue="drop-oldest", depth="2"), ("load", 1))
-    assert await returning(broker, peer) == [8, 9]
-    assert await returning(broker) == [8, 9]
-    again = await join(broker, "chooser", clean=False, props=KEEP)
+    assert await returning(stage, peer) == [8, 9]
+    assert await returning(stage) == [8, 9]
+    again = await stage.join("chooser", clean=False, props=KEEP)
     await ask(again, wishes(depth="4"), ("load", 1))
-    assert await returning(broker, again) == [0, 1, 2, 3]
+    assert await returning(stage, again) == [0, 1, 2, 3]
 
 
-async def test_subscribing_again_without_a_wish_takes_it_back(embed: Embed) -> None:
+async def test_subscribing_again_without_a_wish_takes_it_back(scene: SetScene) -> None:
     """The administrator's terms hold again."""
-    broker = await embed()
-    peer = await join(broker, "chooser", props=KEEP)
+    stage = await scene()
+    peer = await stage.join("chooser", props=KEEP)
     await ask(peer, wishes(queue="latest"), ("load", 1))
     assert granted(await ask(peer, [], ("load", 1))) == {}
-    assert await returning(broker, peer) == list(range(10))
+    assert await returning(stage, peer) == list(range(10))
 
 
-async def test_who_chose_to_be_disconnected(embed: Embed) -> None:
+async def test_who_chose_to_be_disconnected(scene: SetScene) -> None:
     """The depth that it chose is reached: DISCONNECT 0x97, behind all that came before."""
-    broker = await embed(queue={"stall_timeout": NEVER_STALLED})
-    connect = wire.connect("frozen", keep_alive=0)
-    wish = wishes(queue="disconnect", depth="5")
-    frozen = await Frozen.join(broker.ports[0], connect, ("load", 0), props=wish)
-    session = broker.router.sessions["frozen"]
-    publisher = await join(broker, "publisher")
-    count = 0
-    while not sum(dropped_by_cause(session)):
-        assert session.queued() <= 5
-        assert count < 1000
-        count += 1
-        await publisher.publish("load", b"%d " % count + PAYLOAD)
-    *found, last = await (await frozen.thaw()).closed()
+    stage = await scene()
+    far = await stage.join_far("frozen", "plug")
+    await ask(far.peer, wishes(queue="disconnect", depth="5"))
+    publisher = await stage.join("publisher")
+    await stage.plug(far, "frozen", "plug", publisher)
+    for number in range(6):
+        assert not stage.session("frozen").ended
+        await publisher.publish("load", stamped(number))
+    far.thaw()
+    plug, *found, last = await far.peer.closed()
+    assert plug.topic == "plug"
     assert (last.kind, last.code) == (wire.DISCONNECT, 0x97)
-    assert [int(packet.payload.split(b" ", 1)[0]) for packet in found] == list(range(1, len(found) + 1))
-    assert count - 6 <= len(found) < count
+    numbers = [number_of(packet.payload) for packet in found]
+    assert numbers == list(range(len(numbers)))
 
 
-async def test_a_choice_holds_for_its_own_subscription_only(embed: Embed) -> None:
+async def test_a_choice_holds_for_its_own_subscription_only(scene: SetScene) -> None:
     """While its client does not read, of each topic of one filter only the newest waits; of the others all do."""
-    broker = await embed(queue={"stall_timeout": NEVER_STALLED})
-    frozen = await Frozen.join(broker.ports[0], wire.connect("frozen", keep_alive=0), ("load", 0))
-    await frozen.send(wire.subscribe(2, [("state/+", 0)], wishes(queue="latest")))
-    kind, _, _ = await frozen.read_packet()
-    assert kind == wire.SUBACK
-    session = broker.router.sessions["frozen"]
-    publisher = await join(broker, "publisher")
-    count = await stuck(session, publisher, "load")
+    stage = await scene()
+    far = await stage.join_far("frozen", "load", "plug")
+    await ask(far.peer, wishes(queue="latest"), ("state/+", 0))
+    publisher = await stage.join("publisher")
+    await stage.plug(far, "frozen", "plug", publisher)
     for number in range(10):
         for topic in ("load", "state/b", "state/a"):
-            await publisher.publish(topic, b"%d " % number)
-    thawed = await frozen.thaw()
-    found = [(packet.topic, int(packet.payload.split(b" ", 1)[0])) for packet in await thawed.fence()]
-    assert found[:count] == [("load", number) for number in range(1, count + 1)]
-    assert [number for topic, number in found[count:] if topic == "load"] == list(range(10))
+            await publisher.publish(topic, stamped(number))
+    far.thaw()
+    found = [(packet.topic, number_of(packet.payload)) for packet in (await far.peer.fence())[1:]]
+    assert [number for topic, number in found if topic == "load"] == list(range(10))
     assert [pair for pair in found if pair[0] != "load"] == [("state/b", 9), ("state/a", 9)]
-    assert dropped_by_cause(session)[REPLACED] == sum(dropped_by_cause(session)) == 18
+    lost = dropped_by_cause(stage.session("frozen"))
+    assert lost[REPLACED] == sum(lost) == 18
 
 
-async def test_a_shared_subscription(embed: Embed) -> None:
+async def test_a_shared_subscription(scene: SetScene) -> None:
     """The wish of a member holds for what the member gets."""
-    broker = await embed(queue={"stall_timeout": NEVER_STALLED})
-    frozen = await Frozen.join(broker.ports[0], wire.connect("frozen", keep_alive=0), ("load", 0))
-    await frozen.send(wire.subscribe(2, [("$share/g/state", 0)], wishes(queue="drop-oldest", depth="5")))
-    kind, _, _ = await frozen.read_packet()
-    assert kind == wire.SUBACK
-    publisher = await join(broker, "publisher")
-    await stuck(broker.router.sessions["frozen"], publisher, "load")
+    stage = await scene()
+    far = await stage.join_far("frozen", "plug")
+    await ask(far.peer, wishes(queue="drop-oldest", depth="5"), ("$share/g/state", 0))
+    publisher = await stage.join("publisher")
+    await stage.plug(far, "frozen", "plug", publisher)
     for number in range(20):
-        await publisher.publish("state", b"%d" % number)
-    found = [int(packet.payload) for packet in await (await frozen.thaw()).fence() if packet.topic == "state"]
+        await publisher.publish("state", stamped(number))
+    far.thaw()
+    found = [number_of(packet.payload) for packet in (await far.peer.fence())[1:]]
     assert found == list(range(15, 20))

@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e import wire
 from tests.e2e.overload.conftest import SetScene
-from tests.e2e.overload.scene import Tap, at_end, check_ledger, lost, stamped
+from tests.e2e.overload.scene import Tap, check_ledger, lost, stamped
 
 BURST = 3_000
 SIZE = 300
@@ -20,11 +20,8 @@ FOREVER = 3_600.0
 async def test_a_burst_to_one_who_reads_arrives_whole(scene: SetScene, qos: int) -> None:
     """By the default settings, but for smaller queues: the publisher sends as fast as TCP lets it."""
     stage = await scene(queue=BOUNDS)
-    subscriber = await Tap.open(stage.proxy.port, "subscriber", ("t", qos), small=True)
-    at_end.append(subscriber.transport.abort)
-    (await stage.proxy.link(0)).down.trickle(RATE)
+    subscriber = await Tap.open(stage.port, "subscriber", ("t", qos), small=True, rate=RATE)
     publisher = await Tap.open(stage.port, "publisher", version=4)
-    at_end.append(publisher.transport.abort)
     packets = [
         wire.publish("t", stamped(number, SIZE), qos=qos, packet_id=number + 1 if qos else None, version=4)
         for number in range(BURST)
@@ -39,10 +36,8 @@ async def test_a_burst_to_one_who_reads_arrives_whole(scene: SetScene, qos: int)
 async def test_one_who_does_not_read_stops_nobody(scene: SetScene) -> None:
     """However long publishers may be held: its messages are dropped and counted, and the publisher goes on."""
     stage = await scene(queue={**BOUNDS, "hold_publishers": FOREVER})
-    subscriber = await Tap.open(stage.port, "subscriber", ("t", 0), small=True, reading=False)
-    at_end.append(subscriber.transport.abort)
+    await Tap.open(stage.port, "subscriber", ("t", 0), small=True, reading=False)
     publisher = await Tap.open(stage.port, "publisher")
-    at_end.append(publisher.transport.abort)
     publisher.transport.write(b"".join(wire.publish("t", stamped(number, SIZE)) for number in range(BURST)))
     await publisher.fence()
     session = stage.session("subscriber")
@@ -54,10 +49,8 @@ async def test_one_who_does_not_read_stops_nobody(scene: SetScene) -> None:
 async def test_one_who_reads_slowly_stops_nobody_for_long(scene: SetScene) -> None:
     """`hold_publishers` is over at some time, and what does not fit is dropped."""
     stage = await scene(tiny=True, queue={**BOUNDS, "hold_publishers": 0.1, "write_batch_bytes": 512})
-    far = await stage.join_far("subscriber", "t")
-    far.link.down.trickle(20_000)
+    await Tap.open(stage.port, "subscriber", ("t", 0), small=True, rate=20_000)
     publisher = await Tap.open(stage.port, "publisher")
-    at_end.append(publisher.transport.abort)
     publisher.transport.write(b"".join(wire.publish("t", stamped(number, SIZE)) for number in range(BURST)))
     await publisher.fence()
     assert sum(lost(stage.session("subscriber")).values()) > 0

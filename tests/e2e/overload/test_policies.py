@@ -268,6 +268,22 @@ class TestLatest:
 class TestDisconnect:
     """The client is told 0x97 and disconnected."""
 
+    async def test_of_3_1_1_the_connection_ends_without_a_word(self, scene: SetScene) -> None:
+        """And, as with 5.0, its Will is published, and its session goes on if it was to be kept."""
+        stage = await scene(queue=bounds("disconnect"))
+        publisher = await stage.join("publisher")
+        watcher = await stage.join("watcher", "wills")
+        far = await stage.join_far(
+            "frozen", "load/0", "plug", version=4, clean=False, will=wire.Will("wills", b"too slow")
+        )
+        await stage.plug(far, "frozen", "plug", publisher)
+        await publish(publisher, range(ROOM + 1), 0)
+        far.thaw()
+        found = await far.peer.closed()
+        assert numbers(found[1:]) == list(range(len(found) - 1))
+        assert (await watcher.message()).payload == b"too slow"
+        assert (await stage.join("frozen", version=4, clean=False)).connack.session_present
+
     @pytest.mark.parametrize("qos", [0, 1])
     async def test_it_is_told(self, scene: SetScene, qos: int) -> None:
         notes = Notes()
@@ -309,7 +325,7 @@ class TestDisconnect:
         await publish(publisher, range(ROOM + 1), 0)
         await stage.until("it is gone", lambda: len(stage.broker.connections) == 2)
         assert "frozen" in stage.broker.router.sessions
-        assert not far.link.ended
+        assert not far.link.over
 
     async def test_away_nobody_is_disconnected(self, scene: SetScene) -> None:
         """There is no connection: what does not fit is dropped, and the client may come back for the rest."""

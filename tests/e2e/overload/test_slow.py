@@ -12,7 +12,6 @@ from broker.core.session.session import Session
 from broker.net.connections.client import Client
 from loadtest.brokers.stats import percentile
 from tests.e2e import wire
-from tests.e2e.faults import FaultProxy
 from tests.e2e.overload.conftest import SetScene, StartDaemon
 from tests.e2e.overload.scene import (
     KEPT,
@@ -41,7 +40,7 @@ MAX_AGE: Final = 0.5
 TIDY: Final = 0.3
 """Seconds beyond its age after which a message can still be on its way out of a queue that moves."""
 BEYOND: Final = 40_000
-"""Bytes between the queue and the client at most: transport, socket, proxy."""
+"""Bytes between the queue and the client at most: transport and socket."""
 SLACK: Final = 0.8
 """Seconds that a busy machine may add to an age."""
 
@@ -79,9 +78,8 @@ async def test_a_thin_link_gets_fresh_data(scene: SetScene, record: Record) -> N
     stage = await scene(tiny=True, queue={"live_messages": 100_000, "write_batch_bytes": 512, "rules": rules})
     publisher = await stage.join("publisher")
     displays: dict[str, Display] = {}
-    for number, (client_id, limit) in enumerate(waits.items()):
-        tap = await Tap.open(stage.proxy.port, client_id, ("display/+", 0), small=True)
-        (await stage.proxy.link(number)).down.trickle(THIN)
+    for client_id, limit in waits.items():
+        tap = await Tap.open(stage.port, client_id, ("display/+", 0), small=True, rate=THIN)
         outbox = stage.outbox(client_id)
         (connection,) = [found for found in stage.broker.connections if found.outbox is outbox]
         displays[client_id] = Display(tap, stage.session(client_id), connection, limit)
@@ -100,8 +98,8 @@ async def test_a_thin_link_gets_fresh_data(scene: SetScene, record: Record) -> N
         await asyncio.sleep(0.02)  # the pace itself
     ages = {client_id: display.tap.ages.copy() for client_id, display in displays.items()}
 
-    for link in stage.proxy.links:
-        link.heal()
+    for display in displays.values():
+        display.tap.thaw()
     await publisher.fence()
     oldest_fresh = 0.0
     for client_id, display in displays.items():
@@ -155,21 +153,19 @@ async def test_a_flood_of_retained_messages_for_a_slow_reader(daemon: StartDaemo
     good = await Tap.open(server.port, "good", ("news", 0))
     before = server.resident
 
-    async with FaultProxy(server.port, greet=lambda link: link.down.trickle(20_000)) as proxy:
-        slow = await Tap.open(proxy.port, "slow", small=True)
-        link = await proxy.link(0)
-        slow.transport.write(wire.subscribe(1, [("shelf/#", qos)]))
-        most = 0
-        for number in range(100):
-            await publisher.publish("news", stamped(number))
-            await good.count(number + 1)
-            most = max(most, server.resident)
-            await asyncio.sleep(0.01)  # over a second of a slow reader
-        assert 0 < len(slow.numbers) < RETAINED, "it was not slow"
-        link.heal()
-        await slow.count(RETAINED)
-        await slow.fence()
-        assert sorted(slow.numbers) == list(range(RETAINED))
+    slow = await Tap.open(server.port, "slow", small=True, rate=20_000)
+    slow.transport.write(wire.subscribe(1, [("shelf/#", qos)]))
+    most = 0
+    for number in range(100):
+        await publisher.publish("news", stamped(number))
+        await good.count(number + 1)
+        most = max(most, server.resident)
+        await asyncio.sleep(0.01)  # over a second of a slow reader
+    assert 0 < len(slow.numbers) < RETAINED, "it was not slow"
+    slow.thaw()
+    await slow.count(RETAINED)
+    await slow.fence()
+    assert sorted(slow.numbers) == list(range(RETAINED))
     record("memory grown", f"{(most - before) / 2**20:.1f} MiB")
     assert most - before < live_bytes + (16 << 20)
     record("p99 of another", f"{(percentile(sorted(good.ages), 0.99) or 0) * 1000:.1f} ms")

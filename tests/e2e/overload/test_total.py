@@ -13,22 +13,18 @@ from broker.core.counters import GLOBAL
 from broker.core.session.session import Session
 from canopy import Broker
 from tests.e2e import wire
-from tests.e2e.clients.frozen import Frozen
-from tests.e2e.embedded import (
-    ENOUGH,
-    KEPT,
-    NEVER_STALLED,
-    PAYLOAD,
-    Embed,
-    balance,
-    join,
-    numbers,
-)
-from tests.e2e.wire import Peer
+from tests.e2e.overload.conftest import SetScene
+from tests.e2e.overload.scene import KEPT, check_ledger
+from tests.e2e.wire import Packet, Peer
 from tests.support.losses import dropped_by_cause
 
 NAMES: Final = ("much", "some", "little")
 
+
+PAYLOAD: Final = bytes(16_384)
+
+ENOUGH: Final = 1000
+"""Messages with which every queue is full."""
 
 TOTAL: Final = 100
 """Messages that all queues hold together."""
@@ -39,9 +35,9 @@ BOUNDS: Final = {
 }
 
 
-def held(session: Session) -> int:
-    """Messages that wait in a session's queues: all have the same size."""
-    return session.queued()
+def numbers(packets: list[Packet]) -> list[int]:
+    """The numbers of messages."""
+    return [int(packet.payload.split(b" ", 1)[0]) for packet in packets]
 
 
 def lost(session: Session) -> int:
@@ -65,7 +61,7 @@ def within(broker: Broker) -> None:
 async def publish(broker: Broker, publisher: Peer, name: str, number: int) -> None:
     """One message to one subscriber; whoever has to give for it has no less than the others."""
     sessions = broker.router.sessions
-    before = {name: (held(sessions[name]), lost(sessions[name])) for name in NAMES}
+    before = {name: (sessions[name].queued(), lost(sessions[name])) for name in NAMES}
     await publisher.publish(name, b"%06d " % number + PAYLOAD)
     within(broker)
     unreported = [name for name in NAMES if lost(sessions[name]) > before[name][1]]
@@ -73,33 +69,34 @@ async def publish(broker: Broker, publisher: Peer, name: str, number: int) -> No
         for other in NAMES:
             # One that was no fuller has given nothing, unless what is left with the fuller ones is level with it, but
             # for the message that came.
-            assert before[loser][0] >= before[other][0] or held(sessions[other]) <= before[loser][0] + 1
+            assert before[loser][0] >= before[other][0] or sessions[other].queued() <= before[loser][0] + 1
             # What is left with it is as much as the fullest have, but for the message that came and for rounding.
-            assert held(sessions[loser]) >= held(sessions[other]) - 2
+            assert sessions[loser].queued() >= sessions[other].queued() - 2
     # Some more than the one that came, so that it need not be done each time; but no wholesale loss.
     assert sum(lost(sessions[name]) - before[name][1] for name in NAMES) <= TOTAL // 8
 
 
 @pytest.mark.parametrize("bound", BOUNDS)
-async def test_the_fullest_of_three_frozen_subscribers_give_first(embed: Embed, bound: str) -> None:
+async def test_the_fullest_of_three_frozen_subscribers_give_first(scene: SetScene, bound: str) -> None:
     """Unequal queues: `little` and `some` lose nothing while `much` has more; then these two stand level."""
-    queue = {"stall_timeout": NEVER_STALLED, "live_messages": 0, "live_bytes": 0, **BOUNDS[bound]}
-    broker = await embed(queue=queue, sys={"interval": 0.0})
-    frozen = {name: await Frozen.join(broker.ports[0], wire.connect(name, keep_alive=0), (name, 0)) for name in NAMES}
-    publisher = await join(broker, "publisher")
-    reader = await join(broker, "reader", "news")
-    much, some, little = (broker.router.sessions[name] for name in NAMES)
+    queue = {"live_messages": 0, "live_bytes": 0, **BOUNDS[bound]}
+    stage = await scene(queue=queue, sys={"interval": 0.0})
+    publisher = await stage.join("publisher")
+    frozen = {name: await stage.join_far(name, name, f"plug/{name}") for name in NAMES}
+    for name, far in frozen.items():
+        await stage.plug(far, name, f"plug/{name}", publisher)
+    reader = await stage.join("reader", "news")
+    much, some, little = (stage.broker.router.sessions[name] for name in NAMES)
     count = dict.fromkeys(NAMES, 0)
 
     async def more(name: str) -> None:
         count[name] += 1
         assert count[name] < ENOUGH, "the bound does nothing"
-        await publish(broker, publisher, name, count[name])
+        await publish(stage.broker, publisher, name, count[name])
 
-    # Until the system has taken what it takes for each of them, and their queues are unequal.
     for name, wanted in zip(NAMES, (60, 25, 5), strict=True):
-        session = broker.router.sessions[name]
-        while held(session) < wanted:
+        session = stage.broker.router.sessions[name]
+        while session.queued() < wanted:
             await more(name)
     assert (lost(much), lost(some), lost(little)) == (0, 0, 0)
 
@@ -107,7 +104,7 @@ async def test_the_fullest_of_three_frozen_subscribers_give_first(embed: Embed, 
     while not lost(much):
         await more("little")
         assert (lost(some), lost(little)) == (0, 0)
-    while held(some) < held(much):
+    while some.queued() < much.queued():
         await more("some")
         assert (lost(some), lost(little)) == (0, 0)
     # From here on the two fullest are level, and the third has still lost nothing.
@@ -116,66 +113,66 @@ async def test_the_fullest_of_three_frozen_subscribers_give_first(embed: Embed, 
         assert lost(little) == 0
     for _ in range(40):
         await more("some")
-        assert lost(little) == 0 or held(little) >= max(held(some), held(much)) - 1
+        assert lost(little) == 0 or little.queued() >= max(some.queued(), much.queued()) - 1
     # Others are served as ever.
     await publisher.publish("news", b"still here")
     assert (await reader.message()).payload == b"still here"
 
     # What each of them finds in the end is what its ledger says, and what it lost had waited longest.
     for name in NAMES:
-        session = broker.router.sessions[name]
-        waiting = held(session)
+        session = stage.broker.router.sessions[name]
+        waiting = session.queued()
         gone = lost(session)
-        thawed = await frozen[name].thaw()
-        found = numbers(await thawed.fence())
+        frozen[name].thaw()
+        found = numbers((await frozen[name].peer.fence())[1:])
         assert len(found) == count[name] - gone
         assert found == sorted(set(found))
         assert found[-waiting:] == list(range(count[name] - waiting + 1, count[name] + 1))
-        assert balance(broker, name) == (count[name], count[name])
-        within(broker)
-    load = broker.router.counters.load
+        check_ledger(session, offered=count[name] + 1, received=len(found) + 1)
+        within(stage.broker)
+    load = stage.broker.router.counters.load
     assert (load.messages, load.bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-async def test_clients_that_are_away_count_too(embed: Embed, qos: int) -> None:
+async def test_clients_that_are_away_count_too(scene: SetScene, qos: int) -> None:
     """One that has been away for long gives before one that is just away, oldest first; what is in flight stays."""
     window = 5
-    broker = await embed(queue={"total_messages": 40, "total_bytes": 0}, sys={"interval": 0.0})
-    mute = await join(broker, "mute", ("mute", qos), props=[(wire.RECEIVE_MAXIMUM, window)])
-    publisher = await join(broker, "publisher")
+    stage = await scene(queue={"total_messages": 40, "total_bytes": 0}, sys={"interval": 0.0})
+    mute = await stage.join("mute", ("mute", qos), props=[(wire.RECEIVE_MAXIMUM, window)])
+    publisher = await stage.join("publisher")
     for number in range(window):
         await publisher.publish("mute", b"%d" % number, qos=qos)
     assert numbers(await mute.fence()) == list(range(window))
     keep = [(wire.SESSION_EXPIRY, KEPT)]
     for name in ("long", "short"):
-        await (await join(broker, name, (name, qos), props=keep)).disconnect()
-    load = broker.router.counters.load
+        await (await stage.join(name, (name, qos), props=keep)).disconnect()
+    load = stage.broker.router.counters.load
     for number in range(100):
         await publisher.publish("long", b"%d" % number, qos=qos)
         assert load.messages <= 40
     for number in range(10):
         await publisher.publish("short", b"%d" % number, qos=qos)
         assert load.messages <= 40
-    sessions = broker.router.sessions
+    sessions = stage.broker.router.sessions
     assert [lost(sessions[name]) for name in ("mute", "short")] == [0, 0]
-    waiting = held(sessions["long"])
+    waiting = sessions["long"].queued()
     assert lost(sessions["long"]) == 100 - waiting
-    back = await join(broker, "long", clean=False, props=keep)
+    back = await stage.join("long", clean=False, props=keep)
     assert numbers([await back.message() for _ in range(waiting)]) == list(range(100 - waiting, 100))
-    back = await join(broker, "short", clean=False, props=keep)
+    back = await stage.join("short", clean=False, props=keep)
     assert numbers([await back.message() for _ in range(10)]) == list(range(10))
 
 
-async def test_who_does_not_acknowledge_holds_half_at_most(embed: Embed) -> None:
+async def test_who_does_not_acknowledge_holds_half_at_most(scene: SetScene) -> None:
     """The rest of what is for it waits, and gives way: for itself and for others; with acknowledgements it goes on."""
-    broker = await embed(queue={"total_messages": 10, "total_bytes": 0}, sys={"interval": 0.0})
-    mute = await join(broker, "mute", ("load", 1))
-    publisher = await join(broker, "publisher")
+    stage = await scene(queue={"total_messages": 10, "total_bytes": 0}, sys={"interval": 0.0})
+    mute = await stage.join("mute", ("load", 1))
+    publisher = await stage.join("publisher")
     for number in range(15):
         assert await publisher.publish("load", b"%d" % number, qos=1) == 0
-        assert broker.router.counters.load.messages <= 10
-    session = broker.router.sessions["mute"]
+        assert stage.broker.router.counters.load.messages <= 10
+    session = stage.broker.router.sessions["mute"]
     assert len(session.inflight) == 5
     assert lost(session) == 15 - session.queued() - 5
     mute.put_back(await mute.fence())
@@ -185,4 +182,4 @@ async def test_who_does_not_acknowledge_holds_half_at_most(embed: Embed) -> None
     assert await mute.fence() == []
     await publisher.publish("load", b"15", qos=1)
     assert numbers([await mute.message()]) == [15]
-    assert balance(broker, "mute") == (16, 16)
+    check_ledger(session, offered=16, received=16 - lost(session))

@@ -199,12 +199,12 @@ async def test_a_link_that_is_cut_with_the_request_on_it(net: Net, end: str) -> 
     requester = await net.join(edge, "requester")
     await net.up(requester, above)
     connection = await proxy.link(0)
-    connection.half_open()
+    connection.freeze()
     packet_id = requester.next_id()
     await requester.send(wire.publish("svc/x", b"?", qos=1, packet_id=packet_id, props=asking("reply/edge")))
     assert await requester.fence() == []
     if end == "cut":
-        await connection.cut()
+        connection.cut()
     elif end == "stopped":
         await upstream.broker.stop()  # type: ignore[union-attr]
         connection.heal()

@@ -27,18 +27,17 @@ class Outages:
         self._closed = False
 
     async def proxy(self, net: Net, port: int) -> FaultProxy:
-        self._proxy = await net.proxy(port, lambda connection: connection.stall() if self._closed else None)
+        self._proxy = await net.proxy(port, lambda connection: connection.freeze() if self._closed else None)
         return self._proxy
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
         self._closed = True
-        await self._proxy.cut()
+        self._proxy.cut()
         yield
         self._closed = False
         for connection in self._proxy.links:
-            if not connection.ended:
-                connection.heal()
+            connection.heal()
 
 
 async def test_each_subscription_gets_them_once(net: Net, upstream: Place) -> None:

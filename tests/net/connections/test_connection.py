@@ -37,15 +37,6 @@ async def subscriber(broker: Broker, name: str) -> Client:
     return client
 
 
-async def test_a_single_frame_is_written_at_once(broker: Broker) -> None:
-    """Where one message comes at a time, nothing is scheduled for it."""
-    there, source = await subscriber(broker, "there"), await subscriber(broker, "source")
-    frame = wire.publish("t", b"x")
-    source.connection.data_received(frame)
-    assert there.take() == frame
-    assert there.connection.outbox.empty
-
-
 async def test_a_read_has_one_time(broker: Broker) -> None:
     """However many writes it leads to: to ask the clock costs as much as to route a message."""
     source = Client(broker, "source")
@@ -62,30 +53,6 @@ async def test_a_read_has_one_time(broker: Broker) -> None:
     assert [client.take() for client in there] == [wire.publish("t", b"x")] * 3
     assert source.take() == b"\x40\x02\x00\x07"
     assert len(asked) == 1
-
-
-async def test_more_than_one_is_the_writers(broker: Broker) -> None:
-    """It joins what waits to one write, in the next round."""
-    there, source = await subscriber(broker, "there"), await subscriber(broker, "source")
-    frames = [wire.publish("t", b"%d" % number) for number in range(5)]
-    source.connection.data_received(b"".join(frames))
-    assert there.take() == b""
-    await rounds(1)
-    assert there.transport.written == [b"".join(frames)]
-
-
-async def test_the_writer_task_comes_with_work_for_it_and_ends_with_the_connection(broker: Broker) -> None:
-    there, source = await subscriber(broker, "there"), await subscriber(broker, "source")
-    before, connection = there.connection.writer, there.connection
-    assert before is None
-    source.connection.data_received(wire.publish("t", b"1") + wire.publish("t", b"2"))
-    writer = connection.writer
-    assert writer is not None
-    await rounds()
-    assert not writer.done()
-    connection.connection_lost(None)
-    await writer
-    assert {there.connection.writer} == {None}
 
 
 async def test_none_overtakes_what_the_writer_has_yet_to_take(broker: Broker) -> None:
@@ -318,26 +285,6 @@ async def test_a_time_that_is_over_names_who_was_late(embed: Embed, says: bytes 
     await until(lambda: client.connection.protocol.close_text == text)
 
 
-async def test_more_than_can_be_refused(embed: Embed) -> None:
-    """A flood is closed without a word: no writer, no timer, no CONNECT is waited for."""
-    broker = await embed(limits={"max_connections_per_address": 1})
-    Client(broker, "there", HERE)
-    waiting = [Client(broker, "", HERE, says=b"") for _ in range(HALF_OPEN_ROOM)]
-    timers = len(broker.hub.wheel)
-    flood = [Client(broker, "late", HERE) for _ in range(10)]
-    assert all(client.transport.aborted for client in flood)
-    assert not any(client.transport.aborted for client in waiting)
-    assert len(broker.hub.wheel) == timers
-    await rounds()
-    assert all(client.take() == b"" for client in flood)
-    assert counted(broker).turned_away == 10
-    for client in flood + waiting:
-        client.connection.connection_lost(None)
-    await until(lambda: not broker.hub.turns.waiting)
-    assert (counted(broker).open, counted(broker).refused) == (1, 0)
-    assert len(broker.connections) == 1
-
-
 async def test_sockets_that_linger_make_room(embed: Embed) -> None:
     """Connections that are over leave room at once, and their sockets do not pile up: the oldest goes first."""
     broker = await embed(limits={"max_connections": 1})
@@ -363,29 +310,6 @@ async def test_no_time_out(embed: Embed) -> None:
 
 
 # ----------------------------------------------------------------------------------------- how fast one may publish
-
-
-async def test_who_publishes_too_fast_is_not_read_from(embed: Embed) -> None:
-    """Until its time has come; a ping waits too, and silence is not held against it."""
-    broker = await embed(limits={"max_publish_rate": 20.0})
-    there = await subscriber(broker, "there")
-    fast = Client(broker, "fast", says=wire.connect("fast", keep_alive=10))
-    await rounds()
-    fast.take()
-    began = broker.loop.time()
-    fast.connection.data_received(wire.publish("t", b"x") * 24 + wire.PING)
-    await rounds(10)
-    assert (fast.transport.reading, fast.take()) == (False, b"")
-    assert not fast.transport.told.is_set()
-    assert fast.connection.check(began + 1_000.0) == began + 1_015.0
-    async with asyncio.timeout(wire.TIMEOUT):
-        await fast.transport.told.wait()
-    # One is on credit, and is paid for.
-    assert broker.loop.time() - began >= 3 / 20
-    await rounds()
-    assert fast.take() == b"\xd0\x00"
-    assert there.take() == wire.publish("t", b"x") * 24
-    assert fast.connection.check(broker.loop.time()) > 0.0
 
 
 async def test_a_burst_is_no_longer_than_it_may_be(embed: Embed) -> None:
@@ -427,20 +351,6 @@ async def test_a_connection_that_ends_while_it_is_held_leaves_no_timer(embed: Em
         assert not [thing for thing in parts() if id(thing) not in before]
     finally:
         gc.enable()
-
-
-async def test_the_last_packet_of_who_is_held_back(embed: Embed) -> None:
-    """What it has sent meanwhile is read and forgotten: unread, it would have the system reset the connection."""
-    broker = await embed(limits={"max_publish_rate": 0.01, "publish_patience": 0.0})
-    client = Client(broker, "fast")
-    client.transport.half = True
-    client.connection.data_received(wire.publish("t", b"x", qos=1, packet_id=1) * 10)
-    await rounds()
-    assert not client.transport.reading
-    client.connection.close("shutdown", 0x8B, "")
-    await rounds()
-    assert client.take()[-3:-1] == b"\xe0\x01"
-    assert (client.transport.reading, client.transport.aborted) == (True, False)
 
 
 async def test_little_is_written_ahead_where_a_newer_message_would_replace_it(broker: Broker) -> None:

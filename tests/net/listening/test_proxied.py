@@ -16,8 +16,6 @@ from broker.core.codec.packets import Connect
 from broker.core.hooks import AccessControl, Origin, Ticket
 from canopy import Broker, Settings
 from tests.e2e import wire
-from tests.net.websocket.peer import WebPeer
-from tests.support.certificates import Authority
 from tests.support.waiting import until
 
 HOST: Final = "127.0.0.1"
@@ -90,19 +88,6 @@ async def ended(reader: asyncio.StreamReader) -> bytes:
             return await reader.read()
         except ConnectionError:
             return b""
-
-
-@pytest.mark.parametrize("version", ["v1", "v2"])
-async def test_the_client_is_known_by_its_own_address(start: Start, lines: Lines, version: str) -> None:
-    """To access control, and in the log."""
-    keeper = Doorkeeper()
-    broker = await start(access_control=keeper, proxy_protocol=version)
-    peer = await join(broker, HEADERS[version]())
-    assert [(origin.host, origin.address, origin.listener) for origin in keeper.seen] == [
-        (CLIENT, f"{CLIENT}:4711", "door")
-    ]
-    peer.abort()
-    assert [line["address"] for line in lines if line["event"] == "client connected"] == [f"{CLIENT}:4711"]
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
@@ -216,42 +201,6 @@ async def test_a_connection_without_a_header_does_not_hold_up_the_end(start: Sta
     await broker.stop()
     assert await ended(reader) == b""
     writer.transport.abort()
-
-
-async def test_the_header_comes_before_tls(start: Start, tmp_path: Path) -> None:
-    """As HAProxy sends it that passes TLS through: in the clear, and the handshake behind it."""
-    authority = Authority(tmp_path)
-    certificate, key = authority.issue("localhost")
-    keeper = Doorkeeper()
-    broker = await start(access_control=keeper, url=f"mqtts://{HOST}:0", tls={"certificate": certificate, "key": key})
-    reader, writer = await open_stream(broker)
-    writer.write(v2())
-    async with asyncio.timeout(wire.TIMEOUT):
-        await writer.start_tls(authority.client(), server_hostname="localhost")
-    peer = wire.Peer(reader, writer, 5)
-    await peer.send(wire.connect("c"))
-    assert (await peer.expect(wire.CONNACK)).code == 0
-    assert [(origin.host, origin.secure) for origin in keeper.seen] == [(CLIENT, True)]
-    peer.abort()
-
-
-@pytest.mark.parametrize("secure", [False, True], ids=["ws", "wss"])
-async def test_the_header_comes_before_the_upgrade(start: Start, tmp_path: Path, secure: bool) -> None:
-    authority = Authority(tmp_path)
-    certificate, key = authority.issue("localhost")
-    keeper = Doorkeeper()
-    tls = {"url": f"wss://{HOST}:0", "tls": {"certificate": certificate, "key": key}}
-    broker = await start(access_control=keeper, **(tls if secure else {"url": f"ws://{HOST}:0"}))
-    context = authority.client() if secure else None
-    peer = await WebPeer.over(HOST, broker.ports[0], context=context, before=v2())
-    await peer.send(wire.connect("c"))
-    assert (await peer.expect(wire.CONNACK)).code == 0
-    assert [(origin.host, origin.secure) for origin in keeper.seen] == [(CLIENT, secure)]
-    await peer.subscribe("t")
-    await peer.publish("t", bytes(300_000), qos=1)
-    assert len((await peer.wait_for(wire.PUBLISH)).payload) == 300_000
-    await peer.disconnect()
-    assert peer.close_code == 1000
 
 
 async def test_who_may_open_a_unix_socket_is_believed(start: Start, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from broker.command import health
 from broker.core.codec.packets import Connect
 from broker.core.hooks import AccessControl, Origin, Ticket
-from broker.net.listening import handshakes, tls, tls_transport
+from broker.net.listening import handshakes, tls
 from broker.net.listening.listeners import StartupError
 from broker.settings import Certificate, Listener, Log, Tls
 from broker.settings.errors import SettingsError
@@ -125,18 +125,6 @@ class TestServed:
         other = await start(alpn=["x-other"])
         assert shown(await join(other, context)).selected_alpn_protocol() == "x-other"
 
-    async def test_nothing_is_left_of_a_connection(self, start: Start, authority: Authority) -> None:
-        broker = await start()
-        peer = await join(broker, authority.client())
-        (connection,) = broker.connections
-        transport = connection.stream.transport
-        assert isinstance(transport, tls_transport.TlsTransport)
-        peer.abort()
-        await until(lambda: not broker.connections)
-        assert transport.upper is None
-        assert len(broker.handshakes) == 0
-        assert len(broker.hub.wheel) == 0
-
 
 class TestHandshakes:
     """What stands before the first packet: bounded in number, in time, and in what one turn does."""
@@ -225,27 +213,6 @@ class TestHandshakes:
         broker.connection_log.finish()
         assert lines[-1]["handshakes_failed"] == 7
 
-    async def test_few_of_them_have_their_turn_at_once(self) -> None:
-        """A signature each: a thousand at once would keep everybody waiting for a second."""
-        loop = asyncio.get_running_loop()
-        line = handshakes.Handshakes(0, loop)
-        stepped: list[int] = []
-
-        class Under(handshakes.Handshake):
-            def step(self) -> None:
-                stepped.append(1)
-
-        some = [Under() for _ in range(3 * handshakes.STEPS)]
-        for each in some:
-            line.begin(each)
-            line.ready(each)
-            line.ready(each)
-        line.end(some[0])
-        for rounds in range(1, 4):
-            await asyncio.sleep(0)
-            assert len(stepped) == rounds * handshakes.STEPS - 1
-        assert line.steps == len(stepped)
-
     async def test_one_that_is_at_fault_holds_up_no_other(self) -> None:
         line = handshakes.Handshakes(0, asyncio.get_running_loop())
         told: list[str] = []
@@ -277,17 +244,6 @@ class TestHandshakes:
                 abrupt.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         await join(broker, authority.client())
         await until(lambda: len(broker.connections) == 1)
-
-    async def test_one_read_of_many_records_has_several_turns(self, start: Start, authority: Authority) -> None:
-        """Everything arrives, in its order. What a turn takes: `test_tls_transport.py`."""
-        count = 2 * tls_transport.RECORDS
-        broker = await start()
-        peer = await join(broker, authority.client())
-        await peer.subscribe(("t", 1))
-        for number in range(count):  # a record each
-            peer.writer.write(wire.publish("t", b"%d" % number))
-        for number in range(count):
-            assert (await peer.expect(wire.PUBLISH)).payload == b"%d" % number
 
     async def test_a_client_cannot_negotiate_again_and_again(self, start: Start, authority: Authority) -> None:
         broker = await start()
@@ -627,13 +583,6 @@ class TestFiles:
         assert str(caught.value) == (
             f'cannot listen on mqtts://{HOST}:0 (listener "door"): {gone}: cannot be read: No such file or directory'
         )
-
-    def test_every_file_is_named(self) -> None:
-        more = [Certificate(certificate="/c2", key="/k2")]
-        settings = Tls(
-            certificate="/c", key="/k", more=more, client_certificates="required", client_ca="/ca", crl="/crl"
-        )
-        assert tls.files(settings) == ("/c", "/k", "/ca", "/crl", "/c2", "/k2")
 
 
 class TestRenewal:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from broker.net.connections.connection import Connection
-from broker.net.websocket.transport import FRAMES_A_TURN
 from canopy import Broker, Settings
 from tests.e2e import wire
-from tests.net.websocket.framing import BINARY, PING, PONG, Frame, frame, request
+from tests.net.websocket.framing import frame
 from tests.net.websocket.peer import WebPeer
 from tests.support.certificates import Authority
 from tests.support.waiting import until
@@ -161,74 +159,3 @@ async def test_the_last_packet_comes_before_the_end(start: Start, join: Join, sc
     assert (await peer.expect(wire.DISCONNECT)).code == 0x95
     assert await peer.closed() == []
     assert peer.close_code == 1002
-
-
-async def test_a_text_frame_is_told_its_close_code(start: Start, join: Join) -> None:
-    """[MQTT-6.0.0-1]."""
-    broker = await start()
-    peer = await join(broker, "c", version=4)
-    peer.frames.write_raw(frame(b"hello", 1) + frame(bytes(300_000)))
-    assert await peer.closed() == []
-    assert peer.close_code == 1003
-
-
-@SECURE
-async def test_a_flood_of_pings_and_empty_frames_holds_up_nobody(start: Start, join: Join, scheme: str) -> None:
-    """Others have their turn in between: a flood of many reads is not through before another client's answer."""
-    broker = await start(scheme)
-    flooder, other = await join(broker, "flooder"), await join(broker, "other")
-    flood = (frame(b"?", PING, mask=bytes(4)) + frame(b"", mask=bytes(4))) * (20 * FRAMES_A_TURN)
-    flooder.frames.write_raw(flood)
-    assert await other.fence() == []
-    assert await flooder.fence() == []
-    pongs = flooder.frames.others
-    assert set(pongs) == {Frame(PONG, b"?")}
-    assert len(pongs) < 10 * FRAMES_A_TURN  # one at most for each turn, and not for each PING
-    assert connection_of(broker, "flooder").in_transport == 0
-
-
-async def test_garbage_disturbs_nobody_and_leaves_nothing(start: Start, join: Join, lines: Lines) -> None:
-    """Before the upgrade and behind it; each connection ends by itself."""
-    broker = await start()
-    peer = await join(broker, "c")
-    noise = random.Random(7)
-    begins = [b"", request(), request() + frame(wire.connect("x", keep_alive=0))]
-    for number in range(60):
-        reader, writer = await asyncio.open_connection(HOST, broker.ports[0])
-        writer.write(begins[number % 3] + noise.randbytes(noise.randrange(1, 3000)))
-        writer.write_eof()
-        async with asyncio.timeout(wire.TIMEOUT):
-            with suppress(ConnectionError):
-                await reader.read()
-        writer.transport.abort()
-    await until(lambda: len(broker.connections) == 1)
-    assert broker.hub.partial.bytes == 0
-    assert await peer.fence() == []
-    assert {line["log_level"] for line in lines} <= {"info", "warning", "debug"}
-
-
-async def test_a_person_with_a_browser_reads_what_it_is(start: Start, lines: Lines) -> None:
-    broker = await start()
-    reader, writer = await asyncio.open_connection(HOST, broker.ports[0])
-    writer.write(b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n")
-    writer.write_eof()
-    async with asyncio.timeout(wire.TIMEOUT):
-        answer = await reader.read()
-    writer.transport.abort()
-    assert answer.startswith(b"HTTP/1.1 426 Upgrade Required\r\n")
-    assert answer.endswith(b"sub-protocol mqtt.\n")
-    (line,) = (line for line in lines if line["event"] == "client broke the protocol")
-    assert line["detail"] == "an HTTP request that does not ask for a WebSocket (HTTP 426)"
-    assert line["listener"] == "web"
-
-
-@SECURE
-async def test_packets_of_many_in_a_frame(start: Start, join: Join, scheme: str) -> None:
-    """[MQTT-6.0.0-2]: a frame larger than any packet may be, as clients send that have saved up for it."""
-    broker = await start(scheme, limits={"max_packet_size": 100_000})
-    peer = await join(broker, "c")
-    await peer.subscribe(("t", 1))
-    packets = [wire.publish("t", bytes(90_000), qos=1, packet_id=number) for number in range(1, 21)]
-    peer.frames.write_raw(frame(b"".join(packets), BINARY))
-    for _ in range(20):
-        assert len((await peer.wait_for(wire.PUBLISH)).payload) == 90_000

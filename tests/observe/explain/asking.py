@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 from broker.core.routing.router import Router
 from broker.core.topics.subscription import SharedGroup
 from broker.observe.explain.answer import Answer
-from broker.observe.explain.asked import Question
-from broker.observe.explain.explaining import Explainer
+from broker.observe.explain.explaining import Explainer, Question
 
 Made = TypeVar("Made")
 

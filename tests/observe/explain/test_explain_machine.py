@@ -1,8 +1,8 @@
 """Explain first, publish then: what each client gets is what was said, and asking has changed nothing.
 
 A machine of random clients with random queues, rules, share groups, No Local, mounts and limits. Before each publish an
-explainer says who gets the message, in which queue, with which QoS and RETAIN, who does not and why, how many older
-messages go for it and whose connection ends. Then it is published, and looked for.
+explainer says who gets the message, with which QoS and RETAIN, who does not and why, and what is not certain. Then it
+is published, and looked for.
 """
 
 from __future__ import annotations
@@ -330,16 +330,9 @@ class Explained(Receivers):
         if not said.gets:
             assert got == []
             assert lost[DROP_CAUSES.index(said.cause)] >= 1
-            # Whoever is disconnected for it may be gone by now, with what waited for its connection.
-            assert sum(lost) == said.sheds + 1 or (said.disconnects and sum(lost) > said.sheds)
             return
         [copy] = got
-        if said.outcome != "replaces":
-            assert copy.place == said.outcome
         assert (copy.qos, copy.retain) == (said.qos, said.retain)
-        assert sum(lost) >= said.sheds
-        # What is shed from a piece of several frames may be more than was needed, never where frames stand singly.
-        assert said.sheds or not sum(lost)
 
 
 TestExplained = Explained.TestCase

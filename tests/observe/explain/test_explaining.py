@@ -11,11 +11,11 @@ from broker.core.codec import reasons
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.hooks import AccessControl
 from broker.core.principal import Principal
-from broker.core.queues.policies.queue_policy import DROP_OLDEST
+from broker.core.queues.policies.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST
 from broker.observe.explain.answer import MOST_SHOWN
-from broker.observe.explain.asked import Question
-from broker.observe.explain.explaining import RECEIVER_STEPS, Explainer
-from tests.core.harness import Network, limits
+from broker.observe.explain.explaining import RECEIVER_STEPS, Explainer, Question
+from tests.core.harness import Network, bag, limits
+from tests.core.recount import user_wish
 from tests.observe.explain.asking import explain, run, traces
 
 
@@ -253,18 +253,46 @@ def test_a_large_message_takes_no_room_while_it_is_asked_about() -> None:
     assert (receiver.outcome, receiver.cause) == ("dropped", "too-large")
 
 
-def test_what_is_looked_at_in_a_queue_counts_too() -> None:
-    network = Network(limits(queue_policy=DROP_OLDEST, session_bytes=200_000, max_inflight=1))
-    keeper = network.client("keeper", clean=False, expiry=100)
-    keeper.subscribe("t", qos=1)
-    keeper.cut()
+@pytest.mark.parametrize(
+    ("policy", "gets", "disconnects"),
+    [(DROP_NEWEST, False, False), (DROP_OLDEST, True, False), (DISCONNECT, False, True)],
+)
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_full_queue_is_said_to_be_full_and_what_its_policy_makes_of_it(
+    policy: int, gets: bool, disconnects: bool, qos: int
+) -> None:
+    network = Network(limits(queue_policy=policy, live_messages=1, session_messages=1, max_inflight=1))
+    reader = network.client("reader", clean=False, expiry=100)
+    reader.subscribe("t", qos=1)
+    reader.wire.frozen, reader.answering = True, False
+    sender = network.client("sender")
+    for _ in range(1 + qos):
+        sender.publish("t", b"x", qos=qos)
+    [receiver] = explain(network.router, network.now, "t", qos=qos).receivers
+    assert (receiver.gets, receiver.certain, receiver.disconnects) == (gets, False, disconnects)
+    assert (receiver.cause == "full-messages") is not gets
+    assert ("and its client is disconnected for it" in receiver.sentence) is disconnects
+
+
+@pytest.mark.parametrize(("size", "certain"), [(100, True), (1_000, False)])
+def test_where_all_queues_together_are_full_nothing_is_certain(size: int, certain: bool) -> None:
+    network = Network(limits(total_bytes=2_000))
+    for name in ("a", "b"):
+        network.client(name).subscribe("t")
+    answer = explain(network.router, network.now, "t", size=size)
+    assert [(each.gets, each.certain) for each in answer.receivers] == [(True, certain)] * 2
+
+
+def test_a_subscription_with_a_queue_of_its_own_is_full_at_its_depth() -> None:
+    network = Network()
+    reader = network.client("reader", clean=False, expiry=100)
+    reader.send(p.Subscribe(reader.take_id(), [Request("t", 1)], bag(*user_wish("drop-newest", depth="1"))))
+    network.settle()
+    reader.cut()
     network.advance(0)
     sender = network.client("sender")
-    for _ in range(400):
-        sender.publish("t", b"x", qos=1)
-    explainer = Explainer(network.router, turn=250)
-    answer, turns = run(explainer.answer(Question("t", qos=1, size=190_000), network.now))
-    [receiver] = answer.receivers
-    assert receiver.sheds > 300
-    assert f"at least {receiver.sheds} older messages are dropped to make room" in receiver.sentence
-    assert turns >= 1
+    [before] = explain(network.router, network.now, "t", qos=1).receivers
+    sender.publish("t", b"x", qos=1)
+    [after] = explain(network.router, network.now, "t", qos=1).receivers
+    assert (before.outcome, before.certain) == ("waits", True)
+    assert (after.outcome, after.cause, after.certain) == ("dropped", "full-messages", False)

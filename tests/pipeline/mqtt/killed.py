@@ -1,6 +1,6 @@
-"""Streaming queries in a process of their own, to be killed: `python -m tests.pipeline.mqtt.killed FOLDER URL…`.
+"""A streaming query in a process of its own, to be killed: `python -m tests.pipeline.mqtt.killed FOLDER URL`.
 
-One query for each url: MQTT to Parquet, in FOLDER/<number>/{spool,checkpoint,out}.
+MQTT to Parquet, in FOLDER/{spool,checkpoint,out}.
 """
 
 from __future__ import annotations
@@ -33,13 +33,10 @@ def query(spark: SparkSession, url: str, folder: Path) -> DataStreamWriter:
 
 def main() -> None:
     """Run until somebody kills it."""
-    folder, urls = Path(sys.argv[1]), sys.argv[2:]
     with spark_session("killed", SparkOptions("local[2]", "1g")) as spark:
         spark.sparkContext.pythonExec = sys.executable
         mqtt.register(spark)
-        for number, url in enumerate(urls):
-            query(spark, url, folder / str(number)).start()
-        spark.streams.awaitAnyTermination()
+        query(spark, sys.argv[2], Path(sys.argv[1])).start().awaitTermination()
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
-from pipeline.errors import MisuseError, PipelineError
+from pipeline.errors import MisuseError
 from pipeline.mqtt.message import Message
 from pipeline.mqtt.options import sink_options
-from pipeline.mqtt.parts import Elsewhere, Here
 from pipeline.mqtt.publisher import Publisher
+from pipeline.mqtt.receiver import Receiver
 from pipeline.mqtt.rows import spark_schema
 from pipeline.mqtt.source import MqttStreamReader
 from pipeline.mqtt.spool import SpoolError
@@ -26,7 +26,7 @@ ALL = ReadMaxRows(1_000_000)
 
 
 @contextmanager
-def reading(port: int, folder: Path) -> Iterator[MqttStreamReader]:
+def reading(port: int, folder: Path, **options: str) -> Iterator[MqttStreamReader]:
     said = {
         "url": f"mqtt://127.0.0.1:{port}",
         "filters": f"{folder.name}/#",
@@ -35,7 +35,7 @@ def reading(port: int, folder: Path) -> Iterator[MqttStreamReader]:
         "spool_bytes": str(SMALL),
         "receive_maximum": "50",
         "available_now_wait": "1",
-    }
+    } | options
     reader = MqttStreamReader(said, spark_schema())
     try:
         yield reader
@@ -78,14 +78,12 @@ def numbered(count: int) -> list[bytes]:
     return [b"%04d" % each + b"x" * 2000 for each in range(count)]
 
 
-def only(reader: MqttStreamReader) -> Here:
-    part = reader._open()[0]
-    assert isinstance(part, Here)
-    return part
+def only(reader: MqttStreamReader) -> Receiver:
+    return reader._open()
 
 
 def full(reader: MqttStreamReader) -> bool:
-    return only(reader).receiver.full
+    return only(reader).full
 
 
 def test_a_full_spool_whose_rows_are_all_read_makes_room(brokers: Callable[[str], int], tmp_path: Path) -> None:
@@ -93,7 +91,7 @@ def test_a_full_spool_whose_rows_are_all_read_makes_room(brokers: Callable[[str]
     log = Checkpoint()
     with reading(port, tmp_path) as reader:
         reader.initialOffset()
-        until("SUBACK", lambda: only(reader).receiver._subscribed)
+        until("SUBACK", lambda: only(reader).subscribed)
         publish(port, f"{tmp_path.name}/x", numbered(200))
         until("the spool is full", lambda: full(reader))
         assert log.plan(reader)
@@ -170,95 +168,35 @@ def test_a_start_that_is_not_the_spools_unlinks_nothing(brokers: Callable[[str],
         assert sorted((tmp_path / "spool").glob("seg-*")) == segments
 
 
-@contextmanager
-def sharing(port: int, folder: Path, **options: str) -> Iterator[MqttStreamReader]:
-    said = {
-        "url": f"mqtt://127.0.0.1:{port}",
-        "filters": "shared/#",
-        "client_id": f"shared-{folder.name}",
-        "spool": str(folder / "spool"),
-        "receivers": "2",
-        "available_now_wait": "0.5",
-    } | options
-    reader = MqttStreamReader(said, spark_schema())
-    try:
-        yield reader
-    finally:
-        reader.stop()
-
-
-def taken(reader: MqttStreamReader, start: dict[str, int], end: dict[str, int]) -> list[tuple[int, int, int]]:
-    """Payload, receiver and sequence number of each row."""
-    return [
-        (int(row["payload"]), row["receiver"], row["seq"])
-        for part in reader.partitions(start, end)
-        for found in reader.read(part)
-        for row in found.to_pylist()
-    ]
-
-
-def test_two_receivers_share_what_comes_and_each_message_is_one_row(
+def test_two_streams_share_what_comes_and_each_message_is_one_row(
     brokers: Callable[[str], int], tmp_path: Path
 ) -> None:
     port = brokers("canopy")
-    with sharing(port, tmp_path) as reader:
-        start = reader.initialOffset()
-        assert start == {"0": 0, "1": 0}
-        # Both have subscribed when they are still.
-        reader.prepareForTriggerAvailableNow()
-        publish(port, "shared/x", [b"%d" % each for each in range(200)])
-        reader.prepareForTriggerAvailableNow()
-        end = reader.latestOffset(start, ALL)
-        rows = taken(reader, start, end)
-        assert sorted(payload for payload, _, _ in rows) == list(range(200))
-        assert {receiver for _, receiver, _ in rows} == {0, 1}
-        for number in (0, 1):
-            assert [seq for _, receiver, seq in rows if receiver == number] == list(range(end[str(number)]))
-        assert sum(reader.latestOffset(start, ReadMaxRows(51)).values()) == 51
-        reader.commit(end)
-        assert reader.reportLatestOffset() == end | {"lost": 0, "session": 1}
-    # Away: the sessions keep what comes, and the numbers go on.
-    publish(port, "shared/x", [b"%d" % each for each in range(200, 300)])
-    with sharing(port, tmp_path) as reader:
-        reader.prepareForTriggerAvailableNow()
-        rest = reader.latestOffset(end, ALL)
-        assert sorted(payload for payload, _, _ in taken(reader, end, rest)) == list(range(200, 300))
+    group = f"$share/g/{tmp_path.name}/#"
+    with (
+        reading(port, tmp_path / "a", filters=group) as one,
+        reading(port, tmp_path / "b", filters=group) as other,
+    ):
+        for each in (one, other):
+            # Each has subscribed when it is still.
+            each.prepareForTriggerAvailableNow()
+        publish(port, f"{tmp_path.name}/x", [b"%d" % each for each in range(20)])
+        got = []
+        for each in (one, other):
+            each.prepareForTriggerAvailableNow()
+            log = Checkpoint()
+            assert log.plan(each)
+            log.run(each)
+            got += log.got
+        assert sorted(map(int, got)) == list(range(20))
 
 
-def test_a_receiver_that_is_killed_ends_the_query_and_loses_nothing(
-    brokers: Callable[[str], int], tmp_path: Path
-) -> None:
-    port = brokers("canopy")
-    with sharing(port, tmp_path) as reader:
-        start = reader.initialOffset()
-        reader.prepareForTriggerAvailableNow()
-        part = reader._open()[0]
-        assert isinstance(part, Elsewhere)
-        part._process.kill()
-        part._process.wait()
-        with pytest.raises(PipelineError, match="receiver 0 has ended"):
-            reader.latestOffset(start, ALL)
-        publish(port, "shared/x", [b"%d" % each for each in range(50)])
-    with sharing(port, tmp_path) as reader:
-        reader.prepareForTriggerAvailableNow()
-        end = reader.latestOffset(start, ALL)
-        assert sorted(payload for payload, _, _ in taken(reader, start, end)) == list(range(50))
-
-
-@pytest.mark.long
-def test_what_several_receivers_refuse(brokers: Callable[[str], int], tmp_path: Path) -> None:
-    port = brokers("canopy")
-    with sharing(port, tmp_path) as reader:
-        with pytest.raises(MisuseError, match="option 'receivers' is 2, and the checkpoint is of 1"):
-            reader.latestOffset({"seq": 0}, ALL)
-        with sharing(port, tmp_path, receivers="3") as other, pytest.raises(SpoolError, match="another query uses"):
-            other.initialOffset()
-
-
-def test_options_that_several_receivers_refuse(tmp_path: Path) -> None:
-    for wrong, why in (({"version": "3.1.1"}, "shared subscriptions"), ({"client_id": "a/b"}, "without / ")):
-        with sharing(1, tmp_path, **wrong) as reader, pytest.raises(MisuseError, match=why):
-            reader.initialOffset()
+def test_a_checkpoint_of_several_receivers_is_refused(brokers: Callable[[str], int], tmp_path: Path) -> None:
+    with (
+        reading(brokers("canopy"), tmp_path) as reader,
+        pytest.raises(MisuseError, match="with a new checkpoint"),
+    ):
+        reader.latestOffset({"0": 0, "1": 0}, ALL)
 
 
 @pytest.mark.long
@@ -266,8 +204,8 @@ def test_what_the_default_queue_drops_while_the_query_is_away_stands_in_its_prog
     brokers: Callable[[str], int], tmp_path: Path
 ) -> None:
     port = brokers("canopy")
-    said = {"filters": f"{tmp_path.name}/#", "receivers": "1", "available_now_wait": "2"}
-    with sharing(port, tmp_path, **said) as reader:
+    said = {"available_now_wait": "2", "spool_bytes": str(1 << 30), "receive_maximum": "10000"}
+    with reading(port, tmp_path, **said) as reader:
         start = reader.initialOffset()
         reader.prepareForTriggerAvailableNow()
     sent = 10_000 + 500
@@ -276,7 +214,7 @@ def test_what_the_default_queue_drops_while_the_query_is_away_stands_in_its_prog
         publisher.publish(Message(f"{tmp_path.name}/x", b"%d" % number, 1, False, [], {}))
     publisher.finish()
     publisher.close()
-    with sharing(port, tmp_path, **said) as reader:
+    with reading(port, tmp_path, **said) as reader:
         reader.prepareForTriggerAvailableNow()
         end = reader.latestOffset(start, ALL)
         rows = [row for p in reader.partitions(start, end) for b in reader.read(p) for row in b.to_pylist()]

@@ -21,14 +21,11 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline.mortal import environment
 from tests.pipeline.mqtt.conftest import PATIENCE, client, publish, until
 from tests.pipeline.mqtt.killed import MAX_ROWS, query
-from tests.support.mosquitto import MOSQUITTO
 
 pytestmark = pytest.mark.long
 
 START = 300.0
 """Seconds that a second Spark may take to its first batch; 100 were seen on a busy machine."""
-
-BROKERS = ["canopy", *(["mosquitto"] if MOSQUITTO else [])]
 
 
 def test_stream_while_publishing(mqtt: SparkSession, brokers: Callable[[str], int], tmp_path: Path) -> None:
@@ -108,14 +105,13 @@ class Numbers(threading.Thread):
 
 @pytest.mark.timeout(600)
 def test_killed_and_started_again(mqtt: SparkSession, brokers: Callable[[str], int], tmp_path: Path) -> None:
-    ports = [brokers(name) for name in BROKERS]
-    urls = [f"mqtt://127.0.0.1:{port}" for port in ports]
-    folders = [tmp_path / str(number) for number in range(len(ports))]
+    port = brokers("canopy")
+    url = f"mqtt://127.0.0.1:{port}"
     said = tmp_path / "said"
     with (
         said.open("wb") as stderr,
         subprocess.Popen(
-            [sys.executable, "-P", "-m", "tests.pipeline.mqtt.killed", str(tmp_path), *urls],
+            [sys.executable, "-P", "-m", "tests.pipeline.mqtt.killed", str(tmp_path), url],
             env=environment(tmp_path),
             stderr=stderr,
         ) as process,
@@ -125,16 +121,14 @@ def test_killed_and_started_again(mqtt: SparkSession, brokers: Callable[[str], i
 
             def seen(*names: str) -> bool:
                 assert process.poll() is None, said.read_text()[-2000:]
-                return all(folder.joinpath(*names).exists() for folder in folders)
+                return tmp_path.joinpath(*names).exists()
 
-            # Rows of a first batch are there, so both receivers have subscribed.
-            for port in ports:
-                publish(port, "killed/begin", [b"begin"], retain=True)
-            until("both have subscribed", lambda: seen("out", "_spark_metadata", "0"), START)
-            publishers = [Numbers(port) for port in ports]
-            for each in publishers:
-                each.start()
-                stack.callback(each.close)
+            # Rows of a first batch are there, so the receiver has subscribed.
+            publish(port, "killed/begin", [b"begin"], retain=True)
+            until("it has subscribed", lambda: seen("out", "_spark_metadata", "0"), START)
+            publisher = Numbers(port)
+            publisher.start()
+            stack.callback(publisher.close)
             until("some batches", lambda: seen("out", "_spark_metadata", "2"))
         finally:
             # Also the Java machine and its Python workers: the receiver must not end in good order.
@@ -142,21 +136,20 @@ def test_killed_and_started_again(mqtt: SparkSession, brokers: Callable[[str], i
                 # Spark's Python workers come and go: one may have ended since the list was made.
                 with suppress(ProcessLookupError):
                     os.kill(number, signal.SIGKILL)
-        before = [each.sent for each in publishers]
-        until("more while it is dead", lambda: all(p.sent > n + 100 for p, n in zip(publishers, before, strict=True)))
-    for url, folder, publisher in zip(urls, folders, publishers, strict=True):
-        running = query(mqtt, url, folder).trigger(availableNow=True).start()
-        assert running.awaitTermination(int(PATIENCE))
-        assert max(each.numInputRows for each in running.recentProgress) <= MAX_ROWS
-        rows = mqtt.read.parquet(str(folder / "out")).where("topic = 'killed/x'").select("payload").collect()
-        got = Counter(int(each.payload) for each in rows)
-        lost = set(range(publisher.sent)) - set(got)
-        assert not lost, f"{len(lost)} of {publisher.sent} lost"
-        # At least once: what was under way when it was killed may be there twice, and nothing thrice.
-        doubled = sum(times > 1 for times in got.values())
-        print(f"{url}: {publisher.sent} messages, {doubled} of them twice")
-        assert max(got.values()) <= 2
-        assert doubled < 100
+        before = publisher.sent
+        until("more while it is dead", lambda: publisher.sent > before + 100)
+    running = query(mqtt, url, tmp_path).trigger(availableNow=True).start()
+    assert running.awaitTermination(int(PATIENCE))
+    assert max(each.numInputRows for each in running.recentProgress) <= MAX_ROWS
+    rows = mqtt.read.parquet(str(tmp_path / "out")).where("topic = 'killed/x'").select("payload").collect()
+    got = Counter(int(each.payload) for each in rows)
+    lost = set(range(publisher.sent)) - set(got)
+    assert not lost, f"{len(lost)} of {publisher.sent} lost"
+    # At least once: what was under way when it was killed may be there twice, and nothing thrice.
+    doubled = sum(times > 1 for times in got.values())
+    print(f"{publisher.sent} messages, {doubled} of them twice")
+    assert max(got.values()) <= 2
+    assert doubled < 100
 
 
 @pytest.mark.parametrize("broker", ["canopy", "mosquitto"])

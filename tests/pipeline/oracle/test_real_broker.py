@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import pytest
 from aiomqtt import Client, ProtocolVersion
 from paho.mqtt.subscribeoptions import SubscribeOptions
 from pyspark.sql import SparkSession
@@ -19,9 +18,6 @@ from broker.record.files.segment import write_manifest
 from broker.settings import Settings
 from pipeline.oracle.job import run
 from tests.pipeline.oracle.toy import LEVELS, Toy
-
-# Many small Spark jobs: seconds on an idle machine, and not on one where others compile.
-pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 STEPS = 250
 
@@ -59,10 +55,10 @@ async def mixed(folder: Path) -> None:
                 await client.publish("/".join(chance.choices(LEVELS, k=3)), b"x", qos=chance.randrange(3))
 
 
-def test_a_mixed_run_is_routed_as_the_specification_says(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_mixed_run_is_routed_as_the_specification_says(duck: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "record"
     asyncio.run(mixed(folder))
-    outcome = run(spark, [str(folder)], str(tmp_path / "out"))
+    outcome = run(duck, [str(folder)], str(tmp_path / "out"))
     assert (outcome.missing, outcome.unexpected, outcome.wrong, outcome.unjudged) == (0, 0, 0, 0)
     assert outcome.notes == []
     assert outcome.publishes > STEPS // 3
@@ -83,5 +79,5 @@ def test_a_mixed_run_is_routed_as_the_specification_says(spark: SparkSession, tm
     # Its manifest says the checksum of what stands there now: the jobs refuse a segment that has changed.
     place = segment.relative_to(folder).as_posix()
     write_manifest(folder, place, describe(folder, place))
-    outcome = run(spark, [str(folder)], str(tmp_path / "out"))
+    outcome = run(duck, [str(folder)], str(tmp_path / "out"))
     assert (outcome.missing, outcome.unexpected, outcome.wrong) == (1, 1, 0)

@@ -30,7 +30,7 @@ import canopy_spark
 
 canopy_spark.register(spark)
 url = sys.argv[1]
-rows = spark.range(0, {ROWS}, numPartitions=8).selectExpr(
+rows = spark.range(0, {ROWS}, numPartitions=4).selectExpr(
     "concat('plant/', id) AS topic", "cast(id AS string) AS payload", "true AS retain"
 )
 rows.write.format("mqtt").option("url", url).mode("append").save()
@@ -69,6 +69,8 @@ def installed() -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
+        # Six Java machines that do little, and start often.
+        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
 
 

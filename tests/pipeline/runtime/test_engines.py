@@ -114,8 +114,7 @@ def said(out: Path) -> Any:
         *(
             pytest.param(record, job, marks=pytest.mark.long)
             for record, job in (
-                ("whole", "tree"), ("judged", "plan"), ("judged", "oracle"), ("damaged", "oracle"),
-                ("damaged", "rollup"), ("damaged", "tree"), ("damaged", "plan"), ("damaged", "report"),
+                ("judged", "oracle"), ("damaged", "tree"), ("damaged", "plan"), ("damaged", "report"),
             )
         ),
     ],

@@ -336,13 +336,6 @@ def test_the_command(plant: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "power: 3 rows; 3 dead letters (3 wrong-type)" in done.output
     assert CliRunner().invoke(app, [*arguments, "--every", "1s"]).exit_code == 2
-    assert CliRunner().invoke(app, [*arguments, "--engine", "flink"]).exit_code == 2
-    for option in (["--conf", "spark.a=b"], ["--packages", "a:b:1"]):
-        refused = CliRunner().invoke(app, [*arguments, *option])
-        assert (refused.exit_code, refused.stderr) == (
-            2,
-            "canopy: --master, --remote, --conf and --packages need --engine spark\n",
-        )
     sorted((plant / "record").rglob("seg-*.parquet"))[0].unlink()
     arguments[4] = str(plant / "again")
     assert CliRunner().invoke(app, arguments).exit_code == 3

@@ -54,12 +54,12 @@ def story() -> Story:
     return told
 
 
-def test_the_tree_is_what_duckdb_makes_of_the_segments(either: SparkSession, tmp_path: Path) -> None:
+def test_the_tree_is_what_duckdb_makes_of_the_segments(duck: SparkSession, tmp_path: Path) -> None:
     # Also where a name looks like a pattern.
     recorded, out = tmp_path / "recorded", tmp_path / "out [1]"
     story().write(recorded, segments=3)
     limits = Thresholds(children=95, growing=50, per_child=10, steady=0.75)
-    outcome = job.run(either, [str(recorded)], str(out), limits=limits, hottest=5)
+    outcome = job.run(duck, [str(recorded)], str(out), limits=limits, hottest=5)
     # DuckDB too sees a pattern there, and has no way to say that it is none.
     found_in = str(out).replace("[1]", "*1*")
     with duckdb.connect() as session:
@@ -97,6 +97,6 @@ def test_the_tree_is_what_duckdb_makes_of_the_segments(either: SparkSession, tmp
     assert "many, growing" in page
 
 
-def test_a_limit_that_makes_no_sense_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_limit_that_makes_no_sense_is_refused(duck: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(MisuseError, match="--steady is above 0"):
-        job.run(spark, [str(tmp_path)], str(tmp_path / "out"), limits=Thresholds(steady=1.5))
+        job.run(duck, [str(tmp_path)], str(tmp_path / "out"), limits=Thresholds(steady=1.5))

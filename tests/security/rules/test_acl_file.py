@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 from collections.abc import Iterator
 from getpass import getuser
@@ -12,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.core.codec import packets as p
-from broker.core.codec.decoder import Decoder
-from broker.core.codec.encoder import encode
+from broker.core.codec import reasons
 from broker.core.principal import Principal
 from broker.security.errors import SecurityError
 from broker.security.rules.acl_file import BLANKS, parse_acl, read_acl_file
@@ -22,6 +19,7 @@ from broker.security.rules.book import RuleBook
 from broker.security.rules.rule import PUBLISH, RECEIVE
 from broker.settings import Access, Settings
 from loadtest.brokers.process import free_port
+from tests.e2e.wire import Peer
 from tests.support.mosquitto import MOSQUITTO, needed
 from tests.support.mosquitto import mosquitto as running
 
@@ -90,56 +88,6 @@ TOPICS = (
 CASES = [*product(CLIENTS, (PUBLISH, RECEIVE), TOPICS)]
 
 
-class Client:
-    """A client of MQTT 5.0 that waits for each answer."""
-
-    def __init__(self, port: int, user: str | None, client_id: str) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
-        self._decoder = Decoder(1 << 20, server=False, version=p.V5)
-        self._packet_id = 0
-        self.received: list[str] = []
-        self._say(p.Connect(client_id, p.V5, user_name=user))
-        answer = self._hear()
-        assert isinstance(answer, p.Connack)
-        assert answer.reason_code == 0
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def may_publish(self, topic: str) -> bool:
-        self._packet_id += 1
-        self._say(p.Publish(topic.encode(), b"x", 1, packet_id=self._packet_id))
-        answer = self._hear()
-        assert isinstance(answer, p.Ack)
-        return answer.reason_code != 0x87
-
-    def subscribe(self, topic_filter: str) -> int:
-        self._packet_id += 1
-        self._say(p.Subscribe(self._packet_id, [p.SubscriptionRequest(topic_filter, 0)]))
-        answer = self._hear()
-        assert isinstance(answer, p.Suback)
-        return answer.reason_codes[0]
-
-    def ping(self) -> None:
-        """Afterwards all that was published before, and is for this client, is in `received`."""
-        self._say(p.Pingreq())
-        assert isinstance(self._hear(), p.Pingresp)
-
-    def _say(self, packet: p.Packet) -> None:
-        self._socket.sendall(encode(packet, p.V5))
-
-    def _hear(self) -> p.Packet:
-        while True:
-            while not self._decoder.next_frame():
-                data = self._socket.recv(65_536)
-                assert data, "the connection is closed"
-                self._decoder.feed(data)
-            packet = self._decoder.packet()
-            if not isinstance(packet, p.Publish):
-                return packet
-            self.received.append(packet.topic.decode())
-
-
 @pytest.fixture(scope="module")
 def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a mosquitto that has read `ACL`."""
@@ -150,30 +98,26 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 
 @needed
-def test_the_same_answers_as_mosquitto(mosquitto: int, tmp_path: Path) -> None:
+async def test_the_same_answers_as_mosquitto(mosquitto: int) -> None:
     """The same file, the same clients, the same topics: 700 verdicts, at PUBLISH and at delivery."""
-    (tmp_path / "acl").write_text(ACL)
-    acl = read_acl_file(tmp_path / "acl")
-    admin = Client(mosquitto, "admin", "admin")
+    acl = parse_acl(ACL, "acl")
+    admin = await Peer.join(mosquitto, "admin", user="admin")
     wrong: list[tuple[str | None, str, str, str, bool]] = []
     for user, client_id in CLIENTS:
         principal = Principal(user, client_id=client_id)
-        client = Client(mosquitto, user, client_id)
-        assert {client.subscribe("#"), client.subscribe("$other/#"), client.subscribe("r/secret/ok")} == {0}
+        client = await Peer.join(mosquitto, client_id, "#", "$other/#", "r/secret/ok", user=user)
         for topic in TOPICS:
-            there = client.may_publish(topic)
+            there = await client.publish(topic, b"x", qos=1) != reasons.NOT_AUTHORIZED
             if acl.about(principal, PUBLISH, topic)[0] is not there:
                 wrong.append((user, client_id, "publish", topic, there))
-        client.ping()
+        await client.fence()
         for topic in TOPICS:
-            client.received.clear()
-            assert admin.may_publish(topic)
-            client.ping()
-            there = topic in client.received
+            assert await admin.publish(topic, b"x", qos=1) != reasons.NOT_AUTHORIZED
+            there = topic in [packet.topic for packet in await client.fence()]
             if acl.about(principal, RECEIVE, topic)[0] is not there:
                 wrong.append((user, client_id, "receive", topic, there))
-        client.close()
-    admin.close()
+        client.abort()
+    admin.abort()
     assert wrong == []
     assert len(CASES) == 700
 

@@ -47,17 +47,6 @@ def connect(user_name: str | None = None) -> Connect:
 
 
 class TestExchange:
-    @pytest.mark.parametrize("user_name", [None, "", "ann"])
-    def test_who_knows_the_password_comes_in(self, path: Path, user_name: str | None) -> None:
-        exchange, client = begun(path), ScramClient("ann", "pencil")
-        exchange.start(connect(user_name), client.first())
-        assert exchange.reason_code == CONTINUE
-        assert exchange.data is not None
-        exchange.proceed(client.final(exchange.data))
-        assert (exchange.reason_code, exchange.data) == (SUCCESS, client.signature)
-        assert exchange.principal is not None
-        assert (exchange.principal.user_name, exchange.principal.authenticator) == ("ann", "scram-sha-256")
-
     def test_the_first_message_may_come_when_it_is_asked_for(self, path: Path) -> None:
         exchange, client = begun(path), ScramClient("ann", "pencil")
         exchange.start(connect(), None)
@@ -82,24 +71,6 @@ class TestExchange:
         exchange.proceed(client.final(exchange.data))
         assert exchange.reason_code == 0x86
         assert exchange.principal is None
-
-    def test_what_is_no_message_is_refused(self, path: Path) -> None:
-        exchange = begun(path)
-        exchange.start(connect(), b"n,,x")
-        assert exchange.reason_code == 0x87
-        exchange = begun(path)
-        exchange.start(connect(), ScramClient("ann", "pencil").first())
-        exchange.proceed(None)
-        assert exchange.reason_code == 0x87
-
-    def test_a_proof_serves_once(self, path: Path) -> None:
-        exchange, client = begun(path), ScramClient("ann", "pencil")
-        exchange.start(connect(), client.first())
-        assert exchange.data is not None
-        final = client.final(exchange.data)
-        exchange.proceed(final)
-        exchange.proceed(final)
-        assert exchange.reason_code == 0x87
 
 
 class TestFile:

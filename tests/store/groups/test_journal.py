@@ -9,7 +9,7 @@ import pytest
 from broker.core.codec.packets import Will
 from broker.core.persistence.journal import Fetch
 from broker.core.principal import Principal
-from broker.core.queues.delivery import DONE, QUEUED, SENT, Delivery
+from broker.core.queues.delivery import DONE, SENT, Delivery
 from broker.core.topics.subscription import Subscriber, Subscription
 from broker.store.groups.journal import ENDED_ROWS, GroupJournal
 from broker.store.groups.shell import Shell
@@ -55,19 +55,6 @@ def journal(ends: Ends) -> GroupJournal:
     made.take()
     ends.groups = 0
     return made
-
-
-def test_what_is_finished_in_its_group_leaves_no_trace(journal: GroupJournal, ends: Ends) -> None:
-    told = journal.commits_kept().told
-    one = delivery()
-    one.packet_id, one.state = 1, SENT
-    journal.in_flight("c", one)
-    assert ends.ends == 0
-    journal.finished("c", one)
-    assert (ends.groups, ends.ends) == (1, 1)
-    batch = journal.take()
-    assert batch.empty()
-    assert batch.number == journal.commits_kept().told == told + 2
 
 
 def test_a_session_that_came_and_went_within_a_group_is_never_written(journal: GroupJournal) -> None:
@@ -186,18 +173,6 @@ def acknowledged(journal: GroupJournal, one: Delivery) -> None:
     journal.finished("c", one)
 
 
-def test_a_young_delivery_is_the_next_groups(journal: GroupJournal) -> None:
-    told = journal.commits_kept().told
-    one = sent(journal)
-    first = journal.take()
-    assert (first.empty(), first.number, first.awaited) == (True, told, False)
-    # It is noted still, and counts.
-    assert (journal.noted, journal.size()) == (True, one.message.size())
-    second = journal.take()
-    assert (second.deliveries[0], second.number, second.awaited) == (one.record, told + 1, True)
-    assert (journal.noted, journal.size()) == (False, 0)
-
-
 def test_what_is_acknowledged_young_is_never_written(journal: GroupJournal, ends: Ends) -> None:
     one = sent(journal)
     journal.take()
@@ -207,76 +182,9 @@ def test_what_is_acknowledged_young_is_never_written(journal: GroupJournal, ends
     assert journal.safe() == journal.commits_kept().told
 
 
-def test_nobody_goes_on_beyond_a_delivery_that_is_open(journal: GroupJournal) -> None:
-    told = journal.commits_kept().told
-    one, other = sent(journal), sent(journal)
-    assert journal.safe() == told
-    acknowledged(journal, other)
-    assert journal.safe() == told
-    acknowledged(journal, one)
-    assert journal.safe() == journal.commits_kept().told
-    journal.retained_set(message())
-    assert journal.safe() == journal.commits_kept().told - 1
-
-
-def test_what_has_to_be_written_takes_with_it_what_was_told_before(journal: GroupJournal) -> None:
-    """A publish may be all that keeps what a note behind its deliveries says is done: a will, a retained message."""
-    one = sent(journal)
-    journal.will_cleared("c")
-    late = sent(journal)
-    batch = journal.take()
-    assert [batch.deliveries[0], batch.number] == [one.record, journal.commits_kept().told - 1]
-    assert journal.take().deliveries[0] == late.record
-
-
-def test_deliveries_without_a_publish_of_their_own_go_with_what_came_before(journal: GroupJournal) -> None:
-    """They may be of the same call as that, and nobody else has the message: a will is no more, say."""
-    journal.will_cleared("c")
-    one = delivery()
-    journal.queued("c", one)
-    assert journal.take().deliveries[0] == one.record
-
-
-def test_what_goes_to_another_client_is_written_and_waited_for(journal: GroupJournal) -> None:
-    """A member of a shared subscription left: its delivery is over, and its message is not [MQTT-4.8.2-6]."""
-    told = journal.commits_kept().told
-    one = sent(journal)
-    one.state = QUEUED
-    journal.finished("c", one)
-    other = delivery()
-    journal.queued("c", other)
-    assert journal.safe() == told
-    batch = journal.take()
-    assert (batch.deliveries[0], batch.number) == (other.record, journal.commits_kept().told)
-
-
-@pytest.mark.parametrize(("qos", "disconnected_at"), [(2, 0.0), (1, 7.0)])
-def test_qos_2_and_the_sessions_that_are_away_are_written_at_once(
-    journal: GroupJournal, qos: int, disconnected_at: float
-) -> None:
-    journal.session_kept("c", Principal("u"), 300, disconnected_at)
-    journal.take()
-    journal.commits_kept().begin()
-    one = delivery(qos=qos)
-    journal.queued("c", one)
-    assert journal.take().deliveries[0] == one.record
-
-
 def test_a_group_of_full_size_leaves_nothing_out(journal: GroupJournal) -> None:
     """So that what is left out, and then counts for the next, stays below that size."""
     for _ in range(3):
         sent(journal, bytes(4_000))
     assert len(journal.take().deliveries) == 3 * DELIVERIES.columns
     assert not journal.noted
-
-
-def test_a_delivery_of_the_file_that_is_acknowledged_holds_up_nobody(journal: GroupJournal) -> None:
-    one = sent(journal)
-    record = one.record
-    journal.take()
-    journal.take()
-    acknowledged(journal, one)
-    young = sent(journal)
-    batch = journal.take()
-    assert (batch.finished, batch.deliveries, batch.awaited) == ([record], [], False)
-    assert journal.take().deliveries[0] == young.record

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mypy_extensions import i64
 
@@ -28,8 +27,7 @@ from broker.store.sqlite import RuleTexts, SqliteStore, beginning
 from broker.store.sqlite.opening import Opened, open_store
 from broker.store.sqlite.schema import DELIVERIES
 from broker.store.sqlite.writer import Written
-from tests.store.sqlite.place import Listener, ask, count, delivery, message, opened, see
-from tests.support.runs import examples
+from tests.store.sqlite.place import Listener, ask, count, delivery, message, opened
 from tests.support.waiting import until
 
 
@@ -360,42 +358,6 @@ STEPS = st.lists(
     ),
     max_size=60,
 )
-
-
-@settings(
-    max_examples=examples(150),
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(steps=STEPS)
-def test_whatever_it_is_told_the_file_says_what_memory_says(
-    steps: list[tuple[str, str, int]], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """Groups end anywhere; what was kept in memory beside it is what comes back."""
-    asyncio.run(told_twice(steps, tmp_path_factory.mktemp("store")))
-
-
-async def told_twice(steps: list[tuple[str, str, int]], directory: Path) -> None:
-    store = await opened(directory, commit_window=60.0, synchronous="off")
-    model = MemoryStore()
-    await model.open(asyncio.get_running_loop().time)
-    both = Both(store, model)
-    for what, client_id, number in steps:
-        if what == "flush":
-            await store.flush()
-        else:
-            both.tell(what, client_id, number)
-    expected = see(await model.load())
-    assert see(await store.load()) == expected
-    await store.close()
-    again = await opened(directory)
-    assert see(await again.load()) == expected
-    # Messages that nothing points to do not stay, and those that are pointed to say by how many.
-    assert ask(
-        directory,
-        "SELECT id FROM message WHERE refs <> (SELECT count(*) FROM delivery WHERE delivery.message = message.id)",
-    ) == [] or count(directory, "gone_session")
-    await again.close()
 
 
 class Both:

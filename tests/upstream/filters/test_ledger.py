@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.upstream.filters.ledger import Ledger, UpstreamSubscriptions
+from broker.upstream.filters.ledger import Ledger
 from tests.upstream.faces import Recorder
 
 # Aggregates, unfolded filters, a filter, what is declared for it.
@@ -64,32 +64,3 @@ def test_an_aggregate_that_is_asked_for_is_its_own_child() -> None:
     assert face.told() == []
     ledger.remove("a/b")
     assert face.told() == ["-a/#"]
-
-
-@pytest.mark.parametrize("aggregates", [[], ["a/#"]])
-def test_what_was_never_added_cannot_go(aggregates: list[str]) -> None:
-    face = Recorder()
-    ledger = Ledger(face, aggregates)
-    ledger.add("a/b")
-    with pytest.raises(ValueError, match="a/c"):
-        ledger.remove("a/c")
-    ledger.remove("a/b")
-    with pytest.raises(ValueError, match="a/b"):
-        ledger.remove("a/b")
-    assert (ledger.demanded, ledger.subscriptions, ledger.declared) == (0, 0, [])
-
-
-def test_time_does_nothing() -> None:
-    face = Recorder()
-    ledger = Ledger(face, ["a/#"])
-    ledger.add("a/b", 5.0)
-    assert ledger.next_tick() == 0.0
-    ledger.tick(1e9)
-    assert face.calls == ["+a/#"]
-
-
-def test_a_face_that_is_not_interested() -> None:
-    ledger = Ledger(UpstreamSubscriptions(), ["a/#"])
-    ledger.add("a/b")
-    ledger.remove("a/b")
-    assert ledger.declared == []

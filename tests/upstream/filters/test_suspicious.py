@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.configuration.reading import load_settings
-from broker.settings import Federation, Presence, Settings, Store, Upstream
+from broker.settings import Federation, Settings, Store, Upstream
 from broker.upstream.filters.suspicious import ECHO, TWICE, warnings
 
 CONFIG = Path(__file__).resolve().parents[3] / "config"
@@ -16,9 +16,9 @@ ANYTHING = "comes down as soon as a client here subscribes to anything"
 NAMED = Federation(broker_id="site-7")
 
 
-def told(*links: dict[str, Any], presence: str = "", federation: Federation = NAMED) -> list[str]:
+def told(*links: dict[str, Any], federation: Federation = NAMED) -> list[str]:
     made = [Upstream(**{"name": "cloud", "url": "mqtt://h", **keys}) for keys in links]
-    return warnings(Settings(upstream=made, federation=federation, presence=Presence(topic=presence)))
+    return warnings(Settings(upstream=made, federation=federation))
 
 
 @pytest.mark.parametrize(
@@ -85,56 +85,6 @@ class TestSuspicious:
                 f'aggregate "#": all that is published within roots {ANYTHING}',
             ),
             (
-                {"aggregate": ["$SYS/#"]},
-                'aggregate "$SYS/#": has no effect, because links never subscribe to $SYS',
-            ),
-            (
-                {"aggregate": ["$aws/#"]},
-                'aggregate "$aws/#": topics that begin with $ belong to the upstream broker, which may refuse this',
-            ),
-            ({"aggregate": ["a/#", "b/#", "a/#"]}, 'aggregate "a/#": is listed twice'),
-            (
-                {"aggregate": ["a/b/#", "a/#"]},
-                'aggregate "a/b/#": is within aggregate "a/#", and so has no effect',
-            ),
-            (
-                {"aggregate": ["a/b"]},
-                'aggregate "a/b": has no effect, because it includes no other filter',
-            ),
-            (
-                {"aggregate": ["canopy/presence/#"]},
-                'aggregate "canopy/presence/#": has no effect, because it is within unfolded',
-            ),
-            (
-                {"aggregate": ["a/#"], "roots": ["b/#"]},
-                'aggregate "a/#": has no effect, because it is outside roots',
-            ),
-            (
-                {"aggregate": ["a/#"], "local_prefix": "b/"},
-                'aggregate "a/#": has no effect, because it is outside local_prefix, "b/"',
-            ),
-            (
-                {"subscribe": ["a"], "local_prefix": "b/"},
-                'subscribe "a": has no effect, because it is outside local_prefix, "b/"',
-            ),
-            (
-                {"roots": ["a/#"], "local_prefix": "b/"},
-                'roots "a/#": has no effect, because it is outside local_prefix, "b/"',
-            ),
-            (
-                {"publish": ["a/#"], "local_prefix": "b/"},
-                'publish "a/#": has no effect, because it is outside local_prefix, "b/"',
-            ),
-            (
-                {"aggregate": "auto", "roots": ["a/#"], "unfolded": ["b/#"]},
-                'unfolded "b/#": has no effect, because it is outside roots',
-            ),
-            (
-                {"aggregate": ["a/#"], "unfolded": ["b/#"]},
-                'unfolded "b/#": has no effect, because it is outside every aggregate',
-            ),
-            ({"unfolded": ["b/#"]}, "unfolded: has no effect without aggregate"),
-            (
                 {"aggregate": ["a/#"], "publish": ["a/+/state"], "version": "3.1.1"},
                 f'publish "a/+/state": overlaps aggregate "a/#"; {ECHO}',
             ),
@@ -142,25 +92,7 @@ class TestSuspicious:
                 {"subscribe": ["a/x"], "publish": ["a/#"], "version": "3.1.1"},
                 f'publish "a/#": overlaps subscribe "a/x"; {ECHO}',
             ),
-            (
-                {"subscribe": ["$SYS/#"]},
-                'subscribe "$SYS/#": has no effect, because links never subscribe to $SYS',
-            ),
-            (
-                {"publish": ["$SYS/#"]},
-                'publish "$SYS/#": no broker takes anything below its own $SYS; remote_prefix gives it other names',
-            ),
             ({"subscribe": []}, "subscribe and publish are empty: nothing comes down and nothing goes up"),
-            (
-                {"subscribe": ["a"], "aggregate": ["a/#"]},
-                "aggregate: has no effect with a list in subscribe, whose filters are used unchanged",
-            ),
-            (
-                {"subscribe": ["a"], "aggregate": "auto"},
-                "aggregate: has no effect with a list in subscribe, whose filters are used unchanged",
-            ),
-            ({"max_filters": 5}, 'max_filters: has no effect without aggregate = "auto"'),
-            ({"aggregate": ["a/#"], "hold": 5.0}, 'hold: has no effect without aggregate = "auto"'),
             (
                 {"password_file": "f"},
                 "password: MQTT 3.1.1 cannot send it without a username, so the upstream must use MQTT 5.0",
@@ -170,30 +102,6 @@ class TestSuspicious:
     def test_one_line_with_the_setting_and_the_consequence(self, keys: dict[str, Any], expected: str) -> None:
         good = {"name": "good", "url": "mqtt://other"}
         assert told(good, keys) == [f'upstream[1] "cloud": {expected}']
-
-    def test_everything_makes_the_others_useless(self) -> None:
-        lines = told({"aggregate": ["#", "+/#", "a/#", "$x/#"]})
-        assert [line.split(": ")[1] for line in lines] == [
-            'aggregate "#"',
-            'aggregate "+/#"',
-            'aggregate "+/#"',
-            'aggregate "a/#"',
-            'aggregate "$x/#"',
-        ]
-        assert 'is within aggregate "#"' in lines[2]
-        assert 'is within aggregate "#"' in lines[3]
-        assert "topics that begin with $" in lines[4]  # a leading wildcard sees none of them [MQTT-4.7.2-1]
-
-    def test_presence_that_is_folded(self) -> None:
-        keys = {"aggregate": ["site/7/#"], "unfolded": []}
-        assert told(keys) == []
-        assert told(keys, presence="presence") == []
-        (line,) = told(keys, presence="site/7/presence")
-        assert line == (
-            'upstream[0] "cloud": aggregate "site/7/#": folds what is below presence.topic, "site/7/presence"; '
-            'with "site/7/presence/#" in unfolded it would not'
-        )
-        assert told({**keys, "unfolded": ["site/7/presence/#"]}, presence="site/7/presence") == []
 
     def test_a_session_that_is_never_found_again(self) -> None:
         (line,) = told({}, federation=Federation())

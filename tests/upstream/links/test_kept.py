@@ -106,41 +106,6 @@ async def test_what_waits_goes_up_from_the_next_broker(edge: Edge, qos: int) -> 
     assert (await call.get(Publish)).payload == b"4"
 
 
-async def test_what_is_in_flight_is_sent_again(edge: Edge) -> None:
-    """With its packet identifier and DUP [MQTT-4.4.0-1] [MQTT-3.3.1-1]; behind it what waited."""
-    call = await edge.call()
-    await edge.publish(b"1", qos=1)
-    await edge.publish(b"2", qos=2)
-    first = await edge.came(call, 2)
-    await edge.again()
-    await edge.publish(b"3")
-    call = await edge.call()
-    again = await edge.came(call, 3)
-    assert [(one.payload, one.packet_id, one.dup) for one in again[:2]] == [
-        (one.payload, one.packet_id, True) for one in first
-    ]
-    assert (again[2].payload, again[2].dup) == (b"3", False)
-
-
-async def test_a_released_message_is_not_sent_again(edge: Edge) -> None:
-    """After PUBREC only PUBREL goes, also from the next broker [MQTT-4.3.3-6]."""
-    call = await edge.call()
-    await edge.publish(b"1", qos=2)
-    message = await call.get(Publish)
-    call.say(Ack(PUBREC, message.packet_id))
-    assert (await call.get(Ack)).kind == PUBREL
-    await edge.again()
-    call = await edge.call()
-    released = await call.get(Ack)
-    assert (released.kind, released.packet_id) == (PUBREL, message.packet_id)
-    call.say(Ack(PUBCOMP, message.packet_id))
-    await until(lambda: not link_of(edge.broker).session.inflight)
-    await edge.again()
-    call = await edge.call()
-    await edge.publish(b"2")
-    assert (await call.get(Publish)).payload == b"2"
-
-
 async def test_an_upstream_that_has_lost_the_session(edge: Edge) -> None:
     """It is sent what it has not received, and nothing that it has: PUBREC made that its own [MQTT-4.4.0-1]."""
     call = await edge.call()
@@ -160,33 +125,6 @@ async def test_an_upstream_that_has_lost_the_session(edge: Edge) -> None:
     session = link_of(edge.broker).session
     assert not session.incoming_qos2
     assert [each.message.payload() for each in session.inflight.values()] == [b"sent"]
-
-
-async def test_a_message_from_upstream_is_published_once(edge: Edge) -> None:
-    """QoS 2 [MQTT-4.3.3-10]: its PUBREC was sent, the broker is another one, and it comes again."""
-    call = await edge.call()
-    peer = await Peer.open("127.0.0.1", edge.broker.ports[0])
-    await peer.send(connect("s", clean=False, props=((SESSION_EXPIRY, DAY),)))
-    await peer.expect(wire.CONNACK)
-    await peer.subscribe(("down", 2))
-    await peer.disconnect()
-    call.say(Publish(b"down", b"1", 2, packet_id=7))
-    assert (await call.get(Ack)).kind == PUBREC
-    await edge.again()
-    call = await edge.call()
-    call.say(Publish(b"down", b"1", 2, dup=True, packet_id=7), Ack(PUBREL, 7))
-    assert [(await call.get(Ack)).kind for _ in range(2)] == [PUBREC, PUBCOMP]
-    # The identifier is free, also for the next broker.
-    await edge.again()
-    call = await edge.call()
-    call.say(Publish(b"down", b"2", 2, packet_id=7), Ack(PUBREL, 7))
-    assert [(await call.get(Ack)).kind for _ in range(2)] == [PUBREC, PUBCOMP]
-    peer = await Peer.open("127.0.0.1", edge.broker.ports[0])
-    await peer.send(connect("s", clean=False, props=((SESSION_EXPIRY, DAY),)))
-    await peer.expect(wire.CONNACK)
-    assert [(await peer.message()).payload for _ in range(2)] == [b"1", b"2"]
-    assert await peer.fence() == []
-    peer.abort()
 
 
 async def test_a_will_that_falls_due_at_the_start_goes_up(edge: Edge) -> None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5, V311, Ack, Publish
-from broker.core.routing.loop_detection import UPLINKS
+from broker.core.codec.packets import PUBACK, V5, Ack, Publish
 from tests.core.harness import Client
 from tests.store.grouped import GroupStore
 from tests.store.observed import at_once
 from tests.upstream.protocol.test_poison_messages import GOOD, Fussy, bad
 from tests.upstream.scripted import Scene
-
-Versions = pytest.mark.parametrize("version", [V311, V5])
 
 
 def opened(before: Scene | None = None) -> GroupStore:
@@ -34,70 +31,6 @@ def publisher(scene: Scene) -> Client:
 @pytest.fixture
 def scene() -> Scene:
     return Scene(publish=("up/#",), store=opened())
-
-
-@pytest.mark.parametrize("there", [False, True])
-@pytest.mark.parametrize("qos", [1, 2])
-def test_a_publisher_is_acknowledged_when_what_waits_for_the_link_is_committed(
-    scene: Scene, qos: int, there: bool
-) -> None:
-    """[MQTT-4.3.2-4] [MQTT-4.3.3-8]"""
-    scene.connect()
-    if not there:
-        scene.lose()
-    scene.commit()
-    client = publisher(scene)
-    client.publish("up/a", b"x", qos)
-    assert client.got(Ack) == []
-    scene.commit()
-    assert [each.kind for each in client.got(Ack)][:1] == [PUBACK if qos == 1 else PUBREC]
-    assert scene.network.router.sessions[UPLINKS + "up"].queued() == (0 if there else 1)
-
-
-@Versions
-def test_qos_2_goes_up_when_its_packet_identifier_is_committed(scene: Scene, version: int) -> None:
-    scene.connect(version)
-    scene.commit()
-    publisher(scene).publish("up/a", b"x", 2)
-    assert scene.took(Publish) == []
-    scene.commit()
-    message = scene.took(Publish)[0]
-    scene.say(Ack(PUBREC, message.packet_id))
-    assert scene.took(Ack) == []
-    scene.commit()
-    assert scene.acknowledgements() == [(PUBREL, message.packet_id, 0)]
-
-
-def test_it_goes_up_in_the_same_way_when_messages_go_one_by_one(scene: Scene) -> None:
-    """[MQTT-4.4.0-1]: out of the queue, or out of its turn, it is in the store as in flight."""
-    scene.connect()
-    scene.commit()
-    scene.session.trial.on = True
-    scene.session.trial.proved = True
-    publisher(scene).publish("up/a", b"x", 2)
-    scene.session.send_alone(scene.network.now)
-    assert scene.took(Publish) == []
-    scene.commit()
-    message = scene.took(Publish)[0]
-    after = killed(scene)
-    after.connect(present=True)
-    again = after.took(Publish)[0]
-    assert (again.packet_id, again.payload, again.dup) == (message.packet_id, b"x", True)
-
-
-@Versions
-def test_pubcomp_to_the_upstream_waits_until_the_identifier_is_free(scene: Scene, version: int) -> None:
-    """[MQTT-4.3.3-12]"""
-    scene.connect(version)
-    scene.commit()
-    scene.send("down", qos=2, packet_id=7)
-    assert scene.took(Ack) == []
-    scene.commit()
-    assert scene.acknowledgements() == [(PUBREC, 7, 0)]
-    scene.say(Ack(PUBREL, 7))
-    assert scene.took(Ack) == []
-    scene.commit()
-    assert scene.acknowledgements() == [(PUBCOMP, 7, 0)]
 
 
 def test_retained_messages_on_their_way_up_begin_again(scene: Scene) -> None:

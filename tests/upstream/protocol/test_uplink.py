@@ -90,17 +90,6 @@ class TestUp:
 
 
 class TestDown:
-    def test_what_has_no_name_here(self) -> None:
-        scene = Scene("", "site/7/", given=limits(max_topic_levels=3))
-        scene.connect()
-        client = scene.network.client("c")
-        client.subscribe("#", "$SYS/#")
-        scene.send("site/7/$SYS/broker/version", b"forged", retain=True)
-        scene.send("elsewhere", b"1")
-        scene.send("site/7/a/b/c/d", b"1")
-        assert client.inbox == []
-        assert scene.figures.nameless == 3
-
     @pytest.mark.parametrize(("roots", "wanted"), [(("in/#",), ()), ((), ("in/#",)), (("in/#",), ("in/x",))])
     def test_what_no_filter_and_no_root_matches(self, roots: tuple[str, ...], wanted: tuple[str, ...]) -> None:
         """It is neither delivered nor retained, but counted and acknowledged: no access rule is about a link."""
@@ -191,26 +180,6 @@ class TestRetained:
     def publish(self, scene: Scene, topic: str, payload: bytes, *identifiers: int) -> None:
         scene.say(Publish(topic.encode(), payload, 0, True, subscription_ids=identifiers))
 
-    def later(self, scene: Scene) -> None:
-        scene.network.advance(60.0)
-        while scene.replays.turn(scene.declarer.table, scene.network.now) and scene.replays.busy:
-            pass
-
-    def test_what_came_for_a_filter_goes_with_it(self) -> None:
-        scene = Scene(publish=())
-        scene.connect()
-        scene.ask("a/#", "a/b", "c")
-        for topic in ("a/b", "a/c", "c"):
-            self.publish(scene, topic, b"1")
-        scene.network.client("local").publish("a/mine", b"1", retain=True)
-        for topic_filter in ("a/#", "c"):
-            scene.declarer.withdraw(topic_filter)
-        scene.accept()
-        self.later(scene)
-        late = scene.network.client("late")
-        late.subscribe("#")
-        assert sorted(each.topic for each in late.inbox) == [b"a/b", b"a/mine"]
-
     def test_ours_goes_up_to_a_session_that_begins_anew(self) -> None:
         """Also where it did not wait, having QoS 0: both sides have the same in the end."""
         scene = Scene()
@@ -261,19 +230,3 @@ class TestRequests:
         scene.send("ask", b"?", qos=1, packet_id=1, properties=self.REQUEST)
         scene.send("ask", b"?", qos=2, packet_id=2)
         assert scene.acknowledgements() == [(PUBACK, 1, 0), (PUBREC, 2, 0)]
-
-    def test_a_connection_that_ends_leaves_no_request(self) -> None:
-        scene = Scene(publish=())
-        scene.connect(canopy=True)
-        scene.network.router.limits.link_client_ids = ("branch",)
-        branch = scene.network.idle("branch")
-        branch.connect(properties=bag(("canopy-link", "below")))
-        branch.answering = False
-        branch.subscribe("ask/#", qos=1)
-        scene.send("ask/x", b"?", qos=1, packet_id=1, properties=self.REQUEST)
-        scene.lose()
-        [got] = branch.got(Publish)
-        branch.send(Ack(PUBACK, got.packet_id, 0))
-        scene.network.settle()
-        scene.connect(present=True)
-        assert scene.acknowledgements() == []

@@ -436,7 +436,7 @@ class Client:
         stream = self.pool.plan.wills[self.group].stream(self.number, 0)
         if not certain or will.delay:
             self.pool.uncertain.append((stream, self._will_sequence, self._will_sequence + 1))
-        self.pool.will_left(self.group, stream, self._will_sequence)
+        self.pool.will_left(stream, self._will_sequence)
         self._will_sequence += 1
 
     def _gone(self, cleanly: bool) -> None:

@@ -15,7 +15,7 @@ import resource
 import socket
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.core.codec.reasons import name as reason_name
 from loadtest.brokers.process import raise_file_limit
@@ -37,9 +37,6 @@ from loadtest.load.scenario import payloads
 from loadtest.load.scenario.patterns import Pattern
 from loadtest.load.scenario.plan import Plan, PlanError, Recorded
 from loadtest.load.scenario.schema import Group, Properties, Publish
-
-if TYPE_CHECKING:
-    from loadtest.load.checks.records import Recorder
 
 ATTEMPTS: Final = 100
 """Connections being opened at the same time: less than the usual listen backlog of 128."""
@@ -95,7 +92,6 @@ class ClientPool:
         self.uncertain: list[tuple[int, int, int]] = []
         self.will_sent: dict[int, int] = {}
         self._resent: Counter[int] = Counter()
-        self.recorder: Recorder | None = None
         self._judges: dict[int, Judge] = {}
         self.targets = targets
         self._addresses: list[list[Address]] = [_resolve(target) for target in targets]
@@ -158,30 +154,9 @@ class ClientPool:
         """A PUBLISH was sent once more."""
         self._resent[int(outgoing.sender.base) + outgoing.number] += 1
 
-    def record(self, recorder: Recorder) -> None:
-        """Have a row of every message kept from now on."""
-        self.recorder = recorder
-        self.streams.record = recorder.received
-        for sender, _, _, _ in self.senders:
-            sender.noted, sender.settled = recorder.noted, recorder.settled
-
-    def end_record(self) -> None:
-        """Record no more; what is under way is not acknowledged."""
-        self.recorder = None
-        self.streams.record = None
-        for client in self.clients:
-            for outgoing in client.session.unacked.values():
-                outgoing.sender.leave_open(outgoing)
-        for sender, _, _, _ in self.senders:
-            sender.noted = sender.settled = None
-
-    def will_left(self, group: int, stream: int, sequence: int) -> None:
+    def will_left(self, stream: int, sequence: int) -> None:
         """A client left its will."""
         self.will_sent[stream] = sequence + 1
-        will = self.plan.groups[group].will
-        if self.recorder is not None and will is not None:
-            kind = will.qos | (4 if will.retain else 0)
-            self.recorder.settled(self.recorder.noted(stream, sequence, 0, clock(), will.size, kind), -1)
 
     # -- senders -------------------------------------------------------------------------------------------------------
 

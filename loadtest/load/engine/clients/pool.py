@@ -56,5 +56,5 @@ class Pool(Protocol):
     def resent(self, outgoing: Outgoing) -> None:
         """A PUBLISH was sent once more."""
 
-    def will_left(self, group: int, stream: int, sequence: int) -> None:
+    def will_left(self, stream: int, sequence: int) -> None:
         """A client left its will."""

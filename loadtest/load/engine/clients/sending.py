@@ -59,8 +59,6 @@ class Outgoing:
         self.frame = frame
         self.received = False
         """Whether PUBREC came (QoS 2)."""
-        self.note: tuple[int, ...] | None = None
-        """What is recorded of it, where that is wanted."""
 
 
 class Session:
@@ -175,9 +173,6 @@ class Sender(Schedule):
         """`returned` a second ago."""
         self.uncertain: list[tuple[int, int, int]] = []
         """Stream, first and one above the last sequence number that the broker may not have got."""
-        # What is recorded, where it is: the row of a message that is sent, and what came of it.
-        self.noted: Callable[[int, int, int, int, int, int], tuple[int, ...]] | None = None
-        self.settled: Callable[[tuple[int, ...], int], None] | None = None
         self._held = False
         """Whether it was the connection, or a window of the broker's, that kept it from sending when it last tried."""
         self._free_at: i64 = 0
@@ -230,8 +225,6 @@ class Sender(Schedule):
     def done(self, outgoing: Outgoing, reason: int) -> None:
         """The broker has taken a message, or refused it (reason codes from 0x80)."""
         self.under_way -= 1
-        if outgoing.note is not None:
-            self._settle(outgoing, reason < 0x80)
         if reason >= 0x80:
             self.refused[reason] = self.refused.get(reason, 0) + 1
             self._doubt(outgoing)
@@ -239,20 +232,7 @@ class Sender(Schedule):
     def lose(self, outgoing: Outgoing) -> None:
         """A message is not under way any more, and nobody can say whether it was taken."""
         self.under_way -= 1
-        if outgoing.note is not None:
-            self._settle(outgoing, outgoing.received)
         self._doubt(outgoing)
-
-    def leave_open(self, outgoing: Outgoing) -> None:
-        """The run is over while a message is under way."""
-        if outgoing.note is not None:
-            self._settle(outgoing, outgoing.received)
-
-    def _settle(self, outgoing: Outgoing, acknowledged: bool) -> None:
-        note, settled = outgoing.note, self.settled
-        outgoing.note = None
-        if note is not None and settled is not None:
-            settled(note, 1 if acknowledged else 0)
 
     def _doubt(self, outgoing: Outgoing) -> None:
         stream: int = self.base + outgoing.number
@@ -319,7 +299,7 @@ class Sender(Schedule):
             parts: list[bytes] = []
             size: i64 = 0
             while room > 0 and size < MAX_BATCH_BYTES:
-                frame = self._compose(now, now)
+                frame = self._compose(now)
                 parts.append(frame)
                 size += len(frame)
                 room -= 1
@@ -339,7 +319,7 @@ class Sender(Schedule):
         window = room < MAX_BATCH
         while room > 0 and self.next_at <= clock and bytes_ < MAX_BATCH_BYTES:
             intended: i64 = int(self.next_at)
-            frame = self._compose(intended, now)
+            frame = self._compose(intended)
             batch.append(frame)
             bytes_ += len(frame)
             add(late, now - (intended if intended > self._free_at else self._free_at), 1)
@@ -359,9 +339,6 @@ class Sender(Schedule):
         before = layout.head + mark[:14]
         tail = filler(self.size)
         outlet.write(before + (tail + before).join(_LOW[low : low + count]) + tail)
-        if self.noted is not None:
-            for at in range(count):
-                self._note(0, sequence + at, now, now, self.size)
         self.sequences[0] = sequence + count
         self.sent += count
         self.tally.sent += count
@@ -369,7 +346,7 @@ class Sender(Schedule):
         if self.remaining > 0:
             self.remaining -= count
 
-    def _compose(self, time: i64, now: i64) -> bytes:
+    def _compose(self, time: i64) -> bytes:
         """The next message, meant for `time`, as a frame, counted as sent."""
         number: i64
         if self.pick is not None:
@@ -393,10 +370,6 @@ class Sender(Schedule):
         else:
             mark = pack_text(self.run, time, stream, sequence)
             tail = layout.tail
-        note: tuple[int, ...] | None = None
-        if self.noted is not None:
-            length = size if self.template is None and self.varied is None else layout.size
-            note = self._note(number, sequence, time, now, length)
         self.sent += 1
         self.tally.sent += 1
         if self.remaining > 0:
@@ -417,9 +390,7 @@ class Sender(Schedule):
                 # Another connection will not know the alias.
                 plain = self._layout(number, size, 0)
                 kept = b"".join((plain.head, name, plain.middle, mark, tail))
-        outgoing = Outgoing(self, number, sequence, kept)
-        outgoing.note = note
-        self.session.unacked[identifier] = outgoing
+        self.session.unacked[identifier] = Outgoing(self, number, sequence, kept)
         self.under_way += 1
         return frame
 
@@ -427,19 +398,6 @@ class Sender(Schedule):
         """A request, with its correlation data in its place."""
         at = layout.asks_at
         return frame[:at] + pack(self.run, time, stream, sequence) + frame[at + SIZE :]
-
-    def _note(self, number: i64, sequence: int, time: i64, now: i64, size: i64) -> tuple[int, ...] | None:
-        """What is recorded of a message; with QoS 0 that is all there will be to know."""
-        noted, settled = self.noted, self.settled
-        if noted is None or settled is None:
-            return None
-        qos = self._quality(number)
-        retain = self.retain if not self.kinds else self.kinds[number] & 4 == 4
-        stream: int = self.base + number
-        note = noted(stream, sequence, time, now, size, qos + 4 if retain else qos)
-        if qos == 0:
-            settled(note, -1)
-        return note
 
     def _quality(self, number: i64) -> i64:
         """The QoS of a topic's messages."""

@@ -56,14 +56,6 @@ class Contract:
             found = await subscriber.receive_all(len(payloads))
             assert [message.payload for message in found] == payloads
 
-    async def test_a_client_gets_its_own_messages(self, opener: Opener, unique: Unique) -> None:
-        topic = unique("echo")
-        client = await opener(self.driver, unique("both"))
-        await client.subscribe(topic, 2)
-        for qos in (0, 1, 2):
-            await client.publish(topic, b"%d" % qos, qos)
-            assert await client.receive() == Received(topic, b"%d" % qos, qos, False)
-
     async def test_an_empty_payload(self, opener: Opener, unique: Unique) -> None:
         topic = unique("empty")
         client = await opener(self.driver, unique("both"))
@@ -93,19 +85,6 @@ class Contract:
         await later.subscribe(topic, 1)
         assert await only(later, publisher, fence) == []
 
-    async def test_many_retained_messages_for_one_wildcard(self, opener: Opener, unique: Unique) -> None:
-        topic = unique("shelf")
-        publisher = await opener(self.driver, unique("pub"))
-        for number in range(100):
-            await publisher.publish(f"{topic}/{number}", b"%d" % number, 1, retain=True)
-        subscriber = await opener(self.driver, unique("sub"))
-        await subscriber.subscribe(f"{topic}/+", 1)
-        found = await subscriber.receive_all(100)
-        assert {(message.topic, message.payload) for message in found} == {
-            (f"{topic}/{number}", b"%d" % number) for number in range(100)
-        }
-        assert all(message.retain for message in found)
-
     async def test_the_will_of_a_lost_connection(self, opener: Opener, unique: Unique) -> None:
         """[MQTT-3.1.2-8]"""
         topic = unique("will")
@@ -117,16 +96,6 @@ class Contract:
         late = await opener(self.driver, unique("late"))
         await late.subscribe(topic, 1)
         assert await late.receive() == Received(topic, b"lost", 1, True)
-
-    async def test_no_will_after_disconnect(self, opener: Opener, unique: Unique) -> None:
-        """[MQTT-3.14.4-3]"""
-        topic, fence = unique("will"), unique("fence")
-        watcher = await opener(self.driver, unique("watch"))
-        await watcher.subscribe(topic)
-        await watcher.subscribe(fence)
-        leaving = await opener(self.driver, unique("leaving"), will=Will(topic, b"lost"))
-        await leaving.disconnect()
-        assert await only(watcher, watcher, fence) == []
 
     async def test_a_second_connection_takes_over(self, opener: Opener, unique: Unique) -> None:
         """[MQTT-3.1.4-3] The first connection ends; the second works."""
@@ -162,31 +131,6 @@ class Contract:
         await publisher.publish(f"{topic}/live", b"still subscribed", 1)
         assert (await back.receive()).payload == b"still subscribed"
 
-    async def test_a_kept_session_survives_a_cut(self, opener: Opener, unique: Unique) -> None:
-        client_id, topic = unique("keeper"), unique("missed")
-        keeper = await opener(self.driver, client_id, keep=True)
-        await keeper.subscribe(topic, 1)
-        await keeper.cut()
-        publisher = await opener(self.driver, unique("pub"))
-        await publisher.publish(topic, b"one", 1)
-        back = await opener(self.driver, client_id, keep=True)
-        assert back.session_present
-        assert (await back.receive()).payload == b"one"
-
-    async def test_a_clean_start_discards_a_kept_session(self, opener: Opener, unique: Unique) -> None:
-        """[MQTT-3.1.2-4]"""
-        client_id, topic, fence = unique("keeper"), unique("missed"), unique("fence")
-        keeper = await opener(self.driver, client_id, keep=True)
-        await keeper.subscribe(topic, 1)
-        await keeper.disconnect()
-        publisher = await opener(self.driver, unique("pub"))
-        await publisher.publish(topic, b"one", 1)
-        fresh = await opener(self.driver, client_id)
-        assert not fresh.session_present
-        await fresh.subscribe(fence)
-        await publisher.publish(topic, b"two", 1)
-        assert await only(fresh, publisher, fence) == []
-
     async def test_unsubscribing(self, opener: Opener, unique: Unique) -> None:
         """[MQTT-3.10.4-3] What comes after UNSUBACK is not delivered; other subscriptions stay."""
         topic, fence = unique("topic"), unique("fence")
@@ -198,45 +142,6 @@ class Contract:
         await client.unsubscribe(topic)
         await client.publish(topic, b"after")
         assert await only(client, client, fence) == []
-
-    @pytest.mark.parametrize(
-        ("pattern", "hits", "misses"),
-        [
-            ("{}/+", ["{}/a", "{}/"], ["{}", "{}/a/b"]),
-            ("{}/#", ["{}", "{}/a", "{}/a/b", "{}//"], ["other{}"]),
-            ("+/{}/+", ["x/{}/y", "/{}/"], ["{}/y", "x/{}", "x/{}/y/z"]),
-            ("+/+/{}/#", ["a/b/{}", "a/b/{}/c/d"], ["a/{}/b"]),
-        ],
-    )
-    async def test_wildcards(
-        self, opener: Opener, unique: Unique, pattern: str, hits: list[str], misses: list[str]
-    ) -> None:
-        """Section 4.7.1."""
-        name, fence = unique("level"), unique("fence")
-        client = await opener(self.driver, unique("both"))
-        assert await client.subscribe(pattern.format(name), 1) == 1
-        await client.subscribe(fence, 1)
-        for topic in [*misses, *hits]:
-            await client.publish(topic.format(name), topic.encode(), 1)
-        found = await only(client, client, fence, qos=1)
-        assert [(message.topic, message.payload) for message in found] == [
-            (topic.format(name), topic.encode()) for topic in hits
-        ]
-
-    async def test_a_leading_wildcard_sees_no_system_topics(self, opener: Opener, unique: Unique) -> None:
-        """[MQTT-4.7.2-1] $SYS is there for who asks for it by name."""
-        fence = unique("fence")
-        client = await opener(self.driver, unique("all"))
-        await client.subscribe("#")
-        await client.publish(fence, b"")
-        while (message := await client.receive()).topic != fence:
-            assert not message.topic.startswith("$")
-        await client.unsubscribe("#")
-        await client.subscribe("$SYS/broker/version")
-        while (message := await client.receive()).topic != "$SYS/broker/version":
-            assert not message.topic.startswith("$")
-        assert message.retain
-        assert message.payload.startswith(b"canopy ")
 
     @pytest.mark.parametrize("qos", [0, 1, 2])
     async def test_a_payload_of_nearly_a_megabyte(self, opener: Opener, unique: Unique, qos: int) -> None:

@@ -6,16 +6,16 @@ What is timed here is timed from below only: a limit that holds makes things slo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
 from typing import Any, Final
 
 import pytest
 
 from broker.net.connections.admission import Admission
-from canopy import Broker, Settings
+from canopy import Broker
 from tests.e2e import wire
 from tests.e2e.clients.frozen import until
+from tests.e2e.overload.conftest import SetScene
+from tests.e2e.overload.scene import at_end
 from tests.e2e.wire import Packet, Peer
 from tests.support.losses import dropped_by_cause
 
@@ -24,31 +24,11 @@ HOST: Final = "127.0.0.1"
 REFUSED: Final = {4: 3}
 """What a 3.1.1 client is told when there is no room: Server unavailable."""
 
-_opened: Final[list[Peer]] = []
-"""Connections of the test that runs; cut after it, however it ended."""
-
-Embed = Callable[..., Awaitable[Broker]]
-
-
-@pytest.fixture
-async def embed() -> AsyncIterator[Embed]:
-    """Start brokers of this process; sections of settings as keywords."""
-    async with AsyncExitStack() as stack:
-
-        async def start(**sections: Any) -> Broker:
-            sections.setdefault("shutdown", {"flush_timeout": 0.0})
-            return await stack.enter_async_context(Broker(Settings(listen=("mqtt://127.0.0.1:0",), **sections)))
-
-        yield start
-        for peer in _opened:
-            peer.abort()
-        _opened.clear()
-
 
 async def attempt(broker: Broker, client_id: str = "", *, version: int = 5, **connect: Any) -> tuple[Peer, Packet]:
     """Connect; the CONNACK, whatever it says. A connection that was refused is closed by the broker."""
     peer = await Peer.open(HOST, broker.ports[0], version)
-    _opened.append(peer)
+    at_end.append(peer.abort)
     await peer.send(wire.connect(client_id, version=version, **connect))
     peer.connack = await peer.expect(wire.CONNACK)
     if peer.connack.code:
@@ -76,9 +56,9 @@ def counted(broker: Broker) -> Admission:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-async def test_connections_of_one_address(embed: Embed, version: int) -> None:
+async def test_connections_of_one_address(scene: SetScene, version: int) -> None:
     """One over the limit is refused in CONNACK; when one goes, however it goes, the next one comes in."""
-    broker = await embed(limits={"max_connections_per_address": 3})
+    broker = (await scene(limits={"max_connections_per_address": 3})).broker
     witness = await join(broker, "witness", "news")
     first, _ = [await join(broker, name, version=version) for name in ("first", "second")]
     for number in range(3):
@@ -97,9 +77,9 @@ async def test_connections_of_one_address(embed: Embed, version: int) -> None:
     assert set(broker.router.sessions) == {"witness", "second", "third"}
 
 
-async def test_a_full_address_and_a_dead_connection(embed: Embed) -> None:
+async def test_a_full_address_and_a_dead_connection(scene: SetScene) -> None:
     """A client whose old connection is dead comes in its place, before anybody has noticed that it is dead."""
-    broker = await embed(limits={"max_connections_per_address": 1})
+    broker = (await scene(limits={"max_connections_per_address": 1})).broker
     old = await join(broker, "device")
     for _ in range(3):
         new = await join(broker, "device")
@@ -112,9 +92,9 @@ async def test_a_full_address_and_a_dead_connection(embed: Embed) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-async def test_new_connections_a_second(embed: Embed, version: int) -> None:
+async def test_new_connections_a_second(scene: SetScene, version: int) -> None:
     """Sooner or later too many have come in too short a time; and sooner or later one may come again."""
-    broker = await embed(limits={"max_connect_rate": 4.0})
+    broker = (await scene(limits={"max_connect_rate": 4.0})).broker
     witness = await join(broker, "witness")
     code = 0
     for _ in range(100):
@@ -133,13 +113,13 @@ async def test_new_connections_a_second(embed: Embed, version: int) -> None:
             code = connack.code
 
 
-async def test_a_flood_of_mute_connections(embed: Embed) -> None:
+async def test_a_flood_of_mute_connections(scene: SetScene) -> None:
     """They say nothing, so they cannot be told anything; what they hold is bounded, and others come and go."""
-    broker = await embed(limits={"max_connections_per_address": 2, "connect_timeout": 0.0})
+    broker = (await scene(limits={"max_connections_per_address": 2, "connect_timeout": 0.0})).broker
     witness = await join(broker, "witness")
     other = await join(broker, "other")
     for _ in range(300):
-        _opened.append(await Peer.open(HOST, broker.ports[0]))
+        at_end.append((await Peer.open(HOST, broker.ports[0])).abort)
     await until("the rest is closed", lambda: len(broker.connections) == 2 + 128, witness)
     assert counted(broker).turned_away == 300 - 128
     await other.disconnect()
@@ -148,9 +128,9 @@ async def test_a_flood_of_mute_connections(embed: Embed) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-async def test_a_broker_that_lags_takes_nobody_in(embed: Embed, version: int) -> None:
+async def test_a_broker_that_lags_takes_nobody_in(scene: SetScene, version: int) -> None:
     """Those that are connected go on; when it has caught up everybody may come."""
-    broker = await embed(limits={"max_loop_lag": 2.0})
+    broker = (await scene(limits={"max_loop_lag": 2.0})).broker
     there = await join(broker, "there", "news")
     load = broker.router.counters.load
     broker.lag_monitor.close()
@@ -171,9 +151,9 @@ async def test_a_broker_that_lags_takes_nobody_in(embed: Embed, version: int) ->
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-async def test_a_fast_publisher_is_slowed(embed: Embed, qos: int) -> None:
+async def test_a_fast_publisher_is_slowed(scene: SetScene, qos: int) -> None:
     """All of it arrives, at the rate that is allowed; its pings are answered late, and others are not slowed."""
-    broker = await embed(limits={"max_publish_rate": 500.0})
+    broker = (await scene(limits={"max_publish_rate": 500.0})).broker
     loop = asyncio.get_running_loop()
     subscriber = await join(broker, "subscriber", "load")
     fast = await join(broker, "fast", keep_alive=1)
@@ -197,9 +177,9 @@ async def test_a_fast_publisher_is_slowed(embed: Embed, qos: int) -> None:
     assert (session.delivered_in_all(), sum(dropped_by_cause(session))) == (1_000, 0)
 
 
-async def test_many_bytes(embed: Embed) -> None:
+async def test_many_bytes(scene: SetScene) -> None:
     """The same for bytes, of which few packets may have many."""
-    broker = await embed(limits={"max_publish_bytes": 200_000})
+    broker = (await scene(limits={"max_publish_bytes": 200_000})).broker
     loop = asyncio.get_running_loop()
     subscriber = await join(broker, "subscriber", "load")
     fast = await join(broker, "fast")
@@ -224,10 +204,10 @@ async def test_many_bytes(embed: Embed) -> None:
 )
 @pytest.mark.parametrize("version", [4, 5])
 async def test_patience_comes_to_its_end(
-    embed: Embed, limits: dict[str, Any], code: int, text: str, version: int
+    scene: SetScene, limits: dict[str, Any], code: int, text: str, version: int
 ) -> None:
     """DISCONNECT with the reason, in 3.1.1 the end alone; what was taken until then went out, in order."""
-    broker = await embed(limits={"publish_patience": 0.5, **limits})
+    broker = (await scene(limits={"publish_patience": 0.5, **limits})).broker
     subscriber = await join(broker, "subscriber", "load", "wills")
     will = wire.Will("wills", b"too fast")
     fast = await join(broker, "fast", version=version, will=will)
@@ -252,9 +232,9 @@ async def test_patience_comes_to_its_end(
     assert await again.publish("load", b"again", qos=1) == 0
 
 
-async def test_a_broker_stops_while_clients_are_held_back(embed: Embed) -> None:
+async def test_a_broker_stops_while_clients_are_held_back(scene: SetScene) -> None:
     """They are told 0x8B at once, whatever they still owe."""
-    broker = await embed(limits={"max_publish_rate": 0.01, "publish_patience": 0.0})
+    broker = (await scene(limits={"max_publish_rate": 0.01, "publish_patience": 0.0})).broker
     fast = await join(broker, "fast")
     await fast.send(*(wire.publish("load", b"x", qos=1, packet_id=1 + number) for number in range(100)))
     assert (await fast.recv()).kind == wire.PUBACK
