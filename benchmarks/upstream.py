@@ -9,16 +9,15 @@ stays at the edge, with and without a link. ``bridge``: a message that goes up, 
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
+import multiprocessing
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from multiprocessing.connection import Connection
 from socket import socket
 from typing import Final
 
-from benchmarks.clients import heard, waiting
+from benchmarks.clients import heard, opened, waiting
 from benchmarks.network import links
 from benchmarks.network.links import LoadError, Loop
 from benchmarks.network.loads import AckedPairs, ClosedLoop, QuietPairs, Shape, topic
@@ -40,8 +39,13 @@ LINKED: Final = 20.0
 """Seconds until a message passes a link."""
 
 
-async def branches(port: int, branch_count: int, each: int, folded: bool) -> None:
-    """So many brokers with a link and a client each; a line when all links are up, another when all is declared."""
+def branches(told: Connection, port: int, branch_count: int, each: int, folded: bool) -> None:
+    """A process with so many brokers, each with a link and a client; it tells when all links are up and, once it has
+    heard that it may go on, how many filters they have declared."""
+    asyncio.run(_branches(told, port, branch_count, each, folded))
+
+
+async def _branches(told: Connection, port: int, branch_count: int, each: int, folded: bool) -> None:
     brokers: list[Broker] = []
     for number in range(branch_count):
         upstream = Upstream(
@@ -60,8 +64,8 @@ async def branches(port: int, branch_count: int, each: int, folded: bool) -> Non
     up = [broker.links.links["up"] for broker in brokers if broker.links is not None]
     while not all(link.connected for link in up):  # noqa: ASYNC110  nothing tells of all of them
         await asyncio.sleep(0.05)
-    print("linked", flush=True)
-    await asyncio.to_thread(sys.stdin.readline)
+    told.send(None)
+    await asyncio.to_thread(told.recv)
     clients: list[asyncio.StreamWriter] = []
     for number, broker in enumerate(brokers):
         reader, writer = await asyncio.open_connection(HOST, broker.ports[0])
@@ -72,9 +76,8 @@ async def branches(port: int, branch_count: int, each: int, folded: bool) -> Non
         clients.append(writer)
     while not all(link.demand.ledger.demanded == each and link.declarer.settled for link in up):  # noqa: ASYNC110
         await asyncio.sleep(0.05)
-    print(sum(len(link.declarer.held) for link in up), flush=True)
-    await asyncio.to_thread(sys.stdin.readline)
-    os._exit(0)
+    told.send(sum(len(link.declarer.held) for link in up))
+    await asyncio.to_thread(told.recv)
 
 
 def table(case: Case) -> Iterator[Line]:
@@ -86,30 +89,18 @@ def table(case: Case) -> Iterator[Line]:
             upstream = stack.enter_context(case.broker(pinned=False, statistics=1))
             upstream.settle()
             before = upstream.resident()
-            asked = f"upstream.branches({upstream.port}, {case.size}, {each}, {folded})"
-            child = stack.enter_context(
-                subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-P",
-                        "-c",
-                        f"import asyncio; from benchmarks import upstream; asyncio.run({asked})",
-                    ],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
+            context = multiprocessing.get_context("spawn")
+            told, telling = context.Pipe()
+            asked = (telling, upstream.port, case.size, each, folded)
+            child = context.Process(target=branches, args=asked, daemon=True)
+            child.start()
             stack.callback(child.kill)
-            assert child.stdin is not None
-            assert child.stdout is not None
-            if not child.stdout.readline():
-                raise LoadError("the branches did not start")
+            telling.close()
+            told.recv()
             upstream.settle()
             linked = upstream.resident()
-            child.stdin.write("\n")
-            child.stdin.flush()
-            held = int(child.stdout.readline())
+            told.send(None)
+            held = told.recv()
             upstream.settle()
             after = upstream.resident()
             entries = _entries(upstream.port)
@@ -168,10 +159,8 @@ def _link(port: int, options: str) -> str:
 def _pair(case: Case, source: BrokerProcess, target: BrokerProcess, qos: int, step: str) -> Line:
     """One publisher here, one subscriber there; the CPU is that of the source, and of the target beside it."""
     with Loop() as loop, ExitStack() as stack:
-        hearing = links.open_clients(HOST, target.port, ["receiver"])
-        stack.callback(links.close_all, hearing)
-        sending = links.open_clients(HOST, source.port, ["sender"])
-        stack.callback(links.close_all, sending)
+        hearing = opened(stack, target.port, "receiver")
+        sending = opened(stack, source.port, "sender")
         links.subscribe_all(hearing, lambda _: [(topic(0), qos), ("bench/begin", 0)])
         _wait_linked(sending[0], hearing[0])
         links.prepare([*hearing, *sending])
