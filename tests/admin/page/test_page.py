@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -78,24 +76,6 @@ async def test_it_loads_over_https(serve: Serve, visit: Visit, tmp_path: Path) -
     page = await visit(broker, ignore_https_errors=True)
     await expect(headline(page)).to_contain_text("All is well: 0 clients connected")
     await expect(page.locator("figure canvas")).to_have_count(6)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(300)
-async def test_it_loads_over_https_each_time_on_a_busy_machine(serve: Serve, visit: Visit, tmp_path: Path) -> None:
-    """Twenty times, with connections of its own each time, while programs want all processors."""
-    broker = await serve(https(tmp_path)[0])
-    spin = (sys.executable, "-c", "while True: pass")
-    busy = [await asyncio.create_subprocess_exec(*spin) for _ in range(os.cpu_count() or 1)]
-    try:
-        for _ in range(20):
-            page = await visit(broker, ignore_https_errors=True)
-            await expect(headline(page)).to_contain_text("0 clients connected", timeout=60_000)
-            await page.context.close()
-    finally:
-        for program in busy:
-            program.kill()
-            await program.wait()
 
 
 @pytest.mark.long
