@@ -161,28 +161,6 @@ async def test_topics_open_level_by_level(serve: Serve, visit: Visit) -> None:
 
 
 @pytest.mark.long
-async def test_filters_open_level_by_level(serve: Serve, visit: Visit) -> None:
-    """And lead to who subscribes to them."""
-    broker = await serve()
-    async with connected(broker, "hall") as peer:
-        for start in (0, 50, 100):
-            await peer.subscribe(*[f"plant/{number:03}/#" for number in range(start, start + 50)])
-        await peer.subscribe("plant/+", "$share/workers/plant/+", "plant/#", HOSTILE[0])
-        page = await visit(broker, "filters")
-        await page.get_by_role("button", name="Open plant").click()
-        tree = page.locator(".tree")
-        await expect(tree).to_contain_text("+ 2 subscriptions, 1 of them shared")
-        await expect(tree).to_contain_text("plant (153)")
-        await expect(tree).to_contain_text(HOSTILE[0].split("/")[0])
-        await expect(page.get_by_role("button", name="Open 149")).to_have_count(0)
-        await page.get_by_role("button", name="More").click()
-        await expect(page.get_by_role("button", name="Open 149")).to_be_visible()
-        await picture(page, "filters")
-        await page.get_by_role("link", name="#", exact=True).first.click()
-        await expect(page.get_by_role("table", name="Subscriptions")).to_contain_text("hall")
-
-
-@pytest.mark.long
 async def test_names_from_clients_stay_text(serve: Serve, visit: Visit) -> None:
     """In topics, in the headline and in tables. A script that ran, or was refused by the policy, fails the test."""
     for hostile in HOSTILE[:2]:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.limits import Limits
-from broker.core.persistence.keeping import keep
 from broker.core.principal import Principal
 from broker.core.queues.message import Message
 from broker.core.routing.router import Router
@@ -27,7 +26,7 @@ def made(store: SqliteStore) -> Router:
         session = Session(f"c{number}", 100, 1_000_000, router.counters)
         session.expiry_interval = 1_000
         router.session_table.add(session)
-        keep(session, store.journal)
+        session.keep(store.journal)
         for name in ("#", "t"):
             router.subscribe(session, "", name, Request(name, 2), 0)
     return router
@@ -44,7 +43,7 @@ async def test_who_comes_after_it_does_not_get_it_from_the_next_broker(tmp_path:
         session = Session(client_id, 100, 1_000_000, router.counters)
         session.expiry_interval = 1_000
         router.session_table.add(session)
-        keep(session, store.journal)
+        session.keep(store.journal)
         router.subscribe(session, "", "#", Request("#", 2), 0)
     await store.flush()
     [broadcast] = (await store.load()).broadcasts
