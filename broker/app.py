@@ -43,7 +43,7 @@ from broker.reloading import Reloading
 from broker.securing import Securing
 from broker.security.authenticator import Authenticator
 from broker.security.errors import SecurityError
-from broker.security.rules.kept import KeptRules
+from broker.security.rules.claims import KeptRules
 from broker.settings import Settings
 from broker.settings.errors import SettingsError
 from broker.store.base import Store

@@ -25,7 +25,6 @@ from broker.command.commands import HELP, MISUSED, fail
 from broker.command.groups import Canopy
 from broker.command.health import UnhealthyError, check, context
 from broker.command.initial import USES, InitError, next_commands, settings_for, write
-from broker.configuration.absent_files import to_be_made
 from broker.configuration.environment import HEALTH_PASSWORD, HEALTH_TARGET, HEALTH_USER
 from broker.configuration.exposure import exposed
 from broker.configuration.ineffective import ineffective
@@ -37,8 +36,8 @@ from broker.hooks.loading import unusable as hooks_unusable
 from broker.net.listening.tls import check as certificates
 from broker.net.listening.unix_sockets import check as socket_files
 from broker.process import daemon, logs
+from broker.process.logs import open_missing_streams
 from broker.process.logwriter import BackgroundWriter
-from broker.process.streams import open_missing_streams
 from broker.security.building import check as authenticators
 from broker.security.errors import SecurityError
 from broker.security.passwords.hashes import Kind
@@ -72,7 +71,6 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """The console script."""
     open_missing_streams()
     app(prog_name="canopy")
 
@@ -400,7 +398,6 @@ def passwd(
 
 
 def _password(stdin: bool, given: str | None) -> str:
-    """The password of a user, from wherever it comes."""
     if given is not None:
         return given
     if stdin:
@@ -411,7 +408,6 @@ def _password(stdin: bool, given: str | None) -> str:
 
 
 def _one_of(file: Path | None, config: Path | None) -> Path | None:
-    """The settings file, by whichever name it is given."""
     if file is not None and config is not None:
         fail(f"{file} and --config {config}: one of them", MISUSED)
     return config if file is None else file
@@ -440,5 +436,4 @@ def _run(settings: Settings, read: Callable[[], Settings] | None, writer: Backgr
         writer.close()
     # After the last line of the log, which may say more of it.
     if failure is not None:
-        # All at once: who starts a broker for the first time has several files to make.
-        fail(to_be_made(settings) or str(failure))
+        fail(str(failure))

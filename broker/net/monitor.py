@@ -64,7 +64,6 @@ class SlowClient:
         self._dropped_before = ledger.in_all()
 
     def update(self, session: Session, outbox: Outbox, delay: float, now: float) -> None:
-        """Take down how its queues are now."""
         self.seen = now
         self.delay = delay
         self.waiting = int(outbox.messages + session.queue.messages)
@@ -76,7 +75,6 @@ class SlowClient:
         return self._ledger.in_all()
 
     def dropped_meanwhile(self) -> int:
-        """Messages that it has lost since it became slow."""
         return self._ledger.in_all() - self._dropped_before
 
 
@@ -106,13 +104,11 @@ class Monitor:
         self.changed: set[Ledger] | None = None
 
     def change(self, settings: Settings) -> None:
-        """Go by these settings from now on."""
         self._slow_after = settings.queue.slow_after
         self._interval = settings.queue.report_interval
 
     @property
     def slow_count(self) -> int:
-        """How many clients are slow."""
         return len(self._slow)
 
     def look(self, now: float) -> bool:
@@ -339,7 +335,6 @@ class LagMonitor:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin."""
         now = self._loop.time()
         self._look_at = now + LOOK
         self._arm(now)

@@ -264,7 +264,6 @@ class MemoryStore(Store):
         self._times.start(clock)
 
     async def load(self) -> Saved:
-        """Everything that was told and is not over, as records of the caller's own."""
         journal = self._journal
         journal.loaded = True
         saved = Saved()
@@ -286,7 +285,6 @@ class MemoryStore(Store):
         """Nothing waits here."""
 
     async def close(self) -> None:
-        """End; the records stay for the next broker."""
         self._open = False
 
     def _session(self, client_id: str, session: _Session, messages: dict[_Message, MessageRecord]) -> SessionRecord:

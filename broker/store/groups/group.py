@@ -63,7 +63,6 @@ class Kept:
         self.received: dict[int, bool] | None = None
 
     def row_bytes(self) -> i64:
-        """What its own row counts for."""
         will = self.will
         return ROW_BYTES if will is None else ROW_BYTES + len(will.payload) + len(will.topic) + len(will.properties)
 
@@ -85,7 +84,6 @@ class Kept:
         self._change(packet_id, True)
 
     def complete(self, packet_id: int) -> None:
-        """It is over."""
         self._change(packet_id, False)
 
     def written(self) -> None:
@@ -230,7 +228,6 @@ class Batch:
         )
 
     def empty(self) -> bool:
-        """Whether there is nothing to write."""
         return not (
             self.plain
             or self.deliveries
@@ -260,7 +257,6 @@ def _lasting(message: Message, offset: float) -> float | None:
 
 
 def of_session(batch: Batch, kept: Kept) -> None:
-    """What the group changes of one session."""
     if kept.changed:
         will = kept.will
         batch.sessions += (

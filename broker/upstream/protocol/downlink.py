@@ -199,7 +199,6 @@ class Downlink(Peer):
     # -- answers to requests -------------------------------------------------------------------------------------------
 
     def answer(self, request: Request) -> None:
-        """Whether a request from upstream was served is known now (`core/requests`)."""
         kind = PUBACK if request.qos == 1 else PUBREC
         packet_id = request.packet_id
         self._requests.pop(packet_id, None)

@@ -26,6 +26,7 @@ from loadtest.brokers.process import HOST, BrokerProcess, free_port
 from loadtest.brokers.registry import FILTERS, PEERS, QOS, QOS2, ROUTING, SHARED, V5, Peer
 from loadtest.load.checks.expected import Subscriptions
 from loadtest.load.engine.job import Target
+from loadtest.load.errors import Misuse
 from loadtest.load.scenario.plan import Plan
 from loadtest.load.scenario.schema import Group, Scenario
 
@@ -36,11 +37,11 @@ STATISTICS: Final = 1  # seconds between two publications of `$SYS`: drops are r
 Version = Literal["3.1.1", "5.0"]
 
 
-class UnknownBroker(ValueError):
+class UnknownBroker(Misuse):
     """A name that stands for no known broker; the message lists those that do."""
 
 
-class VersionConflict(ValueError):
+class VersionConflict(Misuse):
     """The scenario says what the other version of MQTT cannot; the message names the group and the key."""
 
 

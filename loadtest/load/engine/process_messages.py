@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtest.load.checks.expected import Account, Sent
-from loadtest.load.engine.job import Target
-from loadtest.load.scenario.schema import Scenario
+from loadtest.load.engine.job import Job
 
 # -- to a process ------------------------------------------------------------------------------------------------------
 
@@ -19,16 +18,11 @@ from loadtest.load.scenario.schema import Scenario
 class Assignment:
     """The first message: who a process is."""
 
-    scenario: Scenario
+    job: Job
     run: str
-    targets: list[Target]
     index: int
-    processes: int
     core: int | None
-    replay: str | None
-    speed: float
-    prefix: str
-    wall: int = 0
+    wall: int
     """Microseconds since 1970 at 0 of the monotonic clock."""
 
 

@@ -3,19 +3,26 @@
 Owns: what a stretch of seconds amounts to.
 
 Promises: no stretch reaches over the end of a stage; counts are added, rates and shares stay those of the whole
-stretch, maxima stay maxima. Percentiles are those of the stretch where its seconds hold their distributions, and
-otherwise the worst of them: a peak never gets lost.
+stretch, maxima stay maxima. Percentiles are the worst of the stretch: a peak never gets lost.
 
 A run that is short enough stays as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
+from typing import Any, Final
 
-from loadtest.brokers.stats import counted_percentile, merged
 from loadtest.load.report.result import Second
+
+SUMS: Final = (
+    "seconds", "offered", "sent", "received", "bytes_sent", "bytes_received", "foreign", "gaps", "slow_gaps", "copies",
+    "connects", "connections_lost", "subscribes",
+)  # fmt: skip
+MOST: Final = ("p50", "p90", "p99", "max", "late_p99", "generator_busiest", "generator_waited", "broker_memory")
+MEANS: Final = ("generator_cpu", "broker_cpu")
 
 
 def fold(seconds: Sequence[Second], at_most: int) -> list[Second]:
@@ -31,46 +38,17 @@ def fold(seconds: Sequence[Second], at_most: int) -> list[Second]:
 
 
 def _merged(parts: list[Second]) -> Second:
-    first, last = parts[0], parts[-1]
-    latencies = merged(part.latencies for part in parts)
-    whole = all(part.latencies or part.max is None for part in parts) and bool(latencies)
-    seconds = sum(part.seconds for part in parts)
+    def mean(name: str) -> Any:
+        known = [(part.seconds, getattr(part, name)) for part in parts if getattr(part, name) is not None]
+        return sum(length * value for length, value in known) / sum(length for length, _ in known) if known else None
 
-    def mean(values: Iterable[tuple[float, float | None]]) -> float | None:
-        known = [(length, value) for length, value in values if value is not None]
-        length = sum(length for length, _ in known)
-        return sum(length * value for length, value in known) / length if length else None
+    def most(name: str) -> Any:
+        return max((found for part in parts if (found := getattr(part, name)) is not None), default=None)
 
-    return Second(
-        start=first.start,
-        seconds=seconds,
-        stage=first.stage,
-        measured=first.measured,
-        clients_up=last.clients_up,
-        offered=sum(part.offered for part in parts),
-        sent=sum(part.sent for part in parts),
-        received=sum(part.received for part in parts),
-        bytes_sent=sum(part.bytes_sent for part in parts),
-        bytes_received=sum(part.bytes_received for part in parts),
-        foreign=sum(part.foreign for part in parts),
-        gaps=sum(part.gaps for part in parts),
-        slow_gaps=sum(part.slow_gaps for part in parts),
-        copies=sum(part.copies for part in parts),
-        connects=sum(part.connects for part in parts),
-        connections_lost=sum(part.connections_lost for part in parts),
-        subscribes=sum(part.subscribes for part in parts),
-        p50=counted_percentile(latencies, 50) if whole else _most(part.p50 for part in parts),
-        p90=counted_percentile(latencies, 90) if whole else _most(part.p90 for part in parts),
-        p99=counted_percentile(latencies, 99) if whole else _most(part.p99 for part in parts),
-        max=_most(part.max for part in parts),
-        latencies=latencies,
-        late_p99=_most(part.late_p99 for part in parts),
-        generator_cpu=mean((part.seconds, part.generator_cpu) for part in parts) or 0.0,
-        generator_busiest=max(part.generator_busiest for part in parts),
-        broker_cpu=mean((part.seconds, part.broker_cpu) for part in parts),
-        broker_memory=max((part.broker_memory for part in parts if part.broker_memory is not None), default=None),
+    return replace(
+        parts[-1],
+        start=parts[0].start,
+        **{name: sum(getattr(part, name) for part in parts) for name in SUMS},
+        **{name: most(name) for name in MOST},
+        **{name: mean(name) for name in MEANS},
     )
-
-
-def _most(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
