@@ -25,6 +25,7 @@ from broker.command.commands import HELP, MISUSED, fail
 from broker.command.groups import Canopy
 from broker.command.health import UnhealthyError, check, context
 from broker.command.initial import USES, InitError, next_commands, settings_for, write
+from broker.configuration.absent_files import to_be_made
 from broker.configuration.environment import HEALTH_PASSWORD, HEALTH_TARGET, HEALTH_USER
 from broker.configuration.exposure import exposed
 from broker.configuration.ineffective import ineffective
@@ -436,4 +437,5 @@ def _run(settings: Settings, read: Callable[[], Settings] | None, writer: Backgr
         writer.close()
     # After the last line of the log, which may say more of it.
     if failure is not None:
-        fail(str(failure))
+        # All at once: who starts a broker for the first time has several files to make.
+        fail(to_be_made(settings) or str(failure))
