@@ -57,7 +57,6 @@ def existing(param: CallbackParam, value: Any) -> Any:
 
 
 def existing_file(param: CallbackParam, value: str) -> str:
-    """Refuse what is no file of this machine, at once."""
     if not Path(value).is_file():
         fail(f"{param.opts[0]} {value}: {'is a folder' if Path(value).is_dir() else 'no such file'}", MISUSED)
     return value
@@ -160,8 +159,6 @@ def spark_options(master: str | None, memory: str, conf: Sequence[str] | None, p
 
 @dataclass(frozen=True)
 class Run:
-    """What every job on an engine is given."""
-
     spark: SparkSession
     inputs: list[str]
     output: str

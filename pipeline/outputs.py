@@ -1,20 +1,17 @@
 """Where a job leaves its tables and small files: any place that `storage` reaches.
 
-Owns: what may be an output, and `Results`: tables that are replaced as a whole, and small files beside them.
+Owns: what may be an output, and the small files beside its tables.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from pipeline.errors import MisuseError, PipelineError
-from pipeline.record.segments import record_of
-from pipeline.runtime.storage import Storage, local_path, storage
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from pipeline.runtime.storage import Storage, local_path
 
 SUMMARY: Final = "summary.json"
 PAGE: Final = "index.html"
@@ -36,7 +33,7 @@ def check(inputs: Sequence[str], output: str, option: str = "--output") -> None:
     """
     place = local_path(output)
     for path in inputs:
-        root = local_path(record_of(path)[0])
+        root = local_path(path)
         if place is not None and root is not None:
             inside = place.resolve().is_relative_to(root.resolve())
         else:
@@ -53,39 +50,10 @@ def check(inputs: Sequence[str], output: str, option: str = "--output") -> None:
         raise PipelineError(f"{option} {output}: {there} cannot be written to; give another, or its permission")
 
 
-class Results:
-    """The output folder of one job: tables that are replaced as a whole, and small files beside them."""
-
-    def __init__(self, spark: SparkSession, output: str) -> None:
-        self._output = output
-        self._place = storage(spark, output)
-
-    def begin(self) -> None:
-        """As `begin`."""
-        begin(self._place)
-
-    def path(self, name: str) -> str:
-        """As Spark takes it."""
-        return self._place.at(name)
-
-    def table(self, frame: DataFrame, name: str) -> None:
-        """Replace a table; it is there with its columns even when it has no row."""
-        frame.write.mode("overwrite").parquet(self.path(name))
-
-    def read(self, name: str) -> str | None:
-        """A small file, or None where there is none."""
-        try:
-            return self._place.text(name)
-        except FileNotFoundError:
-            return None
-
-    def text(self, name: str, text: str) -> None:
-        """Put a small file in its place.
-
-        Raises:
-            PipelineError: the folder cannot be written.
-        """
-        try:
-            self._place.write(name, text.encode())
-        except OSError as error:
-            raise PipelineError(f"--output {self._output}: {error.strerror or error}") from error
+def finish(place: Storage, summary: dict[str, Any], page: str | None = None) -> None:
+    """Put what a run says of its tables beside them: they count from then on. Without a page there is none any more."""
+    if page is None:
+        place.remove(PAGE)
+    else:
+        place.write(PAGE, page.encode())
+    place.write(SUMMARY, f"{json.dumps(summary, indent=2, ensure_ascii=False)}\n".encode())

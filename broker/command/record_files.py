@@ -92,7 +92,7 @@ def _there(path: str, since: str | None, until: str | None, tell: bool, lacking:
     from pipeline.errors import PipelineError, in_a_line
     from pipeline.record.coverage import DAMAGED, MISSING
     from pipeline.record.manifests import manifests
-    from pipeline.record.segments import Choice, covering, find, record_of
+    from pipeline.record.segments import Choice, covering, find
     from pipeline.runtime.storage import storage
 
     choice = Choice(since=since, until=until)
@@ -102,7 +102,7 @@ def _there(path: str, since: str | None, until: str | None, tell: bool, lacking:
             listed = find(None, [path], coverage=coverage, choice=choice)
             if not coverage.kinds[MISSING]:
                 break
-        root = storage(None, record_of(path)[0])
+        root = storage(None, path)
         said = manifests(root).said if tell else {}
     except PipelineError as error:
         fail(str(error), error.exit_code if error.exit_code == MISUSED else FAILED)

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from broker.words import counted
 from pipeline.errors import PipelineError
 from pipeline.record.coverage import GAP, Coverage
-from pipeline.record.depot import Depot, Segment, hour_end, manifest_of
+from pipeline.record.depot import UNFINISHED, Depot, Segment, hour_end, manifest_of
 from pipeline.record.manifests import is_merged
 
 ROWS: Final = 128 * 1024
@@ -38,8 +38,6 @@ Say = Callable[[str], None]
 
 @dataclass
 class Outcome:
-    """What a run did, or would do."""
-
     merged: list[tuple[str, int]] = field(default_factory=list)
     """Merged segments, and how many each stands for."""
     rows: int = 0
@@ -53,7 +51,6 @@ class Outcome:
     """What of the record is missing; gaps that the recorder named are not looked at here."""
 
     def line(self, dry_run: bool) -> str:
-        """For people."""
         count = sum(number for _, number in self.merged)
         would = "would merge" if dry_run else "merged"
         after = "" if dry_run else f" -> {self.bytes_after:,}"
@@ -132,11 +129,11 @@ def groups(segments: Sequence[Segment], now: datetime, older_than: timedelta, ta
 def _tidy(depot: Depot) -> None:
     """Remove what a run left that broke off: nobody reads it."""
     for place in depot.unfinished():
-        depot.remove(place)
+        depot.storage.remove(place)
     vouched = {segment.place for segment in depot.segments()}
     for place in depot.files():
         if is_merged(place) and place not in vouched:
-            depot.remove(place)
+            depot.storage.remove(place)
 
 
 def _merge(depot: Depot, group: list[Segment], outcome: Outcome, dry_run: bool, now: datetime | None) -> None:
@@ -151,13 +148,13 @@ def _merge(depot: Depot, group: list[Segment], outcome: Outcome, dry_run: bool, 
     name = f"merged-{first.from_seq:015d}-{last.to_seq:015d}-{marked}.parquet"
     place = f"{first.folder}/{name}"
     if not dry_run:
-        draft = depot.draft(place)
+        draft = depot.storage.draft(place, UNFINISHED)
         _write(depot, group, draft)
-        content = depot.read(draft)
+        content = depot.storage.read(draft)
         outcome.bytes_after += len(content)
         about = _manifest(group, place, len(content), hashlib.sha256(content).hexdigest(), now or datetime.now(UTC))
-        depot.publish(draft, place)
-        depot.write(manifest_of(place), json.dumps(about).encode())
+        depot.storage.publish(draft, place)
+        depot.storage.write(manifest_of(place), json.dumps(about).encode())
     outcome.rows += rows
     outcome.bytes_before += sum(segment.bytes for segment in group)
     outcome.merged.append((place, len(group)))
@@ -170,7 +167,7 @@ def _write(depot: Depot, group: list[Segment], draft: str) -> None:
     except pa.ArrowException as error:
         raise PipelineError(f"{depot.path}/{group[0].folder}: segments of different columns: {error}") from error
     with (
-        depot.open(draft) as stream,
+        depot.storage.open(draft) as stream,
         pq.ParquetWriter(stream, schema, compression="zstd", write_page_checksum=True) as writer,
     ):
         waiting: list[pa.Table] = []
@@ -196,7 +193,7 @@ def _opened(depot: Depot, segment: Segment) -> Any:
     """A segment that is what its manifest says."""
     where = f"{depot.path}/{segment.place}"
     try:
-        content = depot.read(segment.place)
+        content = depot.storage.read(segment.place)
     except OSError as error:
         raise PipelineError(f"{where}: cannot be read ({error}); its group is not merged") from error
     if hashlib.sha256(content).hexdigest() != segment.said.get("sha256"):

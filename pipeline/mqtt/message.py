@@ -42,8 +42,6 @@ _LEFT_ALONE: Final = frozenset({"dup", "ts", "recv_ns", "lost", "session", "seq"
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of the rows mean what."""
-
     control: tuple[str, ...]
     document: tuple[str, ...]
     """Those of the JSON object."""
@@ -83,8 +81,6 @@ class Columns:
 
 @dataclass(frozen=True)
 class Message:
-    """What goes into one PUBLISH."""
-
     topic: str
     payload: bytes
     qos: int

@@ -44,8 +44,6 @@ _USES: Final = {"readStream": _STREAM, "read": _BATCH, "write and writeStream": 
 
 @dataclass(frozen=True)
 class Broker:
-    """How to reach a broker, and as whom."""
-
     host: str
     port: int
     tls: bool
@@ -61,15 +59,12 @@ class Broker:
 
     @property
     def url(self) -> str:
-        """For messages."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'mqtts' if self.tls else 'mqtt'}://{host}:{self.port}"
 
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """A streaming read."""
-
     broker: Broker
     filters: tuple[str, ...]
     qos: int
@@ -88,8 +83,6 @@ class StreamOptions:
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """One bounded read."""
-
     broker: Broker
     filters: tuple[str, ...]
     qos: int
@@ -102,8 +95,6 @@ class BatchOptions:
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """A sink, of a stream or of a batch."""
-
     broker: Broker
     client_id: str
     topic: str | None

@@ -90,7 +90,6 @@ class Publisher:
         self._told()
 
     def close(self) -> None:
-        """Disconnect."""
         self._link.disconnect()
 
     @property

@@ -41,8 +41,6 @@ class Receiver:
 
     def __init__(self, options: StreamOptions, spool: Spool) -> None:
         self.error: PipelineError | None = None
-        self.received = 0
-        self.reconnects = 0
         self._options = options
         self.spool = spool
         self.lost = spool.lost
@@ -71,7 +69,6 @@ class Receiver:
         self._thread = threading.Thread(target=self._run, name="mqtt-receiver", daemon=True)
 
     def start(self) -> None:
-        """Connect and receive, from now on."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -143,7 +140,6 @@ class Receiver:
                 if error.lasting:
                     raise
                 self._write()
-                self.reconnects += 1
                 _log.warning("%s; connecting again", error)
                 self._connect(first=False)
         self._write()
@@ -178,7 +174,7 @@ class Receiver:
     def _subscribe(self) -> None:
         present = self._link.machine.session_present
         if not present:
-            self.spool.note_session()
+            self.spool.note("session", self.spool.session + 1)
         if present and self._granted:
             # The subscriptions are there; with 3.1.1 a new SUBSCRIBE would bring every retained message again.
             return
@@ -187,7 +183,7 @@ class Receiver:
         gone = [each for each in self.spool.filters if each not in wanted] if present else []
         if set(self.spool.filters) != set(wanted):
             # Noted before it is done: what may be subscribed must be known to the next start.
-            self.spool.note_filters([*wanted, *gone])
+            self.spool.note("filters", [*wanted, *gone])
         before = len(self._pending)
         try:
             subscribe(self._link, wanted, self._options.qos, gone)
@@ -195,7 +191,7 @@ class Receiver:
             self._stamp(before)
         self._granted = True
         if gone:
-            self.spool.note_filters(wanted)
+            self.spool.note("filters", wanted)
 
     def _turn(self) -> None:
         """Wait for something to come, and write what is due."""
@@ -256,7 +252,6 @@ class Receiver:
             self._last = now / 1e9
             if not before:
                 self._first = self._last
-            self.received += arrived
             self._reads.append(Read(arrived, time.time_ns() // 1000, now, self.spool.session))
 
     def _arrived(self, packet: Publish) -> None:
@@ -266,7 +261,7 @@ class Receiver:
         lost = sum(told_lost(each) for each in self._pending if each.properties)
         if lost:
             self.lost = min(self.lost + lost, MOST_LOST)
-            self.spool.note_lost(self.lost)
+            self.spool.note("lost", self.lost)
             _log.warning("%s: the broker lost %d messages for this client", self._options.broker.url, lost)
 
     def _tell(self) -> None:

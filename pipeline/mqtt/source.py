@@ -60,7 +60,6 @@ class MqttDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """`mqtt`."""
         return "mqtt"
 
     def schema(self) -> StructType:
@@ -70,21 +69,17 @@ class MqttDataSource(DataSource):
         return spark_schema()
 
     def streamReader(self, schema: StructType) -> MqttStreamReader:  # noqa: N802 - Spark's name
-        """For `readStream`."""
         # Its options are read later: an error here is drowned by one of Spark's own.
         return MqttStreamReader(self.options, schema)
 
     def reader(self, schema: StructType) -> MqttReader:
-        """For `read`."""
         _own(schema)
         return MqttReader(batch_options(self.options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> MqttStreamWriter:  # noqa: N802 - Spark's name
-        """For `writeStream`."""
         return MqttStreamWriter(self.options, schema, overwrite)
 
     def writer(self, schema: StructType, overwrite: bool) -> MqttBatchWriter:
-        """For `write`."""
         return MqttBatchWriter(self.options, schema, overwrite)
 
 
@@ -119,7 +114,6 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"seq": self._open().spool.committed}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """The option `max_rows`."""
         return ReadMaxRows(self._options.max_rows)
 
     def latestOffset(self, start: Mapping[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
@@ -186,7 +180,6 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from spool.read(piece)
 
     def commit(self, end: Mapping[str, int]) -> None:
-        """Unlink the segments that Spark is done with."""
         self._open().spool.commit(_seq(end))
 
     def stop(self) -> None:

@@ -20,7 +20,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -173,21 +173,12 @@ class Spool:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all segments."""
         return self._bytes
 
     @property
     def filters(self) -> tuple[str, ...]:
         """What was last noted as subscribed."""
         return tuple(self._state["filters"])
-
-    def note_filters(self, filters: Sequence[str]) -> None:
-        """Remember what is subscribed, so that a later start can unsubscribe what it does not want any more.
-
-        Raises:
-            SpoolError: it cannot be written, or is closed.
-        """
-        self._note("filters", list(filters))
 
     @property
     def lost(self) -> int:
@@ -199,23 +190,12 @@ class Spool:
         """How many sessions the broker has had; each after the first began where one was lost."""
         return int(self._state.get("session", 0))
 
-    def note_lost(self, lost: int) -> None:
-        """Remember what the broker has lost, in all.
+    def note(self, name: str, value: object) -> None:
+        """Remember `lost`, `session` or `filters` (what is subscribed: a later start may have to unsubscribe it).
 
         Raises:
             SpoolError: it cannot be written, or is closed.
         """
-        self._note("lost", lost)
-
-    def note_session(self) -> None:
-        """The broker has a new session.
-
-        Raises:
-            SpoolError: it cannot be written, or is closed.
-        """
-        self._note("session", self.session + 1)
-
-    def _note(self, name: str, value: object) -> None:
         with self._mutex, self._told():
             self._refuse_closed()
             self._state[name] = value

@@ -5,7 +5,6 @@ Promises: the driver holds counts and a page of examples, never a table.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -15,12 +14,13 @@ from pipeline.errors import PipelineError
 from pipeline.oracle import agreement, differ, expect, judge, spans
 from pipeline.oracle.outcome import Loss, Outcome
 from pipeline.oracle.page import page
-from pipeline.outputs import Results, check
+from pipeline.outputs import begin, check, finish
 from pipeline.record import schema
 from pipeline.record.segments import Choice, Say, covering, events, reading, told_before, unsaid
 from pipeline.runtime.engine import f, is_duckdb
 from pipeline.runtime.progress import progress
 from pipeline.runtime.schema import Schema
+from pipeline.runtime.storage import storage
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -53,10 +53,10 @@ def run(
         PipelineError: there is nothing that can be judged, or deliveries were not recorded.
     """
     check(inputs, output)
-    results = Results(spark, output)
+    place = storage(spark, output)
     with progress(spark, "oracle"), reading():
         coverage = covering(Choice(since=since, until=until))
-        results.begin()
+        begin(place)
         # Who was subscribed to what is told before that.
         before = told_before(spark, inputs, since) if since is not None else None
         columns = COLUMNS if since is None else (*COLUMNS, "ts")
@@ -66,9 +66,9 @@ def run(
         if outcome.lost:
             lose(outcome, asked(table, coverage.since), run_id)
         for name in (differ.MISSING, differ.UNEXPECTED, differ.WRONG):
-            results.table(found.where(f.col("outcome") == name).drop("outcome"), name)
-        results.text("summary.json", json.dumps(outcome.summary(), indent=2) + "\n")
-        results.text("index.html", page(outcome, examples(found)).html())
+            chosen = found.where(f.col("outcome") == name).drop("outcome")
+            chosen.write.mode("overwrite").parquet(place.at(name))
+        finish(place, outcome.summary(), page(outcome, examples(found)).html())
     return outcome
 
 

@@ -33,7 +33,6 @@ class Loss:
     """One of the publishers."""
 
     def text(self) -> str:
-        """For people."""
         more = f" and {self.publishers - 1:,} more" if self.publishers > 1 else ""
         source = f" from {self.publisher}{more}" if self.publisher is not None else ""
         return f"{self.messages:,}{source} to {self.client_id or 'a share group'} ({self.cause})"
@@ -83,11 +82,9 @@ class Outcome:
 
     @property
     def fine(self) -> bool:
-        """Whether the exit code is 0."""
         return self.verdict != DISAGREES
 
     def summary(self) -> dict[str, Any]:
-        """For `summary.json`."""
         return {**asdict(self), "verdict": self.verdict, "coverage": self.coverage.summary()}
 
     def headline(self) -> tuple[str, bool]:
@@ -129,7 +126,6 @@ class Outcome:
         return bool(self.unjudged or self.judged < self.publishes)
 
     def line(self) -> str:
-        """For the terminal."""
         return (
             f"{counted(self.publishes, 'publish', 'publishes')}, {self.expected:,} deliveries expected, "
             f"{self.delivered:,} delivered, "

@@ -7,13 +7,12 @@ said, and what the recommended set costs is then counted over all topics.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pipeline.errors import MisuseError, PipelineError
-from pipeline.outputs import Results, check
+from pipeline.outputs import begin, check, finish
 from pipeline.plan import transforms
 from pipeline.plan.cover import Folding, Topic, choose, filters_at
 from pipeline.plan.outcome import Outcome, Plan
@@ -22,6 +21,7 @@ from pipeline.record.coverage import Coverage
 from pipeline.record.segments import Choice, Say, events, reading, unsaid
 from pipeline.runtime.engine import f
 from pipeline.runtime.progress import progress
+from pipeline.runtime.storage import storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,8 +67,8 @@ def run(
     if headroom < 0:
         raise MisuseError(f"--headroom {headroom:g}: must be a percentage of 0 or more")
     check([*inputs, *traffic], output)
-    results = Results(spark, output)
-    results.begin()
+    place = storage(spark, output)
+    begin(place)
     plans = []
     with progress(spark, "plan"), reading():
         coverage = Coverage()
@@ -83,14 +83,13 @@ def run(
             for p in plans
             for at, s in enumerate(p.steps)
         ]
-        results.table(spark.createDataFrame(rows, transforms.CURVE.ddl), "curve")
+        spark.createDataFrame(rows, transforms.CURVE.ddl).write.mode("overwrite").parquet(place.at("curve"))
     for plan in plans:
-        results.text(f"plan-{plan.broker}.toml", plan.toml)
+        place.write(f"plan-{plan.broker}.toml", plan.toml.encode())
     if len(plans) == 1:
-        results.text("plan.toml", plans[0].toml)
+        place.write("plan.toml", plans[0].toml.encode())
     outcome = Outcome(plans, coverage)
-    results.text("summary.json", json.dumps(outcome.summary(), indent=2, ensure_ascii=False) + "\n")
-    results.text("index.html", page(plans, coverage).html())
+    finish(place, outcome.summary(), page(plans, coverage).html())
     return outcome
 
 

@@ -18,8 +18,6 @@ SOMEWHERE: Final = "mqtt://upstream.example:1883"
 
 @dataclass
 class Plan:
-    """What one downstream broker should subscribe to upstream."""
-
     broker: str
     subscribed: int
     """Distinct topic filters of its clients."""
@@ -53,14 +51,12 @@ class Plan:
         return f"{about}\n[[upstream]]\n{where}\naggregate = [\n{listed}]\n"
 
     def line(self) -> str:
-        """For the terminal."""
         return (
             f"{self.broker}: {self.replaced}, "
             f"over-forwarding {self.over_bytes:,} bytes ({self.over:.1f} % of the wanted {self.wanted_bytes:,})"
         )
 
     def summary(self) -> dict[str, Any]:
-        """For `summary.json`."""
         about = asdict(self)
         del about["steps"], about["chosen"]
         return about
@@ -68,17 +64,13 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """The plans of all brokers."""
-
     plans: list[Plan]
     coverage: Coverage
 
     def summary(self) -> dict[str, Any]:
-        """For `summary.json`."""
         return {"plans": [plan.summary() for plan in self.plans], "coverage": self.coverage.summary()}
 
     def line(self) -> str:
-        """For the terminal."""
         return "; ".join(plan.line() for plan in self.plans)
 
 

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 
 def page(plans: list[Plan], coverage: Coverage) -> Page:
-    """The whole page."""
     made = Page(
         "Upstream plan",
         "How few topic filters cover what each broker's clients subscribe to, and what comes along unasked.",

@@ -72,17 +72,14 @@ def account(
     shelf: Storage,
     there: Mapping[str, int],
     left_out: Mapping[str, str],
-    below: str = "",
     local: Path | None = None,
 ) -> None:
     """Add one record to a coverage: `there` are its files with their sizes in bytes, `left_out` those that count and
-    are not read, and why; `below` the day or hour that alone is read. `local`: the record's folder on this machine."""
-    _Account(coverage, path, chosen, there, left_out, below).settle(removed(shelf), local)
+    are not read, and why; `local`: the record's folder on this machine."""
+    _Account(coverage, path, chosen, there, left_out).settle(removed(shelf), local)
 
 
 class _Account:
-    """The work of `account`."""
-
     def __init__(
         self,
         coverage: Coverage,
@@ -90,7 +87,6 @@ class _Account:
         chosen: Chosen,
         there: Mapping[str, int],
         left_out: Mapping[str, str],
-        below: str,
     ) -> None:
         self.coverage = coverage
         self.path = path.rstrip("/")
@@ -98,7 +94,6 @@ class _Account:
         self.said = chosen.said
         self.there = there
         self.left_out = left_out
-        self.below = below
         self.held: list[_Stretch] = []
         """Segments, whether they are there or not."""
         self.named: list[_Stretch] = []
@@ -127,11 +122,11 @@ class _Account:
             if told is None or not self._segment(place, told) or BARE in told:
                 loose.append(place)
         self._missing()
-        noted = _noted(local) if local is not None and not self.below else None
+        noted = _noted(local) if local is not None else None
         self._loose(loose, noted is not None and noted[1] == _RUNNING and _at_work(local))
         self.held.sort(key=lambda each: (each.first, each.last))
         for gap in self.named:
-            if self._asked(gap.place) and self._between(gap.first, gap.last):
+            if self._between(gap.first, gap.last):
                 self._find(
                     GAP, None, gap.first, gap.last, gap.rows, f"the recorder lost {_numbers(gap.first, gap.last)}"
                 )
@@ -156,7 +151,7 @@ class _Account:
         self._hold(stretches, about)
         first, last, rows = stretches[0].first, stretches[-1].last, sum(each.rows for each in stretches)
         which = _numbers(first, last)
-        if not self._asked(place) or not self.coverage.within(stretches[0].begin, stretches[0].end):
+        if not self.coverage.within(stretches[0].begin, stretches[0].end):
             return True
         if place in self.left_out:
             self._find(LEFT_OUT, place, first, last, rows, f"left out: {self.left_out[place]} ({which})")
@@ -183,7 +178,7 @@ class _Account:
             if place in accounted or place in going or not (stretches := _stretches(place, about)):
                 continue
             self._hold(stretches, about)
-            if self._asked(place) and self.coverage.within(stretches[0].begin, stretches[0].end):
+            if self.coverage.within(stretches[0].begin, stretches[0].end):
                 first, last, rows = stretches[0].first, stretches[-1].last, sum(each.rows for each in stretches)
                 self._find(MISSING, place, first, last, rows, f"is not there ({_numbers(first, last)})")
 
@@ -192,7 +187,7 @@ class _Account:
         bare = [] if span is None else [_Stretch(*span, int(about.get("rows") or 0), place)]
         for stretch in _stretches(place, about) or bare:
             self.dropped.append(stretch)
-            if self._asked(place) and self.coverage.within(stretch.begin, stretch.end):
+            if self.coverage.within(stretch.begin, stretch.end):
                 self.coverage.removed += stretch.rows
             for first, last, lost in _gaps(about):
                 self.dropped.append(_Stretch(first, last, lost, place, runs=stretch.runs))
@@ -233,7 +228,7 @@ class _Account:
         named, dropped = _Overlaps(self.named), _Overlaps(self.dropped)
         firsts = [each.first for each in self.held]
         for number, at in enumerate(self.held):
-            if not at.rows or not self._asked(at.place) or not self.coverage.within(at.begin, at.end):
+            if not at.rows or not self.coverage.within(at.begin, at.end):
                 continue
             short = at.last - at.first + 1 - at.rows - named.rows(at)
             if is_merged(at.place):
@@ -259,7 +254,7 @@ class _Account:
                     last = min(each.last, reach.last)
                     lost = min(last - each.first + 1, each.rows, reach.rows)
                     where = "" if reach.place == each.place else f", and in {reach.place}"
-                    if (self._asked(each.place) or self._asked(reach.place)) and self._between(each.first, last):
+                    if self._between(each.first, last):
                         why = f"{_are(_numbers(each.first, last))} in it{where or ' twice'}"
                         self._find(TWICE, each.place, each.first, last, lost, why)
                 if reach.runs != each.runs:
@@ -277,10 +272,8 @@ class _Account:
         for each in sorted((*held, *others), key=lambda each: each.first):
             lost = each.first - end - 1
             if lost > 0 and (not run or before):
-                asked = self._asked(each.place) or (before != "" and self._asked(before))
                 hidden = not run or any(first <= end + 1 and last >= each.first - 1 for first, last in known)
-                # A day that alone is read begins where it begins.
-                if asked and hidden and (before or not self.below) and self._between(end + 1, each.first - 1):
+                if hidden and self._between(end + 1, each.first - 1):
                     which = _numbers(end + 1, each.first - 1)
                     of = f" of the run {run}" if run else ""
                     why = f"{_are(which, of)} missing, and no gap names them"
@@ -307,11 +300,8 @@ class _Account:
     def _find(self, kind: str, place: str | None, first: int | None, last: int | None, lost: int, why: str) -> None:
         if kind != GAP and first is not None and (first if last is None else last) <= self.coverage.had:
             return
-        where = f"{self.path}: " if place is None else f"{self.path.removesuffix(self.below).rstrip('/')}/{place}: "
+        where = f"{self.path}: " if place is None else f"{self.path}/{place}: "
         self.coverage.add(Finding(kind, place, first, last, lost, where + why))
-
-    def _asked(self, place: str) -> bool:
-        return not self.below or place.startswith(f"{self.below}/")
 
     def _between(self, first: int, last: int) -> bool:
         """Whether events of these numbers may have happened when it matters: between their neighbours."""

@@ -46,11 +46,8 @@ class Chosen:
         return {origin: place for place, origin in self.origins.items()}
 
 
-def choose(said: Manifests, there: Mapping[str, int], shelf: Storage, below: str = "") -> Chosen:
-    """Choose among the files of `shelf` that are `there`, with their sizes in bytes.
-
-    `below`: the day or hour that alone was listed.
-    """
+def choose(said: Manifests, there: Mapping[str, int], shelf: Storage) -> Chosen:
+    """Choose among the files of `shelf` that are `there`, with their sizes in bytes."""
     made = Chosen(said)
     files = set(there)
     if said.vouched is None:
@@ -71,10 +68,9 @@ def choose(said: Manifests, there: Mapping[str, int], shelf: Storage, below: str
         for mark in _marks(place, said.said[place]):
             if known.setdefault(mark, place) != place:
                 made.copies[place] = known[mark]
-    outside = [place for place in in_force if below and not place.startswith(f"{below}/")]
-    for place in sorted((*said.gone, *outside)):
+    for place in sorted(said.gone):
         known.setdefault(_name(place), place)
-    away = [place for place in in_force if place not in files and place not in outside]
+    away = [place for place in in_force if place not in files]
     lost = {mark: place for place in away for mark in _marks(place, said.said[place])}
     for place in made.read:
         # Its manifest was copied, and it was moved.

@@ -70,7 +70,6 @@ class Segment:
 
     @property
     def merged(self) -> bool:
-        """Whether it stands for others."""
         return is_merged(self.place)
 
     @property
@@ -93,19 +92,17 @@ def hour_end(place: str) -> datetime | None:
 
 
 class Depot:
-    """One recorder's folder."""
-
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            self._place = storage(None, path)
-            there = self._place.is_folder()
+            self.storage = storage(None, path)
+            there = self.storage.is_folder()
         except OSError as error:
             raise MisuseError(f"--input {path}: {error}") from error
         if not there:
             raise MisuseError(f"--input {path}: no such folder")
-        self.local = self._place.local
-        self.is_table = bool(self._place.names(LOG))
+        self.local = self.storage.local
+        self.is_table = bool(self.storage.names(LOG))
         """Whether it is a table of Delta Lake, too."""
         # Manifests that were read: they do not change.
         self._known: dict[str, dict[str, Any]] = {}
@@ -116,7 +113,7 @@ class Depot:
         Raises:
             PipelineError: that of a merged segment cannot be read.
         """
-        said = manifests(self._place, self._known)
+        said = manifests(self.storage, self._known)
         self._known = said.said
         return said
 
@@ -130,7 +127,7 @@ class Depot:
         if self.is_table:
             said, there = self.told(), self.files()
             gone = set(said.gone)
-            for entry in removed(self._place):
+            for entry in removed(self.storage):
                 gone.update([str(entry.get("segment")), *map(str, entry.get("replaces") or ())])
             in_force = [place for place in said.said if place in there and place not in gone]
             self.commit(in_force, gone, said.said.__getitem__, why)
@@ -161,7 +158,7 @@ class Depot:
         made = Coverage(ignored=ignored)
         there = self.files()
         if there or said.said:
-            account(made, self.path, choose(said, there, self._place), self._place, there, {}, local=self.local)
+            account(made, self.path, choose(said, there, self.storage), self.storage, there, {}, local=self.local)
         return made
 
     def segments(self) -> list[Segment]:
@@ -179,16 +176,16 @@ class Depot:
 
     def files(self) -> dict[str, int]:
         """All finished segments, and how large each is."""
-        return self._place.listed(".parquet")
+        return self.storage.listed(".parquet")
 
     def unfinished(self) -> list[str]:
         """Merged segments that nobody writes any more; only under the lock is that so."""
-        hidden = self._place.listed(UNFINISHED, hidden=True)
+        hidden = self.storage.listed(UNFINISHED, hidden=True)
         return [place for place in hidden if place.rpartition("/")[2].startswith(".merged-")]
 
     def bundles(self) -> list[str]:
         """Bundles of hours that have no manifest any more."""
-        found = self._place.listed((".json", BUNDLE), MANIFESTS)
+        found = self.storage.listed((".json", BUNDLE), MANIFESTS)
         alive = {place.rpartition("/")[0] for place in found if place.endswith(".json")}
         return [place for place in found if _BUNDLE.fullmatch(place) and place.removesuffix(BUNDLE) not in alive]
 
@@ -210,44 +207,11 @@ class Depot:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise PipelineError(f"{self.path}/{manifest_of(place)}: not a manifest ({error}); move it away") from error
 
-    def read(self, place: str) -> bytes:
-        """A file, whole. Raises OSError."""
-        return self._place.read(place)
-
-    # What changes the folder; each is one step that happens or does not.
-
-    def draft(self, place: str) -> str:
-        """The name under which a segment is written that `publish` gives its own."""
-        return self._place.draft(place, UNFINISHED)
-
-    def open(self, draft: str) -> Any:
-        """A file to be written to, as pyarrow has them."""
-        return self._place.open(draft)
-
-    def write(self, place: str, content: bytes) -> None:
-        """A file, whole or not at all."""
-        draft = self._place.draft(place, ".part")
-        with self._place.open(draft) as stream:
-            stream.write(content)
-        self.publish(draft, place)
-
-    def publish(self, draft: str, place: str) -> None:
-        """Give what is written its name, durably."""
-        self._place.publish(draft, place)
-
-    def remove(self, place: str) -> None:
-        """Delete a file; no matter if it is gone."""
-        self._place.remove(place)
-
     def drop(self, *places: str) -> None:
         """Delete segments in this order, all their manifests first; over a network several at a time."""
-        with ThreadPoolExecutor(self._place.calls) if self._place.calls > 1 else nullcontext() as pool:
+        with ThreadPoolExecutor(self.storage.calls) if self.storage.calls > 1 else nullcontext() as pool:
             for names in ([manifest_of(place) for place in places], places):
-                list((map if pool is None else pool.map)(self.remove, names))
-
-    def append(self, place: str, line: str) -> None:
-        """Add a line to a file, durably."""
-        self._place.append(place, line)
+                list((map if pool is None else pool.map)(self.storage.remove, names))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -258,13 +222,13 @@ class Depot:
         """
         if self.local is None:
             with suppress(FileNotFoundError):
-                holder = self.read(LOCK).decode(errors="replace")
+                holder = self.storage.read(LOCK).decode(errors="replace")
                 raise PipelineError(f"{self.path}/{LOCK}: another job is at work ({holder}); delete it if it is dead")
-            self.write(LOCK, f"{socket.gethostname()}, since {datetime.now(UTC):%Y-%m-%dT%H:%MZ}".encode())
+            self.storage.write(LOCK, f"{socket.gethostname()}, since {datetime.now(UTC):%Y-%m-%dT%H:%MZ}".encode())
             try:
                 yield
             finally:
-                self.remove(LOCK)
+                self.storage.remove(LOCK)
             return
         with alone_with(self.local / LOCK, f"{self.path}: another compact or retention is at work here"):
             yield

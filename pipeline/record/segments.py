@@ -40,7 +40,7 @@ ALTERED: Final = "not what its manifest's checksum says"
 SHOWN: Final = 5
 """Corrupt segments that an error names; there may be more."""
 
-_PART: Final = re.compile(r"(?:(.*?)/)?(date=[^/]+(?:/hour=[^/]+)?)/*")
+_PART: Final = re.compile(r"(?:.*/)?date=[^/]+(?:/hour=[^/]+)?/*")
 _READING: Final = re.compile(
     r"(?:reading file|Could not read footer for file:?|read file)\s+['\"]?([^\s'\",]+?)['\"]?[.,;]?(?:\s|$)"
 )
@@ -50,14 +50,11 @@ Say = Callable[[str], None]
 
 
 def unsaid(line: str) -> None:
-    """Nobody listens."""
     del line
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which events are wanted."""
-
     kinds: tuple[str, ...] = ()
     """Empty: all."""
     since: str | None = None
@@ -90,13 +87,13 @@ def find(
     wanted = covering(choice)
     held = _Held()
     for path in inputs:
-        # What replaces what is known where the record begins, also to who names a day or an hour of it.
-        root, below = record_of(path)
-        place = storage(spark, root)
-        if not storage(spark, path).exists():
+        place = storage(spark, path)
+        if not place.exists():
             raise MisuseError(f"--input {path}: no such file or folder")
+        if _PART.fullmatch(path):
+            raise MisuseError(f"--input {path}: is a part of a record; give its folder, and --since and --until")
         said = manifests(place)
-        there = {file.place: file for file in place.files(".parquet", below)}
+        there = {file.place: file for file in place.files(".parquet")}
         merged = [file for file in there.values() if is_merged(file.place)]
         left: dict[str, str] = {}
         if said.vouched is None and merged and len(merged) < len(there):
@@ -105,7 +102,7 @@ def find(
                 f"copy {MANIFESTS} too"
             )
         sizes = {file.place: file.size for file in there.values()}
-        chosen = choose(said, sizes, place, below)
+        chosen = choose(said, sizes, place)
         for each in chosen.read:
             file, about = there[each], chosen.about(each)
             held.take(path, file, about)
@@ -119,7 +116,7 @@ def find(
             else:
                 found[file.path] = file
         if coverage is not None:
-            account(coverage, path, chosen, place, sizes, left, below, local_path(root))
+            account(coverage, path, chosen, place, sizes, left, local_path(path))
     if corrupt and not skip_corrupt:
         more = f"; and {len(corrupt) - SHOWN} more" if len(corrupt) > SHOWN else ""
         raise DamagedError("\n".join(corrupt[:SHOWN]) + f"{more}; --skip-corrupt leaves out what cannot be read")
@@ -175,7 +172,7 @@ def told_before(spark: SparkSession | None, inputs: Sequence[str], since: str) -
     limit = moment(since, "--since")
     begins: list[str] = []
     for path in inputs:
-        said = manifests(storage(spark, record_of(path)[0]))
+        said = manifests(storage(spark, path))
         told = [
             (str(about.get("first_ts")), int(kinds.get(SNAPSHOT) or 0))
             for place, about in said.said.items()
@@ -195,12 +192,6 @@ def told_before(spark: SparkSession | None, inputs: Sequence[str], since: str) -
             return None
         begins.append(begin)
     return min(begins, default=None)
-
-
-def record_of(path: str) -> tuple[str, str]:
-    """The folder of the record that a path names a day or an hour of, and which; of any other path itself, and ""."""
-    found = _PART.fullmatch(path)
-    return (found[1] or ".", found[2]) if found is not None else (path, "")
 
 
 def fault(place: Storage, file: File, about: Mapping[str, Any] | None) -> str:
@@ -321,7 +312,6 @@ def covering(choice: Choice) -> Coverage:
 
 
 def narrowed(frame: DataFrame, choice: Choice) -> DataFrame:
-    """The rows that are wanted."""
     if choice.kinds:
         frame = frame.where(f.col("kind").isin(*choice.kinds))
     if choice.run:

@@ -9,15 +9,15 @@ of the record is missing.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from canopy_pages import Page, linked
 from pipeline.errors import MisuseError, PipelineError, foreseen, in_a_line
-from pipeline.outputs import Results, begin, check
+from pipeline.outputs import PAGE, begin, check, finish
 from pipeline.record.coverage import Coverage
 from pipeline.record.schema import DELIVER
 from pipeline.record.segments import Choice, Say, events, reading, unsaid
@@ -39,24 +39,14 @@ ABOUT: Final = {
 class Part:
     """What one job came to. `fine` None: it gives no verdict."""
 
-    name: str
     line: str
-    seconds: float
     fine: bool | None = None
     headline: str = ""
     """What it found of the messages' fate, in sentences; empty where it says nothing of that."""
     good: bool = True
     """Whether the headline has nothing but good to say."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a job says of itself; the same as in `Part`."""
-
-    line: str
-    fine: bool | None = None
-    headline: str = ""
-    good: bool = True
+    name: str = ""
+    seconds: float = 0.0
 
 
 @dataclass
@@ -69,11 +59,9 @@ class Outcome:
 
     @property
     def fine(self) -> bool:
-        """Whether the exit code is 0."""
         return all(part.fine is not False for part in self.parts)
 
     def summary(self) -> dict[str, Any]:
-        """For `summary.json`."""
         jobs = {part.name: {"fine": part.fine, "said": part.line, "seconds": part.seconds} for part in self.parts}
         headline = [text for text, _ in headlines(self)]
         return {"fine": self.fine, "headline": headline, "jobs": jobs, "coverage": self.coverage.summary()}
@@ -95,7 +83,7 @@ def run(
     check(inputs, output)
     outcome = Outcome()
     expected: tuple[type[Exception], ...] = (PipelineError, *foreseen())
-    results = Results(spark, output)
+    place = storage(spark, output)
     for each in ("", *ABOUT):
         begin(storage(spark, f"{output.rstrip('/')}/{each}".rstrip("/")))
     for name, job in _jobs(spark, inputs, output, skip_corrupt, say, outcome).items():
@@ -105,25 +93,21 @@ def run(
         except MisuseError:
             raise
         except expected as error:
-            found = Found(in_a_line(error), False, good=False)
-        seconds = round(time.monotonic() - begun, 1)
-        outcome.parts.append(Part(name, found.line, seconds, found.fine, found.headline, found.good))
+            found = Part(in_a_line(error), False, good=False)
+        found.name, found.seconds = name, round(time.monotonic() - begun, 1)
+        outcome.parts.append(found)
         say(f"{name}: {found.line}")
-    results.text("summary.json", json.dumps(outcome.summary(), indent=2) + "\n")
-    _pages(results, outcome, inputs)
-    return outcome
-
-
-def _pages(results: Results, outcome: Outcome, inputs: Sequence[str]) -> None:
-    """The page over all, and at the top of each page links to the others; of those that are there."""
-    drawn = {part.name: results.read(f"{part.name}/index.html") for part in outcome.parts}
-    pages = {"overview": "index.html"}
-    pages |= {name: f"{name}/index.html" for name, text in drawn.items() if text is not None}
+    # At the top of each page are links to the others, of those that are there.
+    drawn: dict[str, str] = {}
+    for part in outcome.parts:
+        with suppress(FileNotFoundError):
+            drawn[part.name] = place.text(f"{part.name}/{PAGE}")
+    pages = {"overview": PAGE} | {name: f"{name}/{PAGE}" for name in drawn}
     for name, text in drawn.items():
-        if text is not None:
-            links = {each: f"../{where}" for each, where in pages.items()}
-            results.text(f"{name}/index.html", linked(text, links, name))
-    results.text("index.html", linked(page(outcome, inputs, pages).html(), pages, "overview"))
+        links = {each: f"../{where}" for each, where in pages.items()}
+        place.write(f"{name}/{PAGE}", linked(text, links, name).encode())
+    finish(place, outcome.summary(), linked(page(outcome, inputs, pages).html(), pages, "overview"))
+    return outcome
 
 
 def _jobs(
@@ -133,7 +117,7 @@ def _jobs(
     skip_corrupt: bool,
     say: Say,
     outcome: Outcome,
-) -> dict[str, Callable[[], Found]]:
+) -> dict[str, Callable[[], Part]]:
     """What can be run, in the order in which people read it."""
     from pipeline.oracle import job as oracle
     from pipeline.plan import job as plan
@@ -143,23 +127,23 @@ def _jobs(
     def to(name: str) -> str:
         return f"{output.rstrip('/')}/{name}"
 
-    def rolled() -> Found:
-        return Found(rollup.run(spark, inputs, to("rollup"), skip_corrupt=skip_corrupt, say=say).line())
+    def rolled() -> Part:
+        return Part(rollup.run(spark, inputs, to("rollup"), skip_corrupt=skip_corrupt, say=say).line())
 
-    def treed() -> Found:
-        return Found(tree.run(spark, inputs, to("tree"), skip_corrupt=skip_corrupt, say=say).line())
+    def treed() -> Part:
+        return Part(tree.run(spark, inputs, to("tree"), skip_corrupt=skip_corrupt, say=say).line())
 
-    def judged() -> Found:
+    def judged() -> Part:
         found = oracle.run(spark, inputs, to("oracle"), skip_corrupt=skip_corrupt, say=say)
-        return Found(found.line(), found.fine, *found.headline())
+        return Part(found.line(), found.fine, *found.headline())
 
-    def planned() -> Found:
+    def planned() -> Part:
         try:
-            return Found(plan.run(spark, inputs, to("plan"), skip_corrupt=skip_corrupt, say=say).line())
+            return Part(plan.run(spark, inputs, to("plan"), skip_corrupt=skip_corrupt, say=say).line())
         except plan.NothingError as error:
-            return Found(str(error))
+            return Part(str(error))
 
-    jobs: dict[str, Callable[[], Found]] = {"rollup": rolled, "tree": treed}
+    jobs: dict[str, Callable[[], Part]] = {"rollup": rolled, "tree": treed}
     with reading():
         outcome.picture = picture(events(spark, inputs, Choice(), COLUMNS, skip_corrupt, coverage=outcome.coverage))
     if outcome.picture.of(DELIVER):

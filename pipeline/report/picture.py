@@ -30,8 +30,6 @@ COLUMNS: Final = ("kind", "ts", "client_id", "topic", "reason", "n")
 
 @dataclass(frozen=True)
 class Picture:
-    """What is drawn; few rows."""
-
     start: int = 0
     """Seconds since 1970."""
     step: int = 1
@@ -112,7 +110,6 @@ def picture(events: DataFrame) -> Picture:
 
 
 def draw(made: Page, shown: Picture) -> None:
-    """Put it on a page."""
     if not shown.pieces:
         return
     made.heading("At a glance")

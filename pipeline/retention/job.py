@@ -92,7 +92,7 @@ def run(
         together = 1 if depot.local is not None and not depot.is_table else TOGETHER
         for at in range(0, len(outcome.removed), together):
             going_now = outcome.removed[at : at + together]
-            depot.append(REMOVED, "\n".join(_line(segment, why, moment) for segment, why in going_now))
+            depot.storage.append(REMOVED, "\n".join(_line(segment, why, moment) for segment, why in going_now))
             depot.settle("retention")
             _drop(
                 depot, [name for each, _ in going_now for name in each.replaces], [each.place for each, _ in going_now]
@@ -144,7 +144,7 @@ def _finish(depot: Depot) -> None:
     """Remove what an earlier run wrote down, and did not come to remove."""
     there = depot.files()
     try:
-        lines = json_lines(depot.read(REMOVED).decode(errors="replace"))
+        lines = json_lines(depot.storage.read(REMOVED).decode(errors="replace"))
     except FileNotFoundError:
         return
     for said in lines:
@@ -160,7 +160,7 @@ def _empty(depot: Depot, now: datetime) -> None:
     """Remove bundles of hours that are gone, and the folders of hours long over that have become empty; the recorder
     makes no more files in them."""
     for place in depot.bundles():
-        depot.remove(place)
+        depot.storage.remove(place)
     if depot.local is None:
         return
     today = f"date={now - timedelta(days=1):%Y-%m-%d}"

@@ -6,7 +6,6 @@ done twice, it comes to the same. Page and summary are of the chosen time alone.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.words import counted
 from pipeline.errors import MisuseError
-from pipeline.outputs import PAGE, SUMMARY, begin, check
+from pipeline.outputs import PAGE, begin, check, finish
 from pipeline.record.coverage import Coverage
 from pipeline.record.schema import PUBLISH
 from pipeline.record.segments import Choice, Say, covering, events, moment, reading, unsaid
@@ -35,8 +34,6 @@ SHORT: Final = 600
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the tables of a rollup come to."""
-
     output: str
     messages: int
     bytes: int
@@ -48,12 +45,10 @@ class Outcome:
     coverage: Coverage
 
     def summary(self) -> dict[str, Any]:
-        """For `summary.json`."""
         about = {name: getattr(self, name) for name in ("messages", "bytes", "topics", "rows", "latencies")}
         return {**about, "coverage": self.coverage.summary()}
 
     def line(self) -> str:
-        """For people."""
         return (
             f"{counted(self.messages, 'message')} ({self.bytes:,} bytes) in {counted(self.topics, 'topic')}, "
             f"{counted(self.rows, 'row')} of topic and minute, {self.latencies:,} with a latency: {self.output}/{PAGE}"
@@ -125,15 +120,10 @@ def _finish(tables: Tables, shown: Shown | None, coverage: Coverage, told: DataF
 
     `told`: the messages themselves, for a page by the second where the record is short.
     """
-    outcome = _finished(tables, shown, coverage, told)
-    tables.folder.write(SUMMARY, f"{json.dumps(outcome.summary(), indent=2)}\n".encode())
-    return outcome
-
-
-def _finished(tables: Tables, shown: Shown | None, coverage: Coverage, told: DataFrame) -> Outcome:
     if shown is None:
-        tables.folder.remove(PAGE)
-        return Outcome(tables.output, 0, 0, 0, 0, 0, coverage)
+        outcome = Outcome(tables.output, 0, 0, 0, 0, 0, coverage)
+        finish(tables.folder, outcome.summary())
+        return outcome
     sums = shown.hours.agg(
         f.sum("messages").alias("messages"),
         f.sum("bytes").alias("bytes"),
@@ -145,8 +135,11 @@ def _finished(tables: Tables, shown: Shown | None, coverage: Coverage, told: Dat
     totals = Totals(**sums.asDict())
     short = totals.last_us - totals.first_us < SHORT * 1_000_000
     drawn = page(shown, totals, coverage, by_second(told) if short else None)
-    tables.folder.write(PAGE, drawn.html().encode())
-    return Outcome(tables.output, totals.messages, totals.bytes, totals.topics, shown.rows, totals.latencies, coverage)
+    outcome = Outcome(
+        tables.output, totals.messages, totals.bytes, totals.topics, shown.rows, totals.latencies, coverage
+    )
+    finish(tables.folder, outcome.summary(), drawn.html())
+    return outcome
 
 
 def _explain(outcome: Outcome, latency: str, say: Say) -> None:

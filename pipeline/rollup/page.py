@@ -32,8 +32,6 @@ SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 
 @dataclass(frozen=True)
 class Totals:
-    """What the tables come to."""
-
     messages: int
     bytes: int
     topics: int
@@ -44,12 +42,10 @@ class Totals:
 
     @property
     def first(self) -> datetime:
-        """When the first message came."""
         return datetime.fromtimestamp(self.first_us / 1e6, UTC)
 
     @property
     def last(self) -> datetime:
-        """When the last one came."""
         return datetime.fromtimestamp(self.last_us / 1e6, UTC)
 
 
@@ -175,7 +171,6 @@ def _course(
     unit: str,
     powers: bool = False,
 ) -> Chart:
-    """Lines over time."""
     times = [float(each.row["start"]) for each in over]
     series = [Series(name, values, colour) for name, values, colour in lines]
     return Chart(key, title, about, times, series, unit, x_unit=TIME, powers=powers)

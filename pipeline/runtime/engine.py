@@ -40,27 +40,23 @@ _modules: ContextVar[tuple[str, str]] = ContextVar("engine", default=_SPARK)
 """Those of the engine at work, in this thread or task."""
 
 
-class _Functions:
-    """`pyspark.sql.functions`, or what stands for them."""
+class _Chosen:
+    """`pyspark.sql.functions` (0) and `pyspark.sql.Window` (1), or what stands for them."""
+
+    def __init__(self, at: int) -> None:
+        self._at = at
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(import_module(_modules.get()[0]), name)
-
-
-class _Window:
-    """`pyspark.sql.Window`, or what stands for it."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(import_module(_modules.get()[1]).Window, name)
+        module = import_module(_modules.get()[self._at])
+        return getattr(module.Window if self._at else module, name)
 
 
 if not TYPE_CHECKING:
-    f = _Functions()
-    Window = _Window()
+    f = _Chosen(0)
+    Window = _Chosen(1)
 
 
 def is_duckdb(spark: Any) -> bool:
-    """Whether a session is DuckDB's."""
     return type(spark).__module__.startswith("pipeline.runtime.duck.")
 
 

@@ -158,8 +158,6 @@ class HadoopHandler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has 
 
 
 class _Reading(io.RawIOBase):
-    """A file that Hadoop reads."""
-
     def __init__(self, stream: Any, size: int) -> None:
         self._stream = stream
         self._size = size
@@ -195,8 +193,6 @@ class _Reading(io.RawIOBase):
 
 
 class _Writing(io.RawIOBase):
-    """A file that Hadoop writes."""
-
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 

@@ -99,7 +99,6 @@ def java() -> str | None:
 
 
 def submitted() -> bool:
-    """Whether spark-submit started this process."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 

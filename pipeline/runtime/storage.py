@@ -144,7 +144,6 @@ class Storage:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def exists(self) -> bool:
-        """Whether there is something."""
         from pyarrow import fs
 
         return bool(self._system.get_file_info(self._root).type != fs.FileType.NotFound)
@@ -197,12 +196,10 @@ class Storage:
         return f"{self.path}/{place}"
 
     def read(self, place: str) -> bytes:
-        """A file, whole."""
         with self.fs.open_input_stream(place) as stream:
             return bytes(stream.read())
 
     def text(self, place: str) -> str:
-        """A small file, whole."""
         return self.read(place).decode()
 
     def sha256(self, place: str) -> str:
@@ -239,7 +236,6 @@ class Storage:
             self.move(draft, place)
 
     def write(self, place: str, content: bytes) -> None:
-        """A file, whole or not at all."""
         draft = self.draft(place, ".part")
         with self.open(draft) as stream:
             stream.write(content)

@@ -41,8 +41,6 @@ BATCH: Final = 1_000_000
 
 @dataclass(frozen=True)
 class Options:
-    """How tables are made."""
-
     format: str = PARQUET
     batch: int = BATCH
     every: float | None = None
@@ -65,7 +63,6 @@ class Outcome:
 
     @property
     def rows(self) -> dict[str, int]:
-        """By table."""
         return {plan.name: self.done.rows[plan.name] for plan in self.plans}
 
     @property
@@ -74,7 +71,6 @@ class Outcome:
         return {table: count for (table, reason), count in self.done.dead.items() if reason == LATE}
 
     def summary(self) -> dict[str, Any]:
-        """For `summary.json`."""
         dead: dict[str, dict[str, int]] = {}
         for (table, reason), count in sorted(self.done.dead.items()):
             dead.setdefault(table, {})[reason] = count
@@ -88,7 +84,6 @@ class Outcome:
         }
 
     def lines(self) -> list[str]:
-        """For people."""
         told = [f"{counted(self.done.read, 'publish', 'publishes')} up to number {self.done.through:,}: {self.output}"]
         if not self.done.version:
             told.append(
@@ -182,8 +177,6 @@ def _pinned(mapping: Mapping, unread: Unread, say: Say) -> Mapping:
 
 
 class _Job:
-    """The batches of one run."""
-
     def __init__(
         self,
         mapping: Mapping,

@@ -141,7 +141,6 @@ class _Buffer:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits."""
         for (table, day), parts in self._waiting.items():
             place = f"{self._staging}/{table}/{self._parts:06d}.parquet"
             self._parts += 1

@@ -43,15 +43,12 @@ class _Strict(BaseModel):
 
 
 class ColumnModel(_Strict):
-    """A column."""
-
     type: Literal["boolean", "int32", "int64", "float64", "string", "binary", "timestamp", "json"]
     path: str | tuple[str, ...] = ()
     required: bool = False
     unit: Literal["s", "ms", "us", "ns"] = "ms"
 
     def column(self, name: str) -> Column:
-        """As a plan has it."""
         path = tuple(self.path.split(".")) if isinstance(self.path, str) else self.path
         return Column(name, self.type, path or (name,), self.required, self.unit)
 
@@ -133,8 +130,6 @@ class SparkplugModel(TableModel):
 
 
 class MappingModel(_Strict):
-    """The file."""
-
     limits: LimitsModel = LimitsModel.model_validate({})
     tables: dict[
         str,
@@ -146,15 +141,11 @@ class MappingModel(_Strict):
 
 
 class PinnedModel(_Strict):
-    """A file of columns that were inferred."""
-
     columns: dict[str, ColumnModel]
 
 
 @dataclass(frozen=True)
 class Mapping:
-    """A mapping file, read and checked."""
-
     path: Path
     plans: tuple[Plan, ...]
     open: dict[str, Path]
@@ -247,8 +238,6 @@ _FORMATS: Final[Sequence[type[TableModel]]] = (
 
 
 class _Loader:
-    """The work of `load` for one table."""
-
     def __init__(self, file: Path, name: str, limits: Limits) -> None:
         self.file = file
         self.name = name

@@ -30,8 +30,6 @@ LOCK: Final = "_lock"
 
 @dataclass
 class Progress:
-    """What is in the tables."""
-
     version: int = 0
     """Batches that are done."""
     through: int = 0
@@ -61,7 +59,6 @@ class ParquetSink:
         self.place = place
 
     def publish(self, version: int, files: list[tuple[str, str, str]], about: dict[str, str]) -> None:
-        """Move them into their places."""
         del about
         folders = {staged.rpartition("/")[0] for _, _, staged in files}
         there = {f"{folder}/{name}" for folder in folders for name in self.place.names(folder)}
@@ -72,8 +69,6 @@ class ParquetSink:
 
 
 class Output:
-    """One output folder."""
-
     def __init__(self, output: str, place: Storage) -> None:
         self.output = output
         self.place = place

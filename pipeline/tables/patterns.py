@@ -18,8 +18,6 @@ _NAMED: Final = re.compile(rf"\{{({NAME})\}}")
 
 @dataclass(frozen=True)
 class Pattern:
-    """A topic filter and the names of some of its levels."""
-
     text: str
     levels: tuple[str, ...]
     """As the filter has them, without the `#` at its end."""
@@ -40,15 +38,6 @@ class Pattern:
             if mine not in ("+", its):
                 return None
         return tuple(levels[at] for at in self.at)
-
-    def prefix(self) -> str:
-        """What every topic that matches begins with."""
-        fixed: list[str] = []
-        for level in self.levels:
-            if level == "+":
-                return "".join(f"{each}/" for each in fixed)
-            fixed.append(level)
-        return "/".join(fixed)
 
 
 def pattern(text: str) -> Pattern:

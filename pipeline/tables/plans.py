@@ -92,8 +92,6 @@ class Column:
 
 @dataclass(frozen=True)
 class Plan:
-    """One table."""
-
     name: str
     pattern: Pattern
     format: str
@@ -118,7 +116,6 @@ class Plan:
 
     @cached_property
     def arrow(self) -> Any:
-        """The schema of the table."""
         fields = [pa.field(SEQ, pa.int64(), nullable=False), pa.field(TS, MICROS, nullable=False)]
         fields += [pa.field(name, KEPT[name]) for name in self.keep]
         fields += [pa.field(name, pa.string()) for name in self.pattern.names]

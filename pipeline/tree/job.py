@@ -5,14 +5,13 @@ Promises: publishes are read once; what is made of them is kept by topic. An ear
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.words import counted
 from pipeline.errors import MisuseError
-from pipeline.outputs import PAGE, SUMMARY, begin, check
+from pipeline.outputs import PAGE, begin, check, finish
 from pipeline.record.coverage import Coverage
 from pipeline.record.schema import PUBLISH
 from pipeline.record.segments import Choice, Say, covering, events, reading, unsaid
@@ -30,8 +29,6 @@ HOT: Final = 100
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a tree comes to."""
-
     output: str
     messages: int
     topics: int
@@ -40,12 +37,10 @@ class Outcome:
     coverage: Coverage
 
     def summary(self) -> dict[str, Any]:
-        """For `summary.json`."""
         about = {name: getattr(self, name) for name in ("messages", "topics", "prefixes", "explosions")}
         return {**about, "coverage": self.coverage.summary()}
 
     def line(self) -> str:
-        """For people."""
         return (
             f"{counted(self.messages, 'message')}, {counted(self.topics, 'topic')}, "
             f"{counted(self.prefixes, 'prefix', 'prefixes')}, "
@@ -104,6 +99,5 @@ def run(
         hottest_, exploding = (parquet(spark.read, place.at(name)) for name in ("hot", "explosions"))
         drawn, prefixes, exploded = page(nodes, hottest_, exploding, seconds, coverage)
         outcome = Outcome(output, messages, int(span["topics"]), prefixes, exploded, coverage)
-        place.write(SUMMARY, f"{json.dumps(outcome.summary(), indent=2)}\n".encode())
-        place.write(PAGE, drawn.html().encode())
+        finish(place, outcome.summary(), drawn.html())
     return outcome

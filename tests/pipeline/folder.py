@@ -15,10 +15,9 @@ import pytest
 from pyarrow.fs import PyFileSystem
 from pyspark.sql import SparkSession
 
-from pipeline.record.depot import Depot
 from pipeline.record.segments import find
 from pipeline.runtime.hadoop import HadoopHandler
-from pipeline.runtime.storage import Storage
+from pipeline.runtime.storage import Local, Storage
 from tests.pipeline.recorded import BEGIN, Story, write_segment
 
 NOW = BEGIN + timedelta(hours=6)
@@ -73,16 +72,17 @@ def down_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> Iterator[list[str
     """The machine goes down after so many changes of the folder; yields those that were made."""
     made: list[str] = []
     with monkeypatch.context() as patch:
-        for name in ("publish", "remove", "append"):
-            patch.setattr(Depot, name, step(name, getattr(Depot, name), made, steps))
+        for owner in (Storage, Local):
+            for name in ("publish", "remove", "append"):
+                patch.setattr(owner, name, step(name, getattr(owner, name), made, steps))
         yield made
 
 
 def step(name: str, change: Callable[..., None], made: list[str], steps: int) -> Callable[..., None]:
-    def taken(depot: Depot, *arguments: str) -> None:
+    def taken(owner: object, *arguments: str) -> None:
         if len(made) == steps:
             raise Broken
         made.append(f"{name} {arguments[-1]}")
-        change(depot, *arguments)
+        change(owner, *arguments)
 
     return taken

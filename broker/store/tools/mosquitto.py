@@ -206,7 +206,6 @@ class Saved:
             session.subscriptions[fields.text(length)] = (qos, options, identifier)
 
     def keep(self, part: bytes, version: int) -> None:
-        """A retained message."""
         del version
         number = _STORE_ID.unpack_from(part)[0]
         if number in self.messages:

@@ -292,20 +292,16 @@ def column(given: Any) -> Column:
 
 
 def value(given: Any) -> str:
-    """The expression of a column, or a value."""
     return given.sql if isinstance(given, Column) else literal(given)
 
 
 def branch(condition: Column, then: Any) -> str:
-    """A branch of a CASE."""
     return f"WHEN {condition.sql} THEN {value(then)}"
 
 
 def order(given: Any) -> Order:
-    """By what rows are put in order."""
     return given if isinstance(given, Order) else column(given).asc()
 
 
 def listed(columns: Iterable[Column]) -> str:
-    """A list of columns."""
     return ", ".join(each.shown for each in columns)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pipeline.runtime.duck.columns import Case, Column, Order, branch, column, literal, quoted_whole, value
 
 if TYPE_CHECKING:
-    from pipeline.runtime.duck.frames import Frame
+    from pipeline.runtime.duck.session import Frame
 
 _SQL: Final = {
     # Of groups and windows.

@@ -44,8 +44,6 @@ _TIMES: Final = ("time-millis", "time-micros", "local-timestamp-millis", "local-
 
 
 class AvroDecoder:
-    """A record's fields as columns."""
-
     def __init__(self, plan: Plan) -> None:
         import fastavro
 
@@ -65,7 +63,6 @@ class AvroDecoder:
         self._read = fastavro.schemaless_reader
 
     def rows(self, payload: bytes, topic: str, seq: int) -> list[tuple[Any, ...]]:
-        """One row."""
         del topic, seq
         skipped = _HEADS[self.framing]
         if len(payload) < skipped or not payload.startswith(self.head):

@@ -95,14 +95,11 @@ def _int(text: str) -> int:
 
 
 class JsonDecoder:
-    """An object's fields as columns."""
-
     def __init__(self, plan: Plan) -> None:
         self.columns = plan.columns
         self.reader = JsonReader(plan.limits)
 
     def rows(self, payload: bytes, topic: str, seq: int) -> list[tuple[Any, ...]]:
-        """One row."""
         del topic, seq
         found = self.reader.read(payload)
         if not isinstance(found, dict):

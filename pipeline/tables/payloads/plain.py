@@ -25,22 +25,16 @@ def text_of(payload: bytes) -> str:
 
 
 class TextDecoder:
-    """The payload in one column."""
-
     def rows(self, payload: bytes, topic: str, seq: int) -> list[tuple[Any, ...]]:
-        """One row."""
         del topic, seq
         return [(text_of(payload),)]
 
 
 class NumberDecoder:
-    """A decimal number, as text, in one column."""
-
     def __init__(self, plan: Plan) -> None:
         self.column = plan.columns[0]
 
     def rows(self, payload: bytes, topic: str, seq: int) -> list[tuple[Any, ...]]:
-        """One row."""
         del topic, seq
         if len(payload) > 1_000 or _NUMBER.fullmatch(payload) is None:
             raise BadPayloadError(WRONG_TYPE, "not a decimal number")

@@ -24,8 +24,6 @@ _TIME: Final = "google.protobuf.Timestamp"
 
 
 class ProtobufDecoder:
-    """A message's fields as columns."""
-
     def __init__(self, plan: Plan) -> None:
         from google.protobuf import message_factory
 
@@ -33,7 +31,6 @@ class ProtobufDecoder:
         self._class: Any = message_factory.GetMessageClass(_descriptor(plan.schema, plan.message))
 
     def rows(self, payload: bytes, topic: str, seq: int) -> list[tuple[Any, ...]]:
-        """One row."""
         del topic, seq
         found = self._class()
         try:

@@ -196,7 +196,6 @@ def test_a_lost_connection_is_made_again(tmp_path: Path) -> None:
     done = threading.Event()
     with scripted(first, busy, second) as port, receiving(port, tmp_path) as (receiver, spool):
         assert done.wait(30)
-        assert receiver.reconnects == 1
         # At least once: the row may be there twice.
         assert sorted(set(payloads(spool))) == [b"a", b"b"]
         assert receiver.error is None

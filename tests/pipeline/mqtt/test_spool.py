@@ -119,7 +119,7 @@ def test_a_state_that_is_none(tmp_path: Path, text: str) -> None:
 
 def test_filters_are_remembered(tmp_path: Path) -> None:
     spool = Spool(tmp_path, "c")
-    spool.note_filters(["a/#", "b"])
+    spool.note("filters", ["a/#", "b"])
     spool.close()
     assert json.loads((tmp_path / "state.json").read_text())["filters"] == ["a/#", "b"]
     spool = Spool(tmp_path, "c")
@@ -164,7 +164,7 @@ def test_nothing_is_written_after_close(tmp_path: Path) -> None:
     spool.close()
     before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
     other = Spool(tmp_path, "c")
-    for write in (lambda: spool.append(rows(2, 1)), lambda: spool.commit(2), lambda: spool.note_filters(["late"])):
+    for write in (lambda: spool.append(rows(2, 1)), lambda: spool.commit(2), lambda: spool.note("filters", ["late"])):
         with pytest.raises(SpoolError, match="is closed, and may be another query's by now"):
             write()
     assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before

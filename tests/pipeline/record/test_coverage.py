@@ -26,11 +26,11 @@ from tests.pipeline.recorded import Story, write_segment
 HOURS = timedelta(hours=1)
 
 
-def covered(folder: Path, choice: Choice | None = None, skip: bool = False, under: str = "") -> Coverage:
+def covered(folder: Path, choice: Choice | None = None, skip: bool = False) -> Coverage:
     made, session = covering(choice or Choice()), None
     # A folder of this machine needs no session.
     there: Any = session
-    find(there, [str(folder / under)], skip, coverage=made)
+    find(there, [str(folder)], skip, coverage=made)
     return made
 
 
@@ -69,17 +69,6 @@ def test_a_segment_that_is_missing_is_named_with_its_numbers(tmp_path: Path) -> 
     assert (found.events, found.missing, found.segments) == (15, 5, 3)
     assert found.lines()[0] == "the record is INCOMPLETE: 15 events in 3 segments read, 5 are missing (25.0 %)"
     assert gone.name in found.lines()[1]
-
-
-@pytest.mark.parametrize("at", [0, 1, -1])
-def test_a_segment_that_went_with_its_manifest_leaves_a_hole(tmp_path: Path, at: int) -> None:
-    gone = record(tmp_path, hours=1)[at]
-    manifest(tmp_path, gone).unlink()
-    gone.unlink()
-    state(tmp_path, 20, 1)
-    found = covered(tmp_path)
-    assert dict(found.kinds) == {"hole": 1}
-    assert found.missing == 5
 
 
 def test_a_hole_that_was_merged_over_is_still_one(tmp_path: Path) -> None:
@@ -130,21 +119,6 @@ def test_a_flipped_bit_is_left_out_by_its_name_where_that_is_asked_for(tmp_path:
     assert segment.name in found.lines()[1]
 
 
-def test_without_a_manifest_nobody_can_tell(tmp_path: Path) -> None:
-    segments = record(tmp_path, hours=1)
-    manifest(tmp_path, segments[1]).unlink()
-    found = covered(tmp_path)
-    assert dict(found.kinds) == {"no manifest": 1}
-    assert segments[1].name in found.lines()[1]
-    manifest(tmp_path, segments[0]).write_text("{")
-    assert covered(tmp_path).kinds["no manifest"] == 2
-    for each in (tmp_path / "_manifests").rglob("*.json"):
-        each.unlink()
-    found = covered(tmp_path)
-    assert not found.complete
-    assert "no manifests: nobody can tell what is missing" in found.lines()[1]
-
-
 def test_a_draft_is_open_while_its_recorder_is_at_work_and_abandoned_after(tmp_path: Path) -> None:
     record(tmp_path, hours=1)
     state(tmp_path, 25, 0)
@@ -178,8 +152,6 @@ def test_only_what_was_asked_for_is_missed(tmp_path: Path) -> None:
     assert covered(tmp_path, Choice(since="2026-11-21T17:00")).kinds == {"gap": 1}
     assert covered(tmp_path, Choice(since="2026-11-21T18:00")).complete
     assert covered(tmp_path, Choice(until="2026-11-21T16:05")).kinds == {"missing": 1}
-    assert covered(tmp_path, under="date=2026-11-21/hour=16").kinds == {"missing": 1}
-    assert covered(tmp_path, under="date=2026-11-21/hour=18").complete
 
 
 def test_a_queue_that_was_full_in_the_midst_of_a_segment_is_a_gap_and_no_hole(tmp_path: Path) -> None:

@@ -1,31 +1,36 @@
-"""Damaged records: every job of a report refuses them or names what is missing, and counts what is there.
+"""Each kind of damage to a record, and what every command makes of it: the exit codes agree, and no figure is wrong.
 
-What is there is counted by DuckDB, by distinct sequence numbers: it knows neither manifests nor what replaces what.
+A job ends with 0 over a whole record, with 3 where it wrote results that lack something and say so, with 1 where it
+wrote none: then nothing is left of an earlier run that could be taken for them.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import duckdb
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.cli import app
+from broker.command.cli import app
 from pipeline.compact import job as compact
 from pipeline.retention import job as retention
 from tests.pipeline.folder import NOW
 from tests.pipeline.recorded import BEGIN, Story
 
 HOUR = timedelta(hours=1)
-NONE = timedelta(0)
-JOBS = ("rollup", "tree", "oracle", "plan")
+ENDED, GAVE_UP = 1, 2
+MESSAGES = 72
+"""In the record: 12 in each of 6 segments."""
+MAPPING = '[tables.sent]\nfilter = "a/+"\nformat = "text"\n'
 
 
 def record(folder: Path, gap: bool = False, runs: int = 1) -> list[Path]:
@@ -71,8 +76,164 @@ def flip(segment: Path, column: str) -> None:
     segment.write_bytes(content)
 
 
+def state(folder: Path, last: int, ended: int = ENDED) -> None:
+    (folder / ".recorder").write_bytes(struct.pack("<qq", last, ended).ljust(4_096, b"\0"))
+
+
+def last_of(folder: Path) -> int:
+    return max(int(json.loads(path.read_text())["to_seq"]) for path in folder.rglob("seg-*.json"))
+
+
+def noted(folder: Path) -> list[Path]:
+    written = record(folder)
+    state(folder, last_of(folder))
+    return written
+
+
+def forget(folder: Path, segment: Path) -> None:
+    manifest(folder, segment).unlink()
+    segment.unlink()
+
+
+def whole(folder: Path) -> None:
+    noted(folder)
+
+
 def deleted(folder: Path) -> None:
-    record(folder)[2].unlink()
+    noted(folder)[2].unlink()
+
+
+def first_with_manifest(folder: Path) -> None:
+    forget(folder, noted(folder)[0])
+
+
+def middle_with_manifest(folder: Path) -> None:
+    forget(folder, noted(folder)[2])
+
+
+def last_with_manifest(folder: Path) -> None:
+    forget(folder, noted(folder)[-1])
+
+
+def last_of_a_copy(folder: Path) -> None:
+    """A copy without hidden files: nothing in it tells that the record went on."""
+    forget(folder, record(folder)[-1])
+
+
+def truncated(folder: Path) -> None:
+    segment = noted(folder)[2]
+    segment.write_bytes(segment.read_bytes()[: segment.stat().st_size // 2])
+
+
+def emptied(folder: Path) -> None:
+    noted(folder)[2].write_bytes(b"")
+
+
+def flipped(folder: Path) -> None:
+    flip(noted(folder)[2], "payload")
+
+
+def flipped_footer(folder: Path) -> None:
+    segment = noted(folder)[2]
+    content = bytearray(segment.read_bytes())
+    content[-20] ^= 1
+    segment.write_bytes(content)
+
+
+def moved(folder: Path) -> None:
+    segment = noted(folder)[2]
+    elsewhere = folder / "date=2026-11-21/hour=23" / segment.name
+    elsewhere.parent.mkdir()
+    segment.rename(elsewhere)
+
+
+def hidden(folder: Path) -> None:
+    segment = noted(folder)[2]
+    segment.rename(segment.with_name(f".{segment.name}"))
+
+
+def a_folder_in_its_place(folder: Path) -> None:
+    segment = noted(folder)[2]
+    segment.unlink()
+    segment.mkdir()
+
+
+def copied(folder: Path, name: str = "seg-0a1b2c3d-000000000000900.parquet") -> Path:
+    segment = noted(folder)[2]
+    return Path(shutil.copy(segment, segment.with_name(name)))
+
+
+def copied_to_another_hour(folder: Path) -> None:
+    segment = noted(folder)[2]
+    elsewhere = folder / "date=2026-11-21/hour=23" / segment.name
+    elsewhere.parent.mkdir()
+    shutil.copy(segment, elsewhere)
+
+
+def linked(folder: Path) -> None:
+    segment = noted(folder)[2]
+    elsewhere = folder / "date=2026-11-21/hour=23" / segment.name
+    elsewhere.parent.mkdir()
+    elsewhere.symlink_to(segment)
+
+
+def copied_with_manifest(folder: Path) -> None:
+    copy = copied(folder)
+    shutil.copy(manifest(folder, copy.with_name("seg-0a1b2c3d-000000000000062.parquet")), manifest(folder, copy))
+
+
+def without_manifest(folder: Path) -> None:
+    manifest(folder, noted(folder)[2]).unlink()
+
+
+def cut_manifest(folder: Path) -> None:
+    path = manifest(folder, noted(folder)[2])
+    path.write_text(path.read_text()[:40])
+
+
+def wrong_rows(folder: Path) -> None:
+    path = manifest(folder, noted(folder)[2])
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"rows": 20}))
+
+
+def no_manifests(folder: Path) -> None:
+    noted(folder)
+    shutil.rmtree(folder / "_manifests")
+
+
+def swapped(folder: Path) -> None:
+    _, one, two, *_ = noted(folder)
+    first, second = one.read_bytes(), two.read_bytes()
+    one.write_bytes(second)
+    two.write_bytes(first)
+
+
+def rewritten_with_fewer_rows(folder: Path) -> None:
+    """Whole, as large as before, and not what the recorder wrote."""
+    segment = noted(folder)[2]
+    path = manifest(folder, segment)
+    pq.write_table(pq.ParquetFile(segment).read().slice(0, 20), segment, write_page_checksum=True)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"bytes": segment.stat().st_size}))
+
+
+def foreign_file(folder: Path) -> None:
+    segment = noted(folder)[2]
+    pq.write_table(pa.table({"a": [1, 2]}), segment.with_name("other.parquet"))
+
+
+def mixed(folder: Path) -> None:
+    """Two records in one folder; a segment of one is gone, and the other has its numbers."""
+    gone = noted(folder)[2]
+    other = Story("eeeeeeee", begin=BEGIN)
+    for _ in range(200):
+        other.publish("q", "b/1", b"other")
+    other.write(folder)
+    forget(folder, gone)
+
+
+def gave_up(folder: Path) -> None:
+    noted(folder)
+    state(folder, last_of(folder) + 50, GAVE_UP)
 
 
 def crash_gap(folder: Path) -> None:
@@ -100,82 +261,154 @@ def compacted_and_flipped(folder: Path) -> None:
 
 def compacted_and_deleted(folder: Path) -> None:
     record(folder)
-    assert compact.run(str(folder), HOUR, 1 << 20, NONE, now=NOW).removed
-    next(folder.rglob("merged-*.parquet")).unlink()
+    assert compact.run(str(folder), HOUR, 1 << 20, timedelta(0), now=NOW).removed
+    sorted(folder.rglob("merged-*.parquet"))[-1].unlink()
 
 
 @dataclass(frozen=True)
-class Damage:
-    """What was done to a record, and what the jobs are to make of it."""
+class Row:
+    """A damage and the exit codes: of `record verify`, of the jobs, of `tables`; with what kind of finding."""
 
-    do: Callable[[Path], None]
-    code: int
+    do: Callable[[Path], Any]
+    verify: int
+    jobs: int
+    tables: int
     kind: str = ""
-    """How the coverage names it; empty where nothing is missing."""
-    named: str = ""
-    """What stands in the last lines, in each JSON and on each page."""
-    refused: bool = False
-    """What reads it gives no figure, and names the file."""
+    messages: int = MESSAGES
+    rows: int = MESSAGES
+    """Of the table; messages and rows only where there are any."""
+    said: str = ""
+    short: bool = False
+    """In `make test`, too."""
 
 
-DAMAGES = [
-    Damage(two_runs, 0),
-    Damage(compacted, 0),
-    Damage(removed_by_retention, 0),
-    Damage(crash_gap, 3, "gap", "the recorder lost numbers"),
-    Damage(deleted, 3, "missing", "is not there"),
-    Damage(compacted_and_deleted, 3, "missing", "is not there"),
-    Damage(compacted_and_flipped, 1, named="merged-", refused=True),
+ROWS = [
+    Row(whole, 0, 0, 0, said="the record is complete:"),
+    Row(deleted, 1, 3, 3, "missing", 60, 60),
+    Row(first_with_manifest, 1, 3, 3, "hole", 60, 60),
+    Row(middle_with_manifest, 1, 3, 3, "hole", 60, 60),
+    Row(last_with_manifest, 1, 3, 3, "hole", 60, 60),
+    Row(last_of_a_copy, 0, 0, 0, messages=60, rows=60, said="complete up to number", short=True),
+    Row(truncated, 1, 1, 1),
+    Row(emptied, 1, 1, 1),
+    Row(flipped, 1, 1, 1, short=True),
+    Row(flipped_footer, 1, 1, 1),
+    Row(moved, 1, 3, 3, "moved", said="NOT IN ORDER", short=True),
+    Row(hidden, 1, 3, 3, "missing", 60, 60),
+    Row(a_folder_in_its_place, 1, 3, 3, "missing", 60, 60),
+    Row(copied, 1, 3, 3, "copy", said="NOT IN ORDER"),
+    Row(copied_to_another_hour, 1, 3, 3, "copy", said="NOT IN ORDER"),
+    Row(linked, 1, 3, 3, "copy", said="NOT IN ORDER"),
+    Row(copied_with_manifest, 1, 3, 3, "copy", said="NOT IN ORDER", short=True),
+    Row(without_manifest, 1, 3, 3, "no manifest", rows=60),
+    Row(cut_manifest, 1, 3, 3, "no manifest", rows=60),
+    Row(wrong_rows, 1, 3, 3, "hole"),
+    Row(no_manifests, 1, 3, 2, "no manifest"),
+    Row(swapped, 1, 1, 1),
+    Row(rewritten_with_fewer_rows, 1, 1, 1, short=True),
+    Row(foreign_file, 1, 3, 3, "strange", said="NOT IN ORDER"),
+    Row(mixed, 1, 3, 3, "hole", 260, 60, said="are there twice", short=True),
+    Row(gave_up, 1, 3, 3, "unfinished"),
+    Row(two_runs, 0, 0, 0),
+    Row(crash_gap, 0, 3, 3, "gap", said="the recorder lost numbers"),
+    Row(removed_by_retention, 0, 0, 0, messages=60, rows=60),
+    Row(compacted, 0, 0, 0),
+    Row(compacted_and_flipped, 1, 1, 1, short=True),
+    Row(compacted_and_deleted, 1, 3, 3, "missing", 48, 48, short=True),
 ]
 
 
-def there(folder: Path) -> dict[str, int]:
-    """What is in the files: publishes, their bytes and topics, deliveries."""
-    rows = f"""(select distinct on (seq) seq, kind, size, topic
-                from read_parquet('{folder}/date=*/hour=*/*.parquet'))"""
-    with duckdb.connect() as session:
-        [(messages, size, topics, delivered)] = session.sql(
-            f"""select count(*) filter (kind = 'publish'), sum(size) filter (kind = 'publish'),
-                count(distinct topic) filter (kind = 'publish'), count(*) filter (kind = 'deliver') from {rows}"""
-        ).fetchall()
-    return {"messages": messages, "bytes": size, "topics": topics, "delivered": delivered}
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [*map(str, arguments)])
 
 
-def told(out: Path, job: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((out / job / "summary.json").read_text())
-    return found
-
-
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.do.__name__)
-def test_every_job_counts_what_is_there_and_names_what_is_not(damage: Damage, tmp_path: Path) -> None:
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("row", "engine"),
+    [
+        pytest.param(row, engine, id=f"{row.do.__name__}-{engine}", marks=[] if short else pytest.mark.long)
+        for row in ROWS
+        for engine, short in (("duckdb", row.short), *([("spark", False)] if row.do is mixed else []))
+    ],
+)
+def test_every_command_says_the_same_of_a_damage(
+    row: Row, engine: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    if engine == "spark":
+        request.getfixturevalue("spark")
     source, out = tmp_path / "record", tmp_path / "out"
-    damage.do(source)
+    row.do(source)
+    (tmp_path / "mapping.toml").write_text(MAPPING)
 
-    said = CliRunner().invoke(app, ["report", "--engine", "duckdb", "--input", str(source), "--output", str(out)])
+    verified = run("record", "verify", source)
+    assert verified.exit_code == row.verify, verified.output
+    code = row.jobs
+    for job in ("rollup", "oracle"):
+        old = out / job / "summary.json"
+        old.parent.mkdir(parents=True)
+        old.write_text('{"complete": true}')
+        said = run("pipeline", job, "--engine", engine, "--input", source, "--output", out / job)
+        assert said.exit_code == code, f"{job}: {said.output}"
+        assert row.said in said.stderr or code == 1
+        if code == 1:
+            assert not old.exists(), job
+            continue
+        found = json.loads(old.read_text())
+        assert found["coverage"]["complete"] is (code == 0)
+        assert row.kind in {*found["coverage"]["kinds"], ""}, found["coverage"]
+        if job == "rollup":
+            assert found["messages"] == row.messages
+        if engine == "duckdb" and code == 3:
+            again = run("pipeline", job, "--engine", engine, "--input", source, "--output", out / job, "--allow-gaps")
+            assert again.exit_code == 0, f"{job}: {again.output}"
+    arguments = ["--input", source, "--output", out / "tables", "--mapping", tmp_path / "mapping.toml"]
+    said = run("pipeline", "tables", *arguments)
+    assert said.exit_code == row.tables, f"tables: {said.output}"
+    summary = out / "tables" / "summary.json"
+    if row.tables in (0, 3):
+        found = json.loads(summary.read_text())
+        assert (found["rows"]["sent"], found["coverage"]["complete"]) == (row.rows, row.tables == 0)
+    else:
+        assert not summary.exists()
 
-    if damage.refused:
-        assert said.exit_code == damage.code, said.output
-        assert damage.named in said.stderr
-        wrong = [name for name, job in told(out)["jobs"].items() if job["fine"] is False] if out.exists() else JOBS
-        assert "rollup" in wrong
-        assert not [name for name in wrong if (out / name / "summary.json").exists()]
-        return
-    assert said.exit_code == damage.code, said.output
-    counts = there(source)
-    figures = {"rollup": ("messages", "bytes", "topics"), "tree": ("messages", "topics")}
-    for name, which in figures.items():
-        found = told(out, name)
-        assert {figure: found[figure] for figure in which} == {figure: counts[figure] for figure in which}, name
-    oracle = told(out, "oracle")
-    assert (oracle["publishes"], oracle["delivered"]) == (counts["messages"], counts["delivered"])
+
+@pytest.mark.parametrize("second", ["link", "copy", "copy without manifests", "merged copy"])
+def test_one_record_under_two_inputs_is_a_mistake(tmp_path: Path, second: str) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    whole(one)
+    if second == "link":
+        two.symlink_to(one)
+    else:
+        shutil.copytree(one, two)
+    if second == "copy without manifests":
+        shutil.rmtree(two / "_manifests")
+    if second == "merged copy":
+        merged = ["--older-than", "1h", "--target-size", "1m", "--remove-after", "1s"]
+        assert run("pipeline", "compact", "--input", two, *merged).exit_code == 0
+        assert [*two.rglob("merged-*.parquet")]
+    for job in ("rollup", "oracle"):
+        said = run("pipeline", job, "--engine", "duckdb", "--input", one, "--input", two, "--output", tmp_path / job)
+        assert said.exit_code == 2, said.output
+        assert "the same record under two inputs" in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind", "named"), [(crash_gap, "gap", "the recorder lost"), (deleted, "missing", "is not there")]
+)
+def test_every_page_and_summary_of_a_report_names_what_is_missing(
+    tmp_path: Path, damage: Callable[[Path], None], kind: str, named: str
+) -> None:
+    source, out = tmp_path / "record", tmp_path / "out"
+    damage(source)
+    said = run("pipeline", "report", "--engine", "duckdb", "--input", source, "--output", out)
+    assert said.exit_code == 3, said.output
+    assert named in said.stderr
+    for name in ("", "rollup", "tree", "plan", "oracle"):
+        coverage = json.loads((out / name / "summary.json").read_text())["coverage"]
+        assert (list(coverage["kinds"]), coverage["complete"]) == ([kind], False), name
+        assert named in coverage["findings"][0]["said"]
+        assert named in (out / name / "index.html").read_text()
+    oracle = json.loads((out / "oracle/summary.json").read_text())
     assert (oracle["missing"], oracle["unexpected"], oracle["wrong"]) == (0, 0, 0)
     # Up to a hole of which nobody knows what was in it.
-    assert (0 < oracle["judged"] < oracle["publishes"]) is (damage.kind in ("missing", "hole")), oracle
-    for name in ("", "rollup", "tree", "plan", "oracle"):
-        coverage = told(out, name)["coverage"]
-        assert list(coverage["kinds"]) == ([damage.kind] if damage.kind else []), name
-        assert coverage["complete"] is not bool(damage.kind)
-        if damage.kind:
-            assert damage.named in coverage["findings"][0]["said"]
-            assert damage.named in (out / name / "index.html").read_text()
-    assert bool(damage.kind) == (damage.named in said.stderr if damage.named else False)
+    assert (0 < oracle["judged"] < oracle["publishes"]) is (kind == "missing")

@@ -19,7 +19,7 @@ from pipeline.report import job
 from pipeline.report.picture import STEPS, Picture, _every
 from tests.pipeline.recorded import Story, write_segment
 
-Made = Callable[[], job.Found]
+Made = Callable[[], job.Part]
 
 
 def story(folder: Path, deliveries: bool) -> str:
@@ -41,18 +41,18 @@ def lost_segment(told: Story) -> list[dict[str, Any]]:
     return told.events[before:]
 
 
-def broken() -> job.Found:
+def broken() -> job.Part:
     raise PipelineError("segment X: cannot be read")
 
 
 def test_the_verdict_is_that_of_all_jobs(duck: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
-    def judged() -> job.Found:
+    def judged() -> job.Part:
         (tmp_path / "out" / "oracle").mkdir(parents=True, exist_ok=True)
         (tmp_path / "out" / "oracle" / "index.html").write_text(Page("Oracle").html())
-        return job.Found("agrees", True, "Every message went where it should.")
+        return job.Part("agrees", True, "Every message went where it should.")
 
-    made: dict[str, Made] = {"rollup": lambda: job.Found("12 messages"), "oracle": judged}
+    made: dict[str, Made] = {"rollup": lambda: job.Part("12 messages"), "oracle": judged}
     monkeypatch.setattr(job, "_jobs", lambda *_: made)
     out = tmp_path / "out"
     assert job.run(duck, ["x"], str(out)).fine
@@ -65,7 +65,7 @@ def test_the_verdict_is_that_of_all_jobs(duck: SparkSession, tmp_path: Path, mon
 
     # One that cannot be done does not keep the others from being run, and is no success.
     made["tree"] = broken
-    made["plan"] = lambda: job.Found("3 filters")
+    made["plan"] = lambda: job.Part("3 filters")
     said: list[str] = []
     assert not job.run(duck, ["x"], str(out), say=said.append).fine
     assert said[-2:] == ["tree: segment X: cannot be read", "plan: 3 filters"]

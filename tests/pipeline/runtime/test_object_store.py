@@ -255,13 +255,10 @@ class TestRecordFiles:
         assert len(storage(None, path).files(".parquet")) > len(merged := self.files(path).stdout.splitlines())
         assert "/merged-" in merged[0]
 
-    def test_a_time_or_an_hour_alone(self, server: Server) -> None:
+    def test_a_time_alone(self, server: Server) -> None:
         path = put(server, "narrowed", hours(3))
         told = self.files(path, "--since", "2026-10-01T01:10", "--until", "2026-10-01T01:20")
         assert len(told.stdout.splitlines()) == 10
-        below = self.files(f"{path}/date=2026-10-01/hour=01").stdout.splitlines()
-        assert len(below) == MINUTES
-        assert all("/hour=01/" in line for line in below)
 
     def test_a_segment_that_is_not_there_is_named(self, server: Server) -> None:
         whole = hours(1)
