@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 from mypy_extensions import i64
 
 from broker.core.codec.packets import Will
@@ -23,7 +22,7 @@ from broker.core.topics.subscription import Subscriber, Subscription
 from broker.store import MemoryStore, Store, StoreError
 from broker.store.groups import committing as module
 from broker.store.groups.group import Batch
-from broker.store.sqlite import RuleTexts, SqliteStore, beginning
+from broker.store.sqlite import RuleTexts, SqliteStore, opening
 from broker.store.sqlite.opening import Opened, open_store
 from broker.store.sqlite.schema import DELIVERIES
 from broker.store.sqlite.writer import Written
@@ -349,16 +348,6 @@ STEP_NAMES = (
     *("broadcast", "passed", "over", "flush"),
 )
 
-# What a journal can be told of two clients: (what, client, number).
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(STEP_NAMES),
-        st.sampled_from("cd"),
-        st.integers(0, 3),
-    ),
-    max_size=60,
-)
-
 
 class Both:
     """Tells both of what a core would tell: only what can come next."""
@@ -476,7 +465,7 @@ async def test_a_start_that_is_given_up_lets_go_of_the_file(tmp_path: Path, monk
         assert go_on.wait(10)
         return open_store(*arguments)
 
-    monkeypatch.setattr(beginning, "open_store", slow)
+    monkeypatch.setattr(opening, "open_store", slow)
     start = asyncio.ensure_future(opened(tmp_path))
     assert await asyncio.to_thread(begun.wait, 10)
     start.cancel()
