@@ -20,6 +20,13 @@ WINDOW: Final = 64
 """Clients that connect, or publishes that wait for their PUBACK, at a time."""
 
 
+def opened(stack: ExitStack, port: int, *names: str) -> list[socket.socket]:
+    """Connected clients, which leave when the stack is closed."""
+    socks = links.open_clients(HOST, port, names)
+    stack.callback(links.close_all, socks)
+    return socks
+
+
 def sessions(port: int, client_ids: Sequence[str], filters: Callable[[int], Sequence[tuple[str, int]]]) -> None:
     """Have clients connect, subscribe and leave; their sessions stay. LoadError: the broker refused."""
     for begin in range(0, len(client_ids), WINDOW):

@@ -17,14 +17,14 @@ from pathlib import Path
 from socket import socket
 from typing import Final
 
-from benchmarks.clients import publish_all, sessions, stay
+from benchmarks.clients import opened, publish_all, sessions, stay
 from benchmarks.network import links
 from benchmarks.network.links import Link, Loop, receive
 from benchmarks.network.loads import AckedPairs, ClosedLoop, Shape, Source, publishes, topic
 from benchmarks.network.measure import Meter, Spent, measure
 from benchmarks.network.paced import Clocked
 from benchmarks.network.streams import Ledger, PublisherAcks
-from benchmarks.runner import HOST, Bench, Case, Entrant, Line, NotRun, Row, line_of
+from benchmarks.runner import Bench, Case, Entrant, Line, NotRun, Row, line_of
 from loadtest.brokers import frames
 from loadtest.brokers.process import BrokerProcess, peak_resident
 from loadtest.brokers.stats import percentile
@@ -142,8 +142,7 @@ def away(case: Case) -> Iterator[Line]:
     """One publisher for each session that is away."""
     with case.folder() as folder, case.broker(folder=folder) as process, Loop() as loop, ExitStack() as stack:
         sessions(process.port, [f"s{at}" for at in range(AWAY)], lambda number: [(topic(number), 1)])
-        sending = links.open_clients(HOST, process.port, [f"p{at}" for at in range(AWAY)])
-        stack.callback(links.close_all, sending)
+        sending = opened(stack, process.port, *(f"p{at}" for at in range(AWAY)))
         links.prepare(sending)
         process.settle()
         empty = bytes_on_disk(folder)
@@ -194,8 +193,7 @@ def latency(case: Case) -> Iterator[Line]:
     """From the time a publish to a session that is away was due to its PUBACK."""
     with case.broker() as process, Loop() as loop, ExitStack() as stack:
         sessions(process.port, ["away"], lambda _: [(topic(0), 1)])
-        sending = links.open_clients(HOST, process.port, ["publisher"])
-        stack.callback(links.close_all, sending)
+        sending = opened(stack, process.port, "publisher")
         links.prepare(sending)
         load = PacedAcks(loop, sending[0], RATE)
         measure(Meter(process, case.seconds / 4, case.seconds), loop, load, at_begin=load.forget)
@@ -207,8 +205,7 @@ def retained(case: Case) -> Iterator[Line]:
     """Every topic is set for the first time, and then once more."""
     topics = case.scaled(TOPICS)
     with case.broker() as process, ExitStack() as stack:
-        sending = links.open_clients(HOST, process.port, ["publisher"])
-        stack.callback(links.close_all, sending)
+        sending = opened(stack, process.port, "publisher")
         found: dict[str, float] = {"topics": topics}
         for heading in ("first/s", "again/s"):
             messages = ((f"retained/{at % 100:02}/{at:06}", bytes(64)) for at in range(topics))
@@ -241,14 +238,12 @@ def _fill(process: BrokerProcess, clients: int, retains: int, waiting: int) -> N
     """Sessions of clients that are away with their filters; retained messages; messages that wait, evenly."""
     each = [f"site/{{0}}/command/{number}" for number in range(FILTERS)]
     sessions(process.port, [f"device-{at}" for at in range(clients)], lambda at: [(f.format(at), 1) for f in each])
-    sending = links.open_clients(HOST, process.port, ["publisher"])
-    try:
+    with ExitStack() as stack:
+        sending = opened(stack, process.port, "publisher")
         states = ((f"site/{at % 1_000}/device/{at}/state", bytes(64)) for at in range(retains))
         publish_all(sending[0], states, retain=True)
         commands = ((f"site/{at % clients}/command/0", bytes(64)) for at in count())
         publish_all(sending[0], (next(commands) for _ in range(waiting)))
-    finally:
-        links.close_all(sending)
 
 
 _SHARES: Final = {"p50 ms": 0.5, "p99 ms": 0.99, "worst ms": 1.0}

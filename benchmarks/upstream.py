@@ -1,26 +1,23 @@
 """What folding saves an upstream broker, and what a link costs the edge: the figures of docs/benchmarks-upstream.md.
 
-Owns five rows. ``table``: N branches with K topic filters each, linked to one upstream process, with and without
+Owns four rows. ``table``: N branches with K topic filters each, linked to one upstream process, with and without
 ``aggregate``: its entries (counted by itself) and its resident memory; the branches are whole brokers with a client
 each, all in one process. ``fold``: what the ledger costs for a filter that comes and goes. ``local``: a message that
-stays at the edge, with and without a link. ``bridge``: a message that goes up, beside mosquitto's bridge. ``outage``: a
-publisher at the edge while the upstream is killed, and started again.
+stays at the edge, with and without a link. ``bridge``: a message that goes up, beside mosquitto's bridge.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
+import multiprocessing
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from multiprocessing.connection import Connection
 from socket import socket
 from typing import Final
 
-from benchmarks.clients import heard, publish_all, waiting
+from benchmarks.clients import heard, opened, waiting
 from benchmarks.network import links
 from benchmarks.network.links import LoadError, Loop
 from benchmarks.network.loads import AckedPairs, ClosedLoop, QuietPairs, Shape, topic
@@ -32,24 +29,23 @@ from broker.core.codec.packets import V5, Connect, Subscribe, SubscriptionReques
 from broker.settings import Settings, Shutdown, Sys, Upstream
 from broker.upstream.filters.ledger import Ledger, UpstreamSubscriptions
 from loadtest.brokers import frames
-from loadtest.brokers.process import BrokerProcess, free_port, raise_file_limit
+from loadtest.brokers.process import BrokerProcess, raise_file_limit
 
 QUIET: Final = 3.0
 """Seconds after which a figure of `$SYS`, published every second, is taken for the last."""
 FOLDED: Final = 100_000
 SHAPE: Final = Shape(window=8_192, burst=512)
-ROOM: Final = 20_000
-"""Messages that the edge keeps during an outage."""
-RATE: Final = 1_000
-"""Messages a second during an outage."""
-OUTAGE: Final = 360.0
-"""Seconds of an outage; a quick run's is a tenth."""
 LINKED: Final = 20.0
-"""Seconds until a message passes a link, and until what waited has passed it."""
+"""Seconds until a message passes a link."""
 
 
-async def branches(port: int, branch_count: int, each: int, folded: bool) -> None:
-    """So many brokers with a link and a client each; a line when all links are up, another when all is declared."""
+def branches(told: Connection, port: int, branch_count: int, each: int, folded: bool) -> None:
+    """A process with so many brokers, each with a link and a client; it tells when all links are up and, once it has
+    heard that it may go on, how many filters they have declared."""
+    asyncio.run(_branches(told, port, branch_count, each, folded))
+
+
+async def _branches(told: Connection, port: int, branch_count: int, each: int, folded: bool) -> None:
     brokers: list[Broker] = []
     for number in range(branch_count):
         upstream = Upstream(
@@ -68,8 +64,8 @@ async def branches(port: int, branch_count: int, each: int, folded: bool) -> Non
     up = [broker.links.links["up"] for broker in brokers if broker.links is not None]
     while not all(link.connected for link in up):  # noqa: ASYNC110  nothing tells of all of them
         await asyncio.sleep(0.05)
-    print("linked", flush=True)
-    await asyncio.to_thread(sys.stdin.readline)
+    told.send(None)
+    await asyncio.to_thread(told.recv)
     clients: list[asyncio.StreamWriter] = []
     for number, broker in enumerate(brokers):
         reader, writer = await asyncio.open_connection(HOST, broker.ports[0])
@@ -80,9 +76,8 @@ async def branches(port: int, branch_count: int, each: int, folded: bool) -> Non
         clients.append(writer)
     while not all(link.demand.ledger.demanded == each and link.declarer.settled for link in up):  # noqa: ASYNC110
         await asyncio.sleep(0.05)
-    print(sum(len(link.declarer.held) for link in up), flush=True)
-    await asyncio.to_thread(sys.stdin.readline)
-    os._exit(0)
+    told.send(sum(len(link.declarer.held) for link in up))
+    await asyncio.to_thread(told.recv)
 
 
 def table(case: Case) -> Iterator[Line]:
@@ -94,30 +89,18 @@ def table(case: Case) -> Iterator[Line]:
             upstream = stack.enter_context(case.broker(pinned=False, statistics=1))
             upstream.settle()
             before = upstream.resident()
-            asked = f"upstream.branches({upstream.port}, {case.size}, {each}, {folded})"
-            child = stack.enter_context(
-                subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-P",
-                        "-c",
-                        f"import asyncio; from benchmarks import upstream; asyncio.run({asked})",
-                    ],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
+            context = multiprocessing.get_context("spawn")
+            told, telling = context.Pipe()
+            asked = (telling, upstream.port, case.size, each, folded)
+            child = context.Process(target=branches, args=asked, daemon=True)
+            child.start()
             stack.callback(child.kill)
-            assert child.stdin is not None
-            assert child.stdout is not None
-            if not child.stdout.readline():
-                raise LoadError("the branches did not start")
+            telling.close()
+            told.recv()
             upstream.settle()
             linked = upstream.resident()
-            child.stdin.write("\n")
-            child.stdin.flush()
-            held = int(child.stdout.readline())
+            told.send(None)
+            held = told.recv()
             upstream.settle()
             after = upstream.resident()
             entries = _entries(upstream.port)
@@ -176,10 +159,8 @@ def _link(port: int, options: str) -> str:
 def _pair(case: Case, source: BrokerProcess, target: BrokerProcess, qos: int, step: str) -> Line:
     """One publisher here, one subscriber there; the CPU is that of the source, and of the target beside it."""
     with Loop() as loop, ExitStack() as stack:
-        hearing = links.open_clients(HOST, target.port, ["receiver"])
-        stack.callback(links.close_all, hearing)
-        sending = links.open_clients(HOST, source.port, ["sender"])
-        stack.callback(links.close_all, sending)
+        hearing = opened(stack, target.port, "receiver")
+        sending = opened(stack, source.port, "sender")
         links.subscribe_all(hearing, lambda _: [(topic(0), qos), ("bench/begin", 0)])
         _wait_linked(sending[0], hearing[0])
         links.prepare([*hearing, *sending])
@@ -229,42 +210,6 @@ def bridge(case: Case) -> Iterator[Line]:
                 yield _pair(case, edge, upstream, qos, f"QoS {qos}")
 
 
-def outage(case: Case) -> Iterator[Line]:
-    """The upstream, a mosquitto, is gone for a while; the edge keeps the newest messages."""
-    seconds = OUTAGE / case.divide
-    upstream = Case(peers("mosquitto")["mosquitto"], parent=case.parent)
-    with case.folder() as folder, ExitStack() as stack:
-        port = free_port()
-        command = upstream.command(port, folder, ())
-        link = _link(port, f'publish = ["up/#"], policy = "drop-oldest", queue_messages = {ROOM}, retry_max = 2.0')
-        with BrokerProcess(command, port, None) as first:
-            edge = stack.enter_context(case.broker(link, pinned=False))
-            edge.settle()
-            sending = links.open_clients(HOST, edge.port, ["sender"])
-            stack.callback(links.close_all, sending)
-            before = worst = edge.resident()
-            os.kill(first.pid, signal.SIGKILL)
-        sent, began = 0, time.monotonic()
-        while time.monotonic() < began + seconds:
-            each = RATE // 10
-            publish_all(sending[0], (("up/x", b"%010d" % at + b"x" * 190) for at in range(sent, sent + each)), each)
-            sent += each
-            worst = max(worst, edge.resident())
-            time.sleep(max(0.0, began + sent / RATE - time.monotonic()))
-        stack.enter_context(BrokerProcess(command, port, None))
-        hearing = links.open_clients(HOST, port, ["receiver"])
-        stack.callback(links.close_all, hearing)
-        links.subscribe_all(hearing, lambda _: [("up/#", 0)])
-        wanted, arrived = set(range(max(0, sent - ROOM), sent)), set[int]()
-        for _, payload in heard(hearing[0], LINKED):
-            arrived.add(int(payload[:10]))
-            if len(arrived) == len(wanted):
-                break
-        memory = {"before MB": before / 1e6, "at most MB": worst / 1e6, "after MB": edge.resident() / 1e6}
-        notes = () if arrived == wanted else ("not the newest",)
-        yield Line(f"{seconds:g} s", {"published": sent, "arrived after it": len(arrived), **memory}, notes)
-
-
 _BOTH: Final = ("canopy", "mosquitto")
 
 BENCH: Final = Bench(
@@ -275,7 +220,6 @@ BENCH: Final = Bench(
         "fold": Row("a filter that comes and goes", fold, ("canopy",)),
         "local": Row("local message, 1 → 1, QoS 0", local, ("canopy",)),
         "bridge": Row("message that goes up", bridge, _BOTH),
-        "outage": Row("outage", outage, ("canopy",)),
     },
     peers(*_BOTH),
 )

@@ -29,8 +29,7 @@ from broker.net.listening.listeners import StartupError
 from broker.net.listening.tls import files as certificate_files
 from broker.net.scheduling.steps import in_turns
 from broker.net.server import Server
-from broker.observe.alarms.alarms import Alarms
-from broker.observe.alarms.making import alarms
+from broker.observe.alarms.alarms import Alarms, alarms
 from broker.observe.explain.explaining import Explainer
 from broker.observe.figures.sources import Sources
 from broker.observe.presence import Presence
@@ -44,7 +43,7 @@ from broker.reloading import Reloading
 from broker.securing import Securing
 from broker.security.authenticator import Authenticator
 from broker.security.errors import SecurityError
-from broker.security.rules.kept import KeptRules
+from broker.security.rules.claims import KeptRules
 from broker.settings import Settings
 from broker.settings.errors import SettingsError
 from broker.store.base import Store

@@ -78,8 +78,7 @@ def settings_page() -> str:
         lists[name] = _tables(field)
         if "$ref" in field:
             model = models[_model(field)]
-            for key, part in model["properties"].items():
-                part.setdefault("description", told.get(f"{name}.{key}", ""))
+            _describe(model, name, told)
             parts.append(f"\n## `[{name}]`\n\n{_sentence(model)}\n\n")
             parts += _rows(f"{name}.", model["properties"], models, environment=True)
             lists |= {f"{name}.{inner}": _tables(part) for inner, part in model["properties"].items()}
@@ -87,15 +86,23 @@ def settings_page() -> str:
         for kind in kinds:
             model = models[kind]
             constant = model["properties"].get("type", {}).get("const")
+            _describe(model, f"{name}.{constant}" if constant else name, told)
             title = f"`[[{name}]]`" + (f" of type `{constant}`" if constant else "")
             parts.append(f"\n## {title}\n\n{_sentence(model)}\n\n")
             parts += _rows("", model["properties"], models, environment=False)
             for inner, field in model["properties"].items():
                 if (nested := _model(field)) and nested in models:
                     below = models[nested]
+                    _describe(below, f"{name}.{inner}", told)
                     parts.append(f"\n### `{inner}` of `[[{name}]]`\n\n{_sentence(below)}\n\n")
                     parts += _rows(f"{inner}.", below["properties"], models, environment=False)
     return "".join(parts)
+
+
+def _describe(model: dict[str, Any], name: str, told: Mapping[str, str]) -> None:
+    """Give the settings of a section, or the keys of a table, the text that the file has for them."""
+    for key, field in model["properties"].items():
+        field.setdefault("description", told.get(f"{name}.{key}", ""))
 
 
 def _tables(field: Mapping[str, Any]) -> list[str]:
@@ -157,17 +164,24 @@ def _values(field: Mapping[str, Any], models: Mapping[str, Any]) -> str:
 
 
 def comments() -> dict[str, str]:
-    """What `config/default.toml` says above each setting of a section, by the setting's full name."""
+    """What `config/default.toml` says above each setting, and above each key of the tables that it shows as comments.
+
+    By the full name; a key of an authenticator has its type in it: `authenticator.jwt.issuer`.
+    """
     found: dict[str, str] = {}
-    section, above = "", []
+    section, above, kind, told = "", [], "", ""
     for line in (ROOT / "config" / "default.toml").read_text(encoding="utf-8").splitlines():
-        if line.startswith("#"):
-            above.append(line[1:].strip())
+        text = line.removeprefix("#     ")
+        if text.startswith("#"):
+            above.append(text[1:].strip())
             continue
-        if key := re.match(r"(\w+) = ", line):
-            found[section + key[1]] = " ".join(above)
-        elif line.startswith("["):
-            section = line.strip("[]") + "."
+        if key := re.match(r'(\w+) = "?([\w-]*)', text):
+            kind = f"{key[2]}." if section == "authenticator." and key[1] == "type" else kind
+            # One comment may be about several keys.
+            told = " ".join(above) or (told if line != text else "")
+            found[section + kind + key[1]] = told
+        elif text.startswith("["):
+            section, kind = text.strip("[]") + ".", ""
         above = []
     return found
 

@@ -12,7 +12,7 @@ from typing import Final
 from benchmarks.routing import emqx, rabbitmq
 from benchmarks.routing.measure import as_the_daemon
 from benchmarks.routing.row import CPU, LAYOUTS, NANOSECONDS, OURS, Scaled, row
-from benchmarks.routing.stage import Stage, calls_of_delivery
+from benchmarks.routing.stage import Stage
 from benchmarks.runner import Bench, Entrant
 
 PEERS: Final = 1_000
@@ -24,7 +24,7 @@ def _send_path(layout: str, scaled: Scaled) -> dict[str, float | None]:
     stage.send(1)
     routing, taking = stage.send(BURSTS)
     figures = {OURS: routing.each_ns, CPU: routing.each_cpu_ns, "writer's part ns": taking.each_ns}
-    return {**figures, **stage.counts(), "Python calls": calls_of_delivery(layout)}
+    return {**figures, **stage.counts()}
 
 
 SEND_PATH: Final = row(

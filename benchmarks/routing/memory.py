@@ -1,12 +1,9 @@
 """The memory of an index: resident bytes of a process that does nothing else.
 
-Owns: ``python -m benchmarks.routing.memory LAYOUT CLIENTS EACH COPIES``, which builds the index and prints what the
-process grew by, and ``measure``, which starts it.
-
 Promises: a fresh process for each figure. It reads ``/proc/self/statm`` between the steps, the garbage collected: after
 the filters' strings, after the index over them, and after one subscription at each filter. So the index alone, the
-strings that it refers to, and the subscriptions are known apart. Small indexes are built several times over
-(``COPIES``) and the growth divided: the allocator hands out memory in pieces too large to see one of them.
+strings that it refers to, and the subscriptions are known apart. Small indexes are built several times over and the
+growth divided: the allocator hands out memory in pieces too large to see one of them.
 
 The allocator is not looked into: what the process holds is what the operator pays for.
 """
@@ -14,25 +11,21 @@ The allocator is not looked into: what the process holds is what the operator pa
 from __future__ import annotations
 
 import gc
-import json
+import multiprocessing
 import os
-import subprocess
-import sys
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from benchmarks.routing.loops import make_session
-from broker.core.topics.trie import Subscription, Trie, create
+from broker.core.topics.subscription import Subscription
+from broker.core.topics.trie import create
+from broker.core.topics.trie_base import Trie
 
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 LEAST: Final = 100_000
 """Filters below which an index is built more than once."""
-PATIENCE: Final = 300.0  # seconds for one process
-
-
-class MemoryFailed(Exception):
-    """The process that should have measured did not."""
 
 
 @dataclass(frozen=True)
@@ -89,27 +82,15 @@ def grow(layout: str, clients: int, each: int, copies: int) -> list[int]:
 def measure(layout: str, clients: int, each: int) -> Footprint:
     """The footprint of ``clients`` × ``each`` filters ``device/{id}/+/{num}/#``, from a process of its own.
 
-    Raises:
-        MemoryFailed: that process failed, or took longer than five minutes.
+    What goes wrong in that process is raised here.
     """
     count = clients * each
     copies = max(1, LEAST // count)
-    safe = ["-P"] if sys.flags.safe_path else []
-    command = [sys.executable, *safe, "-m", "benchmarks.routing.memory", layout, str(clients), str(each), str(copies)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise MemoryFailed(f"the measuring process: {error}") from error
-    if done.returncode:
-        raise MemoryFailed(f"the measuring process ended with {done.returncode}: {done.stderr.strip()[-200:]}")
-    before, strings, index, subscriptions = json.loads(done.stdout)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        before, strings, index, subscriptions = pool.submit(grow, layout, clients, each, copies).result()
     return Footprint(
         count,
         (strings - before) // copies,
         (index - strings) // copies,
         (subscriptions - index) // copies,
     )
-
-
-if __name__ == "__main__":
-    print(json.dumps(grow(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))))

@@ -10,8 +10,6 @@ It is QoS 0 only: what QoS 1 and 2 cost is the session's bookkeeping and not rou
 
 from __future__ import annotations
 
-import sys
-from types import FrameType
 from typing import Final
 
 from benchmarks.routing.loops import WrongRoute
@@ -114,28 +112,3 @@ class Stage:
             "cache look-ups a message": (cache.hits - hits) / BURST,
             "trie probes a message": (trie.probes - probes) / BURST,
         }
-
-
-def calls_of_publish(stage: Stage) -> int:
-    """Function calls that the interpreter sees while one message is routed. Compiled code makes none of them."""
-    calls = 0
-
-    def count(_: FrameType, event: str, __: object) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    stage.publish(1)
-    stage.write()
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        stage.publish(1)
-    finally:
-        sys.setprofile(before)
-    stage.write()
-    return calls
-
-
-def calls_of_delivery(layout: str, count: int = 10) -> float:
-    """Function calls that one more receiver adds to a message."""
-    return (calls_of_publish(Stage(layout, 2 * count)) - calls_of_publish(Stage(layout, count))) / count

@@ -19,6 +19,7 @@ from functools import partial
 from socket import socket
 from typing import Final
 
+from benchmarks.clients import opened
 from benchmarks.network import links
 from benchmarks.network.links import LoadError, Loop, receive
 from benchmarks.network.loads import topic
@@ -51,12 +52,9 @@ def run(case: Case) -> Iterator[Line]:
         # Both loops before the sockets: a loop made after a thousand of them cannot pace as finely.
         alone, beside = stack.enter_context(Loop()), stack.enter_context(Loop())
         port, meter = process.port, Meter(process, case.seconds / 4, case.seconds)
-        subscribers = links.open_clients(HOST, port, [f"sub-{number}" for number in range(pairs)])
-        stack.callback(links.close_all, subscribers)
-        publishers = links.open_clients(HOST, port, [f"pub-{number}" for number in range(pairs)])
-        stack.callback(links.close_all, publishers)
-        pulses = links.open_clients(HOST, port, ["pulse"])
-        stack.callback(links.close_all, pulses)
+        subscribers = opened(stack, port, *(f"sub-{number}" for number in range(pairs)))
+        publishers = opened(stack, port, *(f"pub-{number}" for number in range(pairs)))
+        pulses = opened(stack, port, "pulse")
         links.subscribe_all(subscribers, lambda number: [(topic(number), 0)])
         links.prepare([*subscribers, *publishers])
 

@@ -19,6 +19,7 @@ from random import Random
 from socket import socket
 from typing import Final
 
+from benchmarks.clients import opened
 from benchmarks.network import links
 from benchmarks.network.links import Link, Loop
 from benchmarks.network.loads import ClosedLoop, QuietPair, Shape, Source
@@ -27,7 +28,7 @@ from benchmarks.network.streams import Rounds, StreamCheck
 from benchmarks.runner import Case, Line, NotRun, line_of
 from benchmarks.scale.rest import Pulse
 from loadtest.brokers import frames
-from loadtest.brokers.process import HOST, BrokerProcess
+from loadtest.brokers.process import BrokerProcess
 from loadtest.brokers.stats import ratio
 
 CLIENTS: Final = 200
@@ -55,12 +56,9 @@ class _Stage:
         self.plan = plan
         self.process = process
         names = [f"filters-{number}" for number in range(plan.clients)]
-        self.subscribers = links.open_clients(HOST, process.port, names)
-        stack.callback(links.close_all, self.subscribers)
-        self.publishers = links.open_clients(HOST, process.port, [f"pub-{number}" for number in range(plan.pairs)])
-        stack.callback(links.close_all, self.publishers)
-        pulses = links.open_clients(HOST, process.port, ["pulse"])
-        stack.callback(links.close_all, pulses)
+        self.subscribers = opened(stack, process.port, *names)
+        self.publishers = opened(stack, process.port, *(f"pub-{number}" for number in range(plan.pairs)))
+        pulses = opened(stack, process.port, "pulse")
         process.settle()
         self.lag_monitor = Pulse(process, pulses[0])
 

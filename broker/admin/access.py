@@ -73,7 +73,6 @@ class Who(NamedTuple):
     role: Role
 
     def may(self, role: Role) -> bool:
-        """Whether they may do what takes this role."""
         return RANKS[self.role] >= RANKS[role]
 
 

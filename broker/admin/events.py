@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from aiohttp import hdrs, web
 
-from broker.admin.api.recent import recent, refusal
+from broker.admin.api.clients import recent, refusal
 from broker.admin.errors import ApiError
 from broker.admin.host import Host
 from broker.admin.routing import Call, Routes, secured
@@ -69,7 +69,6 @@ class Listener:
         self._there.set()
 
     def end(self) -> None:
-        """There will be no more."""
         self.ended = True
         self._there.set()
 
@@ -102,11 +101,9 @@ class Feed:
 
     @property
     def listening(self) -> int:
-        """How many listen."""
         return len(self._listeners)
 
     def start(self) -> None:
-        """Take samples from now on."""
         self._tick()
 
     def close(self) -> None:
@@ -129,7 +126,6 @@ class Feed:
         return listener
 
     def leave(self, listener: Listener) -> None:
-        """Listen no more."""
         self._listeners.discard(listener)
 
     def end(self) -> None:

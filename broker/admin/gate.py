@@ -76,7 +76,6 @@ class Gate(asyncio.Protocol):
         self._inner.data_received(data)
 
     def read_on(self) -> None:
-        """It is this connection's turn again."""
         self._read = 0
         transport = self.transport
         # aiohttp pauses it, too, while nobody takes a body or while requests wait, and resumes it then.
@@ -171,21 +170,17 @@ class Doors:
         return True
 
     def carries(self, gate: Gate, transport: object) -> None:
-        """Requests of the connection come over this transport."""
         self._by_transport[transport] = gate
 
     def asks(self, gate: Gate) -> None:
-        """A request of the connection is being answered."""
         self._silent.pop(gate, None)
         self._idle.pop(gate, None)
 
     def answered(self, gate: Gate) -> None:
-        """It was answered."""
         if gate in self.open:
             self._idle[gate] = None
 
     def leave(self, gate: Gate) -> None:
-        """A connection has gone."""
         self._by_transport.pop(gate.transport, None)
         self._forget(gate)
 
@@ -214,5 +209,4 @@ class Doors:
             await asyncio.sleep(0)
 
     def of(self, transport: object) -> Gate | None:
-        """The connection with this transport."""
         return self._by_transport.get(transport)

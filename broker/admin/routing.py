@@ -63,7 +63,6 @@ class Call:
 
     @property
     def role(self) -> Role:
-        """What whoever asks may."""
         return self.who.role
 
 
@@ -219,14 +218,12 @@ class Desk:
 
 
 def secured(response: web.StreamResponse) -> web.StreamResponse:
-    """The response, with the headers that it lacks."""
     for name, value in SECURE.items():
         response.headers.setdefault(name, value)
     return response
 
 
 def failure(error: ApiError) -> web.StreamResponse:
-    """The answer to a request that cannot be served."""
     text = json.dumps({"code": error.code, "message": error.message})
     return secured(web.Response(text=text, content_type="application/json", status=error.status, headers=error.headers))
 

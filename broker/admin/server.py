@@ -87,7 +87,6 @@ class AdminServer:
 
     @property
     def urls(self) -> list[str]:
-        """The URLs that are listened on."""
         return [endpoint.url() for endpoint in self.open]
 
     async def start(self) -> None:
@@ -164,7 +163,6 @@ class AdminServer:
         self.open.append(endpoint)
 
     def _under_tls(self, make: Callable[[], asyncio.BaseProtocol]) -> asyncio.Protocol:
-        """A gate, and TLS below it."""
         assert self._certificates is not None
         gate = self.doors.gate(make, tls=True)
         below = TlsTransport(
@@ -214,7 +212,6 @@ class AdminServer:
         return {} if self._certificates is None else self._certificates.loaded.expires
 
     def counts(self) -> dict[str, int]:
-        """What the figures tell of connections."""
         doors, feed = self.doors, self.feed
         return {
             "connections": len(doors.open),
@@ -226,7 +223,6 @@ class AdminServer:
         }
 
     def files(self) -> list[str]:
-        """The files that are read again."""
         settings = self._settings
         named = (settings.password_file, settings.viewer_token_file, settings.operator_token_file)
         return [name for name in (*named, settings.certificate, settings.key) if name]
@@ -263,7 +259,6 @@ class _Faults(logging.Handler):
         self._faults = faults
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note the exception that the record has."""
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, Exception) and not isinstance(error, OF_OTHERS):
             self._faults.broke("http", error)

@@ -1,10 +1,9 @@
 """A client for asyncio: the machine on a TCP, TLS, WebSocket or Unix socket connection of the running event loop.
 
-Owns: the connection and its timer, the bounded queue of messages that came, and those that wait for an answer.
+Owns: the connection and its timer, and those that wait for an answer.
 
 Promises: `connect` ends within the time-out. `publish` returns when the broker has the message, and waits before that
-where too many are on their way or the socket takes no more. When `max_queued` messages wait, nothing more is read. A
-lost connection wakes all that wait.
+where too many are on their way or the socket takes no more. A lost connection wakes all that wait.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
-from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Self, cast
@@ -21,7 +19,7 @@ from broker.client.address import BrokerAddress
 from broker.client.failures import HUNG_UP, ClientError, LostError, describe
 from broker.client.machine import ClientMachine, Delivered, Event
 from broker.client.websocket import WebSocketMachine
-from broker.core.codec.packets import Connack, Publish, Suback, SubscriptionRequest, Unsuback
+from broker.core.codec.packets import Connack, Publish, Suback, SubscriptionRequest
 
 LINGER: Final = 1.0
 """Seconds that `disconnect` waits at most for the broker to take what was written."""
@@ -118,8 +116,8 @@ class _Wire(asyncio.Protocol):
 class AsyncClient:
     """A connection that can be made again and again; `async with` connects, and disconnects at the end.
 
-    `on_message` gets each message as it is read; without it they wait for `receive`, `max_queued` of them. Calls that
-    wait for an answer raise LostError after `timeout` seconds; `publish` has no such limit.
+    `on_message` gets each message as it is read, and may stop the reading (`read_on`). Calls that wait for an answer
+    raise LostError after `timeout` seconds; `publish` has no such limit.
     """
 
     def __init__(
@@ -128,22 +126,19 @@ class AsyncClient:
         machine: ClientMachine,
         *,
         timeout: float = 10.0,
-        max_queued: int = 1_000,
         on_message: Callable[[Publish], None] | None = None,
     ) -> None:
         self.address = address
         self.machine = machine
         self.timeout = timeout
-        self._max_queued = max_queued
         self._on_message = on_message
         self._wire: _Wire | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._messages: deque[Publish] = deque()
         self._paused = False
         self._news = asyncio.Event()
-        """Set when a message has come, the window has room, or the connection is over."""
+        """Set when the window has room, or the connection is over."""
         self._connected: asyncio.Future[Connack] | None = None
-        self._answers: dict[int, asyncio.Future[Suback | Unsuback]] = {}
+        self._answers: dict[int, asyncio.Future[Suback]] = {}
         self._outcomes: dict[int, asyncio.Future[int]] = {}
 
     async def __aenter__(self) -> Self:
@@ -241,25 +236,17 @@ class AsyncClient:
     async def subscribe(self, *requests: SubscriptionRequest | str) -> Suback:
         """Subscribe, and wait for the SUBACK. A filter alone asks for QoS 0. Raises LostError."""
         wanted = [SubscriptionRequest(each) if isinstance(each, str) else each for each in requests]
-        answer = await self._answered("SUBACK", self.machine.subscribe(wanted))
-        assert isinstance(answer, Suback)
-        return answer
-
-    async def unsubscribe(self, *topic_filters: str) -> Unsuback:
-        """Unsubscribe, and wait for the UNSUBACK. Raises LostError."""
-        answer = await self._answered("UNSUBACK", self.machine.unsubscribe(topic_filters))
-        assert isinstance(answer, Unsuback)
-        return answer
-
-    async def receive(self) -> Publish:
-        """The next message, also after the connection is over. Raises LostError when there is none and none to come."""
-        while not self._messages:
-            self._connection()
-            await self._wait()
-        packet = self._messages.popleft()
-        if self._paused and len(self._messages) <= self._max_queued // 2:
-            self.read_on(True)
-        return packet
+        number = self.machine.subscribe(wanted)
+        answer: asyncio.Future[Suback] = asyncio.get_running_loop().create_future()
+        self._answers[number] = answer
+        self._write()
+        try:
+            async with asyncio.timeout(self.timeout):
+                return await answer
+        except TimeoutError:
+            raise LostError(f"no SUBACK within {self.timeout:g} s").at(self.address) from None
+        finally:
+            self._answers.pop(number, None)
 
     def read_on(self, on: bool) -> None:
         """Stop to read from the connection, or go on: for an `on_message` that cannot keep up."""
@@ -309,18 +296,6 @@ class AsyncClient:
         self._news.clear()
         await self._news.wait()
 
-    async def _answered(self, what: str, number: int) -> Suback | Unsuback:
-        answer: asyncio.Future[Suback | Unsuback] = asyncio.get_running_loop().create_future()
-        self._answers[number] = answer
-        self._write()
-        try:
-            async with asyncio.timeout(self.timeout):
-                return await answer
-        except TimeoutError:
-            raise LostError(f"no {what} within {self.timeout:g} s").at(self.address) from None
-        finally:
-            self._answers.pop(number, None)
-
     def _write(self) -> None:
         data = self.machine.take()
         if data and self._wire is not None:
@@ -344,20 +319,17 @@ class AsyncClient:
         self._write()
         if self.machine.failure is not None:
             self._lost(wire, None)
-        elif len(self._messages) >= self._max_queued and not self._paused:
-            self.read_on(False)
 
     def _dispatch(self, event: Event) -> None:
         if isinstance(event, Publish):
             if self._on_message is not None:
                 self._on_message(event)
-                return
-            self._messages.append(event)
-        elif isinstance(event, Delivered):
+            return
+        if isinstance(event, Delivered):
             outcome = self._outcomes.get(event.packet_id)
             if outcome is not None and not outcome.done():
                 outcome.set_result(event.reason_code)
-        elif isinstance(event, (Suback, Unsuback)):
+        elif isinstance(event, Suback):
             answer = self._answers.get(event.packet_id)
             if answer is not None and not answer.done():
                 answer.set_result(event)

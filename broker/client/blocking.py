@@ -4,7 +4,7 @@ Owns: `Stream`, the bytes of one connection (TCP, TLS, WebSocket, Unix socket), 
 No thread runs, and nothing happens between two calls: nothing is acknowledged that the caller did not let through.
 
 Promises: connecting ends within the time-out. `Stream.write` keeps what the socket does not take, and `exchange` reads
-`MOST_READ` bytes at most. Not more than `max_queued` messages wait to be taken: then nothing more is read.
+`MOST_READ` bytes at most.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import select
 import socket
 import ssl
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Final, Self
@@ -22,7 +21,7 @@ from broker.client.address import BrokerAddress
 from broker.client.failures import HUNG_UP, LostError, describe
 from broker.client.machine import ClientMachine, Delivered, Event
 from broker.client.websocket import WebSocketMachine
-from broker.core.codec.packets import Connack, Publish, Suback, SubscriptionRequest, Unsuback
+from broker.core.codec.packets import Connack, Publish, Suback, SubscriptionRequest
 
 MOST_READ: Final = 1 << 18
 """Bytes of one read: what a socket's buffer holds, so that a fast broker costs few calls."""
@@ -151,9 +150,8 @@ class Stream:
 class BlockingClient:
     """A connection that can be made again and again; a context manager that disconnects.
 
-    `on_message` gets each message while a call reads; without it they wait for `receive`. `on_delivered` gets what
-    became of each message with QoS 1 and 2. Calls that wait raise LostError after `timeout` seconds, or soon when any
-    thread sets `abandoned`.
+    `on_message` gets each message while a call reads, `on_delivered` what became of each message with QoS 1 and 2.
+    Calls that wait raise LostError after `timeout` seconds, or soon when any thread sets `abandoned`.
     """
 
     def __init__(
@@ -162,7 +160,6 @@ class BlockingClient:
         machine: ClientMachine,
         *,
         timeout: float = 10.0,
-        max_queued: int = 65_535,
         on_message: Callable[[Publish], None] | None = None,
         on_delivered: Callable[[Delivered], None] | None = None,
     ) -> None:
@@ -172,12 +169,8 @@ class BlockingClient:
         self.on_message = on_message
         self.on_delivered = on_delivered
         self.abandoned = False
-        self._max_queued = max_queued
         self._stream: Stream | None = None
-        self._messages: deque[Publish] = deque()
-        self._answers: dict[int, Suback | Unsuback] = {}
-        self._outcomes: dict[int, int] = {}
-        """Reason codes of what `deliver` waits for, by packet identifier; -1: none yet."""
+        self._answers: dict[int, Suback] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -234,10 +227,6 @@ class BlockingClient:
         stream = self._stream
         if stream is None:
             raise LostError("there is no connection").at(self.address)
-        if len(self._messages) >= self._max_queued:
-            self.stay()
-            time.sleep(timeout)
-            return
         machine.tick(time.monotonic())
         stream.write(machine.take())
         try:
@@ -270,23 +259,6 @@ class BlockingClient:
             self._stream.write(self.machine.take())
         return number
 
-    def deliver(self, packet: Publish) -> int:
-        """Publish, and wait for the broker's acknowledgement: its reason code. QoS 0 waits for the socket.
-
-        Raises:
-            LostError: the connection is over, or no acknowledgement came in time; the message may have arrived.
-        """
-        number = self.publish(packet)
-        if not number:
-            self._until("the socket to take a message", lambda: not self.unwritten)
-            return 0
-        self._outcomes[number] = -1
-        try:
-            self._until("an acknowledgement", lambda: self._outcomes[number] >= 0)
-            return self._outcomes[number]
-        finally:
-            del self._outcomes[number]
-
     def subscribe(self, *requests: SubscriptionRequest | str) -> Suback:
         """Subscribe, and wait for the SUBACK. A filter alone asks for QoS 0. Messages may arrive meanwhile.
 
@@ -294,36 +266,16 @@ class BlockingClient:
             LostError: there is no connection any more, or no SUBACK in time.
         """
         wanted = [SubscriptionRequest(each) if isinstance(each, str) else each for each in requests]
-        answer = self._answered("a SUBACK", self.machine.subscribe(wanted))
-        assert isinstance(answer, Suback)
-        return answer
-
-    def unsubscribe(self, *topic_filters: str) -> Unsuback:
-        """Unsubscribe, and wait for the UNSUBACK. Raises LostError."""
-        answer = self._answered("an UNSUBACK", self.machine.unsubscribe(topic_filters))
-        assert isinstance(answer, Unsuback)
-        return answer
+        self._answers.clear()
+        number = self.machine.subscribe(wanted)
+        self._until("a SUBACK", lambda: number in self._answers)
+        return self._answers.pop(number)
 
     def ping(self) -> None:
         """PINGREQ, and wait for the PINGRESP: what the broker had to say before has arrived. Raises LostError."""
         if self.machine.connected:
             self.machine.ping(time.monotonic())
         self._until("a PINGRESP", lambda: self.connected and not self.machine.unanswered)
-
-    def receive(self, timeout: float | None = None) -> Publish | None:
-        """The next message; None: none came within `timeout` seconds (None: those of the client).
-
-        Raises:
-            RefusedError, LostError: the connection is over.
-        """
-        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
-        while not self._messages:
-            left = deadline - time.monotonic()
-            if left < 0:
-                return None
-            self._go_on()
-            self.step(min(left, SLICE))
-        return self._messages.popleft()
 
     def acknowledge(self, messages: Iterable[Publish]) -> None:
         """PUBACK or PUBREC for messages that were held (`ClientMachine.acknowledge`)."""
@@ -351,11 +303,6 @@ class BlockingClient:
             self._stream = None
         self.machine.lost("closed")
 
-    def _answered(self, what: str, number: int) -> Suback | Unsuback:
-        self._answers.clear()
-        self._until(what, lambda: number in self._answers)
-        return self._answers.pop(number)
-
     def _until(self, what: str, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + self.timeout
         while not done():
@@ -373,12 +320,8 @@ class BlockingClient:
         if isinstance(event, Publish):
             if self.on_message is not None:
                 self.on_message(event)
-            else:
-                self._messages.append(event)
         elif isinstance(event, Delivered):
-            if event.packet_id in self._outcomes:
-                self._outcomes[event.packet_id] = event.reason_code
             if self.on_delivered is not None:
                 self.on_delivered(event)
-        elif isinstance(event, (Suback, Unsuback)):
+        elif isinstance(event, Suback):
             self._answers[event.packet_id] = event

@@ -37,8 +37,8 @@ from broker.hooks.loading import unusable as hooks_unusable
 from broker.net.listening.tls import check as certificates
 from broker.net.listening.unix_sockets import check as socket_files
 from broker.process import daemon, logs
+from broker.process.logs import open_missing_streams
 from broker.process.logwriter import BackgroundWriter
-from broker.process.streams import open_missing_streams
 from broker.security.building import check as authenticators
 from broker.security.errors import SecurityError
 from broker.security.passwords.hashes import Kind
@@ -72,7 +72,6 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """The console script."""
     open_missing_streams()
     app(prog_name="canopy")
 
@@ -400,7 +399,6 @@ def passwd(
 
 
 def _password(stdin: bool, given: str | None) -> str:
-    """The password of a user, from wherever it comes."""
     if given is not None:
         return given
     if stdin:
@@ -411,7 +409,6 @@ def _password(stdin: bool, given: str | None) -> str:
 
 
 def _one_of(file: Path | None, config: Path | None) -> Path | None:
-    """The settings file, by whichever name it is given."""
     if file is not None and config is not None:
         fail(f"{file} and --config {config}: one of them", MISUSED)
     return config if file is None else file

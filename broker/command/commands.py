@@ -43,7 +43,6 @@ class Group(TyperGroup):
             ctx.fail(f"{option} is an option of `{ctx.command_path}`; it comes before the command: {place}")
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the list."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         rows = [
             (name, command.get_short_help_str(LONGEST_SENTENCE))
@@ -59,7 +58,6 @@ class Anywhere(Group):
     """Commands whose common options may also stand behind the command, where the command has none of that name."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the common options before the command."""
         takes = {
             name: not getattr(each, "is_flag", False)
             for each in self.params
@@ -86,7 +84,6 @@ class Anywhere(Group):
 
 
 def _options(group: Any) -> set[str]:
-    """The options of a group's commands."""
     found = {"--help"}
     for command in group.commands.values():
         found |= {name for each in command.params for name in each.opts}

@@ -128,7 +128,6 @@ def _where(address: Address | Endpoint, tls: ssl.SSLContext | None, server_name:
 
 
 def _about(error: LostError, timeout: float) -> str:
-    """Why there is no connection."""
     cause = error.__cause__
     if isinstance(cause, ssl.SSLError):
         return _about_tls(cause)

@@ -107,7 +107,6 @@ def write(use: str, output: Path) -> None:
 
 
 def next_commands(use: str, output: Path) -> list[str]:
-    """The next commands."""
     there = USES[use]
     folder = shlex.quote(str(output.resolve().parent))
     file = shlex.quote(str(output))

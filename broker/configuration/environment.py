@@ -52,7 +52,6 @@ ALIKE: Final = 0.85
 
 
 def variable(name: str) -> str:
-    """The environment variable of a setting."""
     return PREFIX + name.upper().replace(".", "__")
 
 

@@ -61,7 +61,6 @@ def exposed(settings: Settings, authenticated: bool = False) -> Iterator[str]:
 
 
 def asked_at(listener: Listener, settings: Settings) -> list[AnyTable]:
-    """The authenticators of a listener."""
     named = listener.authenticators
     return [table for table in settings.authenticator if not named or called(table) in named]
 
@@ -76,7 +75,6 @@ def admits_anonymous(listener: Listener, settings: Settings) -> bool:
 
 
 def _unproven(settings: Settings) -> Iterator[str]:
-    """What depends on user names that nothing checks."""
     for at, rule in enumerate(settings.rule):
         if rule.user or rule.group or rule.anonymous is not None or any("{user}" in each for each in rule.filters):
             where = f"rule[{at}]"
@@ -93,7 +91,6 @@ def _unproven(settings: Settings) -> Iterator[str]:
 
 
 def _unbound(settings: Settings) -> Iterator[str]:
-    """Mounts by client identifiers that any client may have."""
     for at, listener in enumerate(settings.listener):
         if "{client}" in listener.mount and "{user}" not in listener.mount and not settings.security.client_ids:
             yield (
@@ -108,7 +105,6 @@ def _may_do_anything_unnamed(listener: Listener, settings: Settings) -> bool:
 
 
 def _certificates(settings: Settings) -> Iterator[str]:
-    """Certificates that no listener requests."""
     for table in settings.authenticator:
         if table.type == "certificate" and all(
             listener.tls is None or listener.tls.client_certificates == "none" for listener in settings.listeners
@@ -120,7 +116,6 @@ def _certificates(settings: Settings) -> Iterator[str]:
 
 
 def _services(settings: Settings) -> Iterator[str]:
-    """Services to which authenticators connect without TLS."""
     for at, table in enumerate(settings.authenticator):
         if isinstance(table, HttpTable) and in_clear(table.url):
             yield (

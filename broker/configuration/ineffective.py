@@ -13,8 +13,8 @@ from itertools import islice
 from typing import Final
 
 from broker.configuration.exposure import admits_anonymous, asked_at
-from broker.configuration.sizes import contradicting
 from broker.settings import HttpTable, JwtTable, Listener, Settings, called
+from broker.settings.values import LARGEST_PACKET
 from broker.settings.wording import show
 
 MOST_LINES: Final = 50
@@ -107,7 +107,6 @@ def _limits(listener: Listener, settings: Settings) -> Iterator[str]:
 
 
 def _placeholders(settings: Settings) -> Iterator[str]:
-    """Placeholders of other brokers, which are plain text here."""
     for text in settings.security.client_ids:
         for word in WORD.findall(text):
             if word != "{user}":
@@ -122,12 +121,10 @@ def _placeholders(settings: Settings) -> Iterator[str]:
 
 
 def _ours(word: str) -> str:
-    """The placeholder here for mosquitto's %u or %c."""
     return "{user}" if word == "%u" else "{client}"
 
 
 def _rules(settings: Settings, embedded: bool) -> Iterator[str]:
-    """Rules whose conditions no client meets."""
     names = [listener.called for listener in settings.listeners]
     grouped = embedded or any(
         isinstance(table, HttpTable) or (isinstance(table, JwtTable) and table.groups_claim)
@@ -153,3 +150,43 @@ def _rules(settings: Settings, embedded: bool) -> Iterator[str]:
             yield f"rule[{at}] applies to no client: anonymous = true and user exclude each other"
         elif rule.anonymous and not nameless:
             yield f"rule[{at}] applies to no client: anonymous = true, but no client may connect without a user name"
+
+
+WAITING: Final = (
+    "queue.live_bytes",
+    "queue.session_bytes",
+    "queue.total_bytes",
+    "mqtt.max_inflight_bytes",
+    "limits.max_client_bytes",
+    "retained.max_bytes",
+)
+"""Limits on messages that wait, are in flight, or are retained. Each lets one message pass where nothing else is."""
+
+
+def contradicting(settings: Settings) -> Iterator[str]:
+    limits = settings.limits
+    largest = limits.max_packet_size or LARGEST_PACKET
+    packet = f"limits.max_packet_size = {limits.max_packet_size}" + ("" if limits.max_packet_size else f" ({largest})")
+    if limits.max_payload_size > largest:
+        yield f"limits.max_payload_size = {limits.max_payload_size} has no effect, because {packet} is lower"
+    if 0 < limits.max_partial_bytes < largest:
+        yield (
+            f"{packet} is above limits.max_partial_bytes = {limits.max_partial_bytes}: a packet that comes in pieces "
+            "may end its own connection"
+        )
+    below = []
+    for name in WAITING:
+        section, key = name.split(".")
+        value = getattr(getattr(settings, section), key)
+        if 0 < value < largest:
+            below.append(f"{name} = {value}")
+    if below:
+        yield (
+            f"{packet} is above {', '.join(below)}: a message larger than such a limit is accepted only while nothing "
+            "else is there, and whatever else comes is dropped"
+        )
+    if settings.recorder.directory and 0 < settings.recorder.queue_bytes < largest:
+        yield (
+            f"{packet} is above recorder.queue_bytes = {settings.recorder.queue_bytes}: the recorder leaves out larger "
+            "messages, and records a gap"
+        )

@@ -80,7 +80,6 @@ def _named(settings: Settings) -> Iterator[tuple[str, bool]]:
 
 
 def _holds_secrets(settings: Settings) -> bool:
-    """Whether there is a secret among the settings themselves."""
     tables = [
         *(link.password for link in settings.upstream),
         *(table.secret for table in settings.authenticator if isinstance(table, JwtTable)),

@@ -103,7 +103,6 @@ class _Scan:
         return (*path, count - 1) if count else path
 
     def _pair(self, table: Steps) -> None:
-        """key = value."""
         start = self._at
         path = table
         keys = self._keys()

@@ -86,14 +86,12 @@ class Table:
         return self.inner.setdefault(key, Table(f"[{self.title.strip('[]')}.{key}]"))
 
     def lines(self) -> Iterable[str]:
-        """As TOML."""
         written = [*self._lines()]
         if not self.off:
             return written
         return [f"# {shown(self.off)}", *(f"# {line}" if line else "#" for line in written)]
 
     def values(self) -> dict[str, Any]:
-        """What it holds, as it will be read."""
         made: dict[str, Any] = {
             key: list(each.value) if isinstance(each.value, (list, tuple)) else each.value
             for key, each in self.entries.items()
@@ -102,7 +100,6 @@ class Table:
         return made
 
     def sources(self) -> Iterator[Line]:
-        """The lines that it comes from."""
         for why in (self.why, *(entry.why for entry in self.entries.values())):
             yield from (each for each in why if isinstance(each, Line))
         for inner in self.inner.values():
@@ -141,11 +138,9 @@ class Draft:
         return made
 
     def note(self, line: Line, kind: Kind, text: str) -> None:
-        """Say what became of a line."""
         self.notes[Note(line, kind, text)] = None
 
     def of_kind(self, *kinds: Kind) -> list[Note]:
-        """The notes of some kinds."""
         return [note for note in self.notes if note.kind in kinds]
 
     def name_the_rest(self, lines: Iterable[Line]) -> None:
@@ -159,7 +154,6 @@ class Draft:
                 self.note(line, Kind.MISSING, off.get(line.place) or "it has no effect here")
 
     def toml(self) -> str:
-        """The whole file."""
         parts = [HEAD.format(source=shown(self.source)).rstrip("\n").split("\n")]
         for kind in Kind:
             notes = self.of_kind(kind)
@@ -171,7 +165,6 @@ class Draft:
 
 
 def to_toml(value: Value) -> str:
-    """A value as TOML."""
     if isinstance(value, (bool, str)):
         # What JSON leaves as it is and TOML does not allow: DEL.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
@@ -192,5 +185,4 @@ def fault(model: type[BaseModel], values: dict[str, Any]) -> str:
 
 
 def shown(text: str) -> str:
-    """Text on one line of a comment."""
     return "".join(char if char.isprintable() else "?" for char in text)

@@ -105,7 +105,6 @@ class ListenerOptions:
         return line is not None and yes_or_no(line.value)
 
     def opens(self) -> bool:
-        """Whether mosquitto opens its default listener with these options."""
         for option, line in self.options.items():
             try:
                 if option in OPENS and OPENS[option](line.value):
@@ -115,7 +114,6 @@ class ListenerOptions:
         return False
 
     def shut(self, line: Line, text: str, draft: Draft, kind: Kind = Kind.GUARD) -> None:
-        """Write it as a comment, and say why."""
         draft.note(line, kind, f"{text}; the listener is off")
         self.off = self.off or f"off, for {line}"
 

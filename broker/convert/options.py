@@ -78,7 +78,6 @@ def _versions(text: str) -> list[str]:
 
 
 def _every(values: Sequence[list[str]]) -> list[str]:
-    """What is in each of several lists."""
     return [each for each in values[0] if all(each in others for others in values)]
 
 
@@ -294,7 +293,6 @@ OF_PLUGINS: Final = ("auth_opt_", "plugin_opt_")
 
 
 def canonical(option: str) -> str:
-    """The first name of an option."""
     return ALIASES.get(option, option)
 
 
@@ -304,7 +302,6 @@ def meaning(option: str) -> Meaning | None:
 
 
 def idles(left: Left, text: str) -> bool:
-    """Whether an option asks for nothing with this value."""
     word = {"1": "true", "0": "false"} if left.idle in ("true", "false") else {}
     value = first_word(text).lower()
     return bool(left.idle) and word.get(value, value) == left.idle

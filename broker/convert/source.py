@@ -31,7 +31,6 @@ class Line(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where it stands."""
         return f"{self.file}:{self.number}"
 
     def __str__(self) -> str:

@@ -72,7 +72,7 @@ class Origin:
         self.certificate = certificate
         # Bytes of the largest packet that the listener accepts; 0: the limit for all listeners.
         self.max_packet_size = 0
-        # The mount of the listener, with placeholders (`connect.mounting`); empty: none.
+        # The mount of the listener, with placeholders (`connect.identity`); empty: none.
         self.mount = ""
 
     def shares_address(self, host: str) -> bool:

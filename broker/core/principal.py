@@ -43,7 +43,7 @@ class Principal:
     one that it came by; both empty where there is none. `certificate`: the subject of its certificate (RFC 4514), empty
     without one. `authenticator`: the name of the one that admitted it; `groups` and `attributes` are what that one says
     of it, `rules` what a token brought (`broker.security.rules`). `expires_at`: seconds since the epoch at which its
-    connection ends; 0.0: never. `mount`: what stands before all its topics in this broker (`connect.mounting`).
+    connection ends; 0.0: never. `mount`: what stands before all its topics in this broker (`connect.identity`).
     """
 
     def __init__(

@@ -35,7 +35,6 @@ class _UnixConnection(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        """Open the socket."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
@@ -149,7 +148,6 @@ class Api:
 
 
 def named(part: str) -> str:
-    """A name as one segment of a path."""
     return quote(part, safe="")
 
 

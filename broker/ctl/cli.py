@@ -9,13 +9,13 @@ import typer
 
 from broker.command.commands import fail
 from broker.configuration.environment import CTL_CA, CTL_TOKEN_FILE, CTL_URL, CTL_USER
-from broker.ctl import alarms, bans, clients, explain, messages, operating, top, trace
+from broker.ctl import clients, explain, messages, operating, top, trace
 from broker.ctl.asking import CtlError
 from broker.ctl.options import DEFAULT_URL, Options, of_settings
 
 app = typer.Typer(name="ctl", help="Inspect and control a running broker.", no_args_is_help=True, rich_markup_mode=None)
 app.command("status")(operating.status)
-app.command("alarms")(alarms.alarms)
+app.command("alarms")(operating.alarms)
 app.command("top")(top.top)
 app.command("clients")(clients.clients)
 app.command("subs")(clients.subs)
@@ -25,7 +25,7 @@ app.command("traces")(trace.traces)
 app.command("retained")(messages.retained)
 app.command("publish")(messages.publish)
 app.command("kick")(clients.kick)
-app.command("ban")(bans.ban)
+app.command("ban")(clients.ban)
 app.command("upstream")(operating.upstream)
 app.command("reload")(operating.reload)
 app.command("log-level")(operating.log_level)

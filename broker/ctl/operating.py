@@ -37,6 +37,13 @@ LINKS: Final[Columns] = {
 }
 
 
+ALARMS: Final[Columns] = {
+    "alarm": lambda of: of["name"],
+    "since": lambda of: of["activate_at"][:19],
+    "seconds": lambda of: of["duration"] // 1_000,
+    "what it says": lambda of: of["message"],
+}
+
 ROOMS: Final[Columns] = {
     "room": lambda of: of["room"],
     "held": lambda of: of["held"],
@@ -238,3 +245,21 @@ def api(
         last = piece
     if last and not last.endswith(b"\n"):
         write(b"\n")
+
+
+@asking
+def alarms(
+    context: typer.Context,
+    history: Annotated[bool, typer.Option("--history", help="Show past alarms, the latest first.")] = False,
+) -> None:
+    """Show current alarms. The exit code is 3 if there are any, for scripts."""
+    answer = options(context).api().call("GET", "/alarms", activated="false" if history else None)
+    found = answer["data"]
+    if options(context).as_json:
+        typer.echo(json.dumps(answer))
+    elif not found:
+        typer.echo("no alarm has been raised and cleared" if history else "no alarm is raised")
+    else:
+        table(ALARMS, found)
+    if found and not history:
+        raise typer.Exit(3)

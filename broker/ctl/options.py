@@ -96,7 +96,6 @@ def done(context: typer.Context, text: str) -> None:
 
 
 def options(context: typer.Context) -> Options:
-    """Those that the command was called with."""
     found = context.find_object(Options)
     assert found is not None
     return found

@@ -78,7 +78,6 @@ def _ask(api: Api, wanted: Sequence[Of], by: By, window: float | None, limit: in
 
 
 def tables(lists: Sequence[dict[str, Any]]) -> Group:
-    """The broker's answers, as they are shown."""
     return Group(*(_table(each) for each in lists))
 
 
@@ -109,12 +108,10 @@ def _table(found: dict[str, Any]) -> Table | Text:
 
 
 def printable(name: str) -> str:
-    """A name without anything that a terminal would obey."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in name)
 
 
 def number(value: float) -> str:
-    """Three digits and a unit."""
     for unit, letter in UNITS:
         if value >= unit:
             return f"{value / unit:.3g}{letter}"

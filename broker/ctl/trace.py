@@ -126,7 +126,6 @@ def _run(
     max_bytes: int | None,
     keep: bool,
 ) -> None:
-    """Begin a trace, read it along, and end it."""
     api = options(context).api()
     wanted = {"type": kind, "value": value, "duration": duration, "max_bytes": max_bytes}
     name = api.call("POST", "/trace", wanted)["name"]

@@ -99,27 +99,22 @@ class HookedAccess(AccessControl):
         ticket.answer(code)
 
     async def close(self) -> None:
-        """Nobody waits for an answer any more."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def bars(self, connect: Connect, origin: Origin) -> int:
-        """See `AccessControl.bars`."""
         return self._inner.bars(connect, origin)
 
     def method_refused(self, connect: Connect, origin: Origin, reason_code: int) -> None:
-        """See `AccessControl.method_refused`."""
         self._inner.method_refused(connect, origin, reason_code)
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
     def may_publish(self, principal: Principal, topic: str, qos: int, retain: bool) -> bool:
-        """See `AccessControl.may_publish`."""
         return self._inner.may_publish(principal, topic, qos, retain)
 
     def may_subscribe(self, principal: Principal, topic_filter: str, qos: int) -> int:
-        """See `AccessControl.may_subscribe`."""
         granted = self._inner.may_subscribe(principal, topic_filter, qos)
         for method in self._subscribe:
             if granted == FORBIDDEN:
@@ -147,11 +142,9 @@ class HookedAccess(AccessControl):
         return allowed, place
 
     def denies_part(self, principal: Principal, topic_filter: str) -> bool:
-        """See `AccessControl.denies_part`."""
         return self._inner.denies_part(principal, topic_filter)
 
     def receive_qos(self, principal: Principal, topic: str) -> int:
-        """See `AccessControl.receive_qos`."""
         inner = self._inner
         most = inner.receive_qos(principal, topic) if inner.source().filters_deliveries else 2
         for method in self._deliver:

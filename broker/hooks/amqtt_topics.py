@@ -38,16 +38,13 @@ class AmqttTopics(Hooks):
         self._new_session: Callable[[], Any] = Session
 
     def publish(self, client: Principal, message: Published) -> int:
-        """Whether the client may publish there."""
         allowed = self._ask(client, message.topic, self._actions.PUBLISH)
         return reasons.SUCCESS if allowed else reasons.NOT_AUTHORIZED
 
     def subscribe(self, client: Principal, topic_filter: str, qos: int) -> int:
-        """Whether it may subscribe to the filter."""
         return qos if self._ask(client, topic_filter, self._actions.SUBSCRIBE) else REFUSED
 
     def deliver(self, client: Principal, topic: str) -> bool:
-        """Whether it may be sent messages of the topic."""
         return self._ask(client, topic, self._actions.RECEIVE)
 
     def _ask(self, client: Principal, topic: str, action: Any) -> bool:

@@ -46,7 +46,6 @@ class Calls:
         return [method for plugin in self.plugins if (method := defined(plugin, name)) is not None]
 
     def failed(self, error: Exception) -> None:
-        """A plug-in has raised."""
         if self.server is not None:
             self.server.faults.failed(PLACE, error)
 

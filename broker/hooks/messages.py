@@ -78,7 +78,6 @@ class HookedMessages(MessageHook):
         )
 
     def retained(self, message: Message) -> None:
-        """A retained message was stored or cleared."""
         if self._retained:
             self._calls.tell(self._retained, message.topic.decode(), message.payload())
 
@@ -94,7 +93,6 @@ class HookedLosses(LossRecorder):
         self.deliveries = recorder is not None and recorder.deliveries
 
     def lost_messages(self, client_id: str, cause: int, count: int) -> None:
-        """So many messages for a client were dropped."""
         if self._recorder is not None:
             self._recorder.lost_messages(client_id, cause, count)
         self._calls.tell(self._drop, client_id, DROP_CAUSES[cause], count)

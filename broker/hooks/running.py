@@ -49,7 +49,6 @@ class RunningHooks:
         return bool(self._opened or self._ended or self._session)
 
     def access(self, inner: AccessControl) -> AccessControl:
-        """What is asked in place of an access control."""
         if not self.decides:
             return inner
         self._access = HookedAccess(self.calls, inner)
@@ -88,7 +87,6 @@ class RunningHooks:
     # -- what the broker tells -----------------------------------------------------------------------------------------
 
     def opened(self, connection: Client) -> None:
-        """A client was accepted."""
         protocol = connection.protocol
         session = protocol.session
         if session is None or not self.hears_of_clients:
@@ -99,13 +97,11 @@ class RunningHooks:
         self.calls.tell(self._session, protocol.client_id, "resumed" if protocol.session_present else "created")
 
     def ended(self, connection: Client) -> None:
-        """The connection of one that was accepted is over."""
         principal = self._principals.pop(connection, None)
         if principal is not None:
             self.calls.tell(self._ended, principal, connection.protocol.close_cause)
 
     def session_ended(self, client_id: str) -> None:
-        """A session is over."""
         self.calls.tell(self._session, client_id, "ended")
 
     def follow(self, links: Links) -> None:
@@ -135,19 +131,16 @@ class _Told(EventListener):
         self._unsubscribed = hooks.calls.of("unsubscribed")
 
     def subscribed(self, client_id: str, topic_filter: str, qos: int) -> None:
-        """A subscription was made or replaced."""
         if self._before is not None:
             self._before.subscribed(client_id, topic_filter, qos)
         self._hooks.calls.tell(self._subscribed, client_id, topic_filter, qos)
 
     def unsubscribed(self, client_id: str, topic_filter: str) -> None:
-        """A subscription was taken back."""
         if self._before is not None:
             self._before.unsubscribed(client_id, topic_filter)
         self._hooks.calls.tell(self._unsubscribed, client_id, topic_filter)
 
     def session_ended(self, client_id: str) -> None:
-        """A session is over."""
         if self._before is not None:
             self._before.session_ended(client_id)
         self._hooks.session_ended(client_id)

@@ -12,14 +12,14 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from broker.core.accounts import REFUSED
 from broker.core.counters import DROP_CAUSES
 from broker.core.histogram import Histogram
 from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.live.outbox import Outbox
-from broker.core.queues.queue_totals import Losses, QueueTotals
+from broker.core.queues.queue_totals import QueueTotals
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.net.connections.admission import Admission
@@ -64,7 +64,6 @@ class SlowClient:
         self._dropped_before = ledger.in_all()
 
     def update(self, session: Session, outbox: Outbox, delay: float, now: float) -> None:
-        """Take down how its queues are now."""
         self.seen = now
         self.delay = delay
         self.waiting = int(outbox.messages + session.queue.messages)
@@ -76,7 +75,6 @@ class SlowClient:
         return self._ledger.in_all()
 
     def dropped_meanwhile(self) -> int:
-        """Messages that it has lost since it became slow."""
         return self._ledger.in_all() - self._dropped_before
 
 
@@ -106,13 +104,11 @@ class Monitor:
         self.changed: set[Ledger] | None = None
 
     def change(self, settings: Settings) -> None:
-        """Go by these settings from now on."""
         self._slow_after = settings.queue.slow_after
         self._interval = settings.queue.report_interval
 
     @property
     def slow_count(self) -> int:
-        """How many clients are slow."""
         return len(self._slow)
 
     def look(self, now: float) -> bool:
@@ -140,7 +136,7 @@ class Monitor:
         told = unreported[:most]
         del unreported[:most]
         seconds = round(now - self._reported_at, 1)
-        for ledger in cast("list[Ledger]", told):
+        for ledger in told:
             lost = ledger.take_report()
             self._remember(ledger, lost, now)
             if self.changed is not None and self.lives(ledger):
@@ -206,10 +202,10 @@ class Monitor:
     def _fold(self, seconds: float, now: float) -> None:
         """Tell in one line of all clients that have no session any more, where there are too many for a line each."""
         unreported = self._load.unreported
-        left: list[Losses] = []
+        left: list[Ledger] = []
         lost = [0] * len(DROP_CAUSES)
         remembered = LINES
-        for ledger in cast("list[Ledger]", unreported):
+        for ledger in unreported:
             if self.lives(ledger):
                 left.append(ledger)
             else:
@@ -239,7 +235,7 @@ class Monitor:
         if changed is None:
             return set()
         self.changed = set()
-        changed.update([each for each in cast("list[Ledger]", self._load.unreported) if self.lives(each)])
+        changed.update([each for each in self._load.unreported if self.lives(each)])
         return changed
 
     # -- slow subscribers ----------------------------------------------------------------------------------------------
@@ -339,7 +335,6 @@ class LagMonitor:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin."""
         now = self._loop.time()
         self._look_at = now + LOOK
         self._arm(now)

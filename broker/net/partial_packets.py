@@ -37,7 +37,6 @@ class PartialPackets:
         self._held: dict[Checked, int] = {}
 
     def __len__(self) -> int:
-        """Connections that hold some."""
         return len(self._held)
 
     def update(self, connection: Checked, held: int, completed: bool) -> None:
@@ -50,7 +49,6 @@ class PartialPackets:
         self.bytes += held - before
 
     def remove(self, connection: Checked) -> None:
-        """The connection is over."""
         self.bytes -= self._held.pop(connection, 0)
 
     def take_oldest(self) -> list[Checked]:

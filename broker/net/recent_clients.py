@@ -68,7 +68,6 @@ class RecentClients:
         return len(self._places[place])
 
     def newest(self) -> list[RecentClient]:
-        """All of them, the last one first."""
         return sorted((each for mine in self._places.values() for each in mine.values()), key=_last, reverse=True)
 
 

@@ -36,7 +36,6 @@ class RefusalLog:
         self.recent = RecentClients()
 
     def change(self, settings: Settings) -> None:
-        """Go by these settings from now on."""
         self._interval = settings.queue.report_interval
 
     def look(self, now: float) -> bool:

@@ -31,11 +31,10 @@ from broker.net.connections.admission import admission
 from broker.net.connections.client import Client
 from broker.net.connections.connection_log import ConnectionLog
 from broker.net.connections.connection_table import ConnectionTable
-from broker.net.journal_faults import JournalFaults
 from broker.net.limits import change, limits
 from broker.net.listening.handshakes import Handshakes
 from broker.net.listening.listeners import Listeners, StartupError
-from broker.net.log import Faults, Log
+from broker.net.log import Faults, JournalFaults, Log
 from broker.net.monitor import LagMonitor, Monitor
 from broker.net.refusal_log import RefusalLog
 from broker.net.scheduling.hub import FlushScheduler
@@ -325,7 +324,6 @@ class Server:
 
     @property
     def listening(self) -> list[str]:
-        """URLs that are listened on, with their real ports."""
         return [listener.url() for listener in self.listeners.open]
 
     @property
@@ -420,7 +418,6 @@ class Server:
         self.connection_table.reporting = self.hears_of_clients
 
     def report_open(self, connection: Client) -> None:
-        """A client was accepted."""
         self.connection_log.opened(connection)
 
     def report_end(self, connection: Client) -> None:
@@ -435,7 +432,6 @@ def _drained(connection: Client) -> bool:
 
 
 def _bound(hub: FlushScheduler, settings: Settings) -> None:
-    """Have the shell of connections keep to the settings."""
     hub.connect_timeout = settings.limits.connect_timeout
     hub.packet_timeout = settings.limits.packet_timeout
     hub.partial.limit = settings.limits.max_partial_bytes

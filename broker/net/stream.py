@@ -57,7 +57,6 @@ class Stream:
         self._progress_at = 0.0
 
     def begin(self, transport: asyncio.BaseTransport) -> None:
-        """The transport is there."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop has its own class
         self._send = self.transport.write
         self.transport.set_write_buffer_limits(high=WRITE_HIGH)
@@ -113,7 +112,6 @@ class Stream:
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on, unless the transport is closing."""
         if not self.reading and not self.transport.is_closing():
             self.reading = True
             self.transport.resume_reading()

@@ -32,10 +32,44 @@ from broker.net.sockets import OWN_DESCRIPTORS
 from broker.process import logs
 from broker.process.notify import Supervisor
 from broker.process.process import Process
-from broker.process.suspends import Suspends
 from broker.settings import Settings
 from broker.settings.errors import SettingsError
+from broker.store.times import uptime
 from broker.storing import kept, place
+
+SHORTEST: Final = 1.0
+"""Seconds of suspension that are counted: shorter ones add up until they are as long."""
+
+
+def slept() -> float:
+    """Seconds for which the machine has been suspended since it was started; 0.0 where the platform does not count."""
+    return uptime() - time.monotonic()
+
+
+class Suspends:
+    """Those that one event loop has seen."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, slept: Callable[[], float] = slept) -> None:
+        """`loop`: one whose clock nobody has read yet; `slept`: see the function of this name."""
+        self._loop = loop
+        self._clock: Callable[[], float] = loop.time
+        self._slept = slept
+        self._counted = slept()
+        self._added = 0.0
+
+    def look(self) -> float:
+        """Seconds of suspension that the loop's clock counts from now on, and did not before; 0.0: none."""
+        passed = self._slept() - self._counted
+        if passed < SHORTEST:
+            return 0.0
+        self._counted += passed
+        self._added += passed
+        self._loop.time = self._time  # type: ignore[method-assign]
+        return passed
+
+    def _time(self) -> float:
+        return self._clock() + self._added
+
 
 MANY_DESCRIPTORS: Final = 1_048_576
 """The number to request if the system has no upper limit."""
@@ -197,7 +231,6 @@ class _Hangup:
             self._loop.call_soon_threadsafe(self._asked.set)
 
     async def serve(self, broker: Service) -> None:
-        """Reload at each request, until cancelled."""
         self._loop = asyncio.get_running_loop()
         if self._came:
             self._asked.set()

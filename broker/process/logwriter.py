@@ -44,7 +44,6 @@ class BackgroundWriter:
         """Nothing to do here: the thread flushes."""
 
     def isatty(self) -> bool:
-        """Whether a terminal is behind it."""
         return self._stream.isatty()
 
     def close(self, timeout: float = 1.0) -> None:

@@ -39,7 +39,6 @@ class Supervisor:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Supervisor:
-        """The one that this environment names."""
         spelt = environ.get(WATCHDOG_USEC, "")
         mine = environ.get(WATCHDOG_PID, str(os.getpid())) == str(os.getpid())
         watchdog = int(spelt) / 1e6 if mine and spelt.isascii() and spelt.isdigit() else 0.0
@@ -60,7 +59,6 @@ class Supervisor:
         self._tell("STOPPING=1", "STATUS=stopping: the queues of its clients drain")
 
     def close(self) -> None:
-        """Send no more notifications."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -33,7 +33,6 @@ class Process:
 
     @property
     def logs(self) -> bool:
-        """Whether the log's level can be changed."""
         return self._set_level is not None
 
     def log_at(self, level: Level, seconds: float, after: Callable[[], Level]) -> None:
@@ -43,7 +42,6 @@ class Process:
         self._timer = asyncio.get_running_loop().call_later(seconds, lambda: self._apply(after()))
 
     def level(self, level: Level) -> None:
-        """Log at this level from now on."""
         self.stop()
         self._apply(level)
 

@@ -29,7 +29,6 @@ app = typer.Typer(
 
 
 def _folder(text: str) -> Path:
-    """A folder of this machine."""
     if "://" in text:
         fail(
             f"{text}: not a folder of this machine: copy it, hidden files too; `canopy record files` and the jobs of "
@@ -45,8 +44,6 @@ Directory = Annotated[
 
 
 def told(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Foreseen failures of a command as lines for people."""
-
     @wraps(command)
     def guarded(*arguments: Any, **flags: Any) -> Any:
         try:

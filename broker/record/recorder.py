@@ -21,12 +21,55 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from broker.core.routing.router import Router
+from broker.core.session.session import Session
 from broker.core.tap import Sink, Tap
-from broker.record.batches import batch
+from broker.core.topics.subscription import Subscription
 from broker.record.files.folder import ENDED, Folder, Left, RecorderError
-from broker.record.snapshots import Snapshot
 from broker.record.unpack import FILL_BYTES, Rows
-from broker.record.writer import Options, TableLog, Writer
+from broker.record.writer import Options, TableLog, Writer, batch
+
+STEP: Final = 512
+"""Subscriptions, and sessions looked at, in one turn: a millisecond."""
+
+
+class Snapshot:
+    """One walk."""
+
+    def __init__(self, router: Router, tap: Tap) -> None:
+        self._router = router
+        self._tap = tap
+        self._first = tap.seq + 1
+        self._told = 0
+        # Whom the walk has still to come to, the next one last; of one session, what of it is left.
+        self._sessions: list[Session] = list(router.sessions.values())
+        self._left: list[Subscription] = []
+        self._of: Session | None = None
+
+    def turn(self, most: int = STEP) -> bool:
+        """Tell up to `most` subscriptions, of up to `most` sessions. True when that was the last one."""
+        looked = told = 0
+        while told < most:
+            if self._left:
+                subscription = self._left.pop()
+                # Taken back or replaced meanwhile: that was told when it happened.
+                if self._of is not None and self._of.subscriptions.get(subscription.topic_filter) is subscription:
+                    self._router.table.tell(subscription, True)
+                    told += 1
+                continue
+            if looked == most:
+                break
+            if not self._sessions:
+                self._told += told
+                self._tap.snapshot(self._first, self._told)
+                return True
+            looked += 1
+            self._of = session = self._sessions.pop()
+            # Of one that is over, the ends of its subscriptions are being told.
+            if self._router.sessions.get(session.client_id) is session:
+                self._left = list(session.subscriptions.values())
+        self._told += told
+        return False
+
 
 TURN: Final = 0.1
 """Seconds between two hand-overs to the thread, where little happens."""
@@ -91,7 +134,6 @@ class Recorder(Sink):
 
     @property
     def recording(self) -> bool:
-        """Whether what happens now is being recorded."""
         return self.tap is not None
 
     @property
@@ -108,12 +150,10 @@ class Recorder(Sink):
 
     @property
     def segments(self) -> int:
-        """Finished segments."""
         return self._output.segments
 
     @property
     def events(self) -> int:
-        """Events in them."""
         return self._output.events
 
     @property
@@ -196,7 +236,6 @@ class Recorder(Sink):
         return Tap(time.monotonic_ns, self, memo, options.queue_events, options.queue_bytes, options.deliveries)
 
     def _count(self, tap: Tap) -> None:
-        """Number what happens, and keep nothing of it."""
         tap.shut()
         self._counting = tap
         self._end_turns()
@@ -215,7 +254,6 @@ class Recorder(Sink):
             self._folder.close(ended=None)
 
     def hand_over(self) -> None:
-        """Give the thread what has come together."""
         tap = self.tap
         if tap is not None and not tap.empty:
             self._inbox.put((tap.take(False), time.monotonic_ns(), tap.put_events, tap.put_bytes))

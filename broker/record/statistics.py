@@ -55,11 +55,9 @@ class Statistics:
 
     @property
     def seconds(self) -> float:
-        """From the first event to the last one."""
         return (self.last - self.first).total_seconds() if self.first and self.last else 0.0
 
     def summary(self) -> dict[str, Any]:
-        """For JSON."""
         times = {name: each.isoformat() if (each := getattr(self, name)) else None for name in ("first", "last")}
         return {**vars(self), **times, "seconds": self.seconds}
 

@@ -90,7 +90,6 @@ class Rows:
         return at
 
     def _run(self, first: i64, recv_ns: int, data: bytes, count: i64, v5: bool, publisher: str) -> None:
-        """Frames side by side."""
         topics = self.topic
         payloads = self.payload
         sizes = self.size

@@ -134,7 +134,6 @@ class Access(AccessControl):
         return ListenerAuth(list(asked.values()), anybody), by_listener
 
     def files(self) -> tuple[Path, ...]:
-        """The files that something in force was read from."""
         rules = () if self._book is None else self._book.files
         return (*rules, *(path for each in self._built.values() for path in each.files()))
 
@@ -151,7 +150,6 @@ class Access(AccessControl):
         return not self.chain.auth_of(principal.listener).still_admits(principal)
 
     async def close(self) -> None:
-        """Ask nobody any more."""
         await self.chain.close()
         for authenticator in (*self._embedded, *self._built.values()):
             await authenticator.close()

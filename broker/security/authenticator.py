@@ -74,8 +74,8 @@ class Authenticator:
 
     async def authenticate(self, attempt: Attempt) -> Verdict:
         """Decide. Cancelled after `security.authentication_timeout` seconds, and when the broker stops."""
-        del attempt
-        return None
+        verdict = self.at_once(attempt)
+        return None if verdict == ASK else verdict
 
     def at_once(self, attempt: Attempt) -> Verdict | Ask:
         """The same without waiting, where that is possible. ASK: `authenticate` has to be awaited."""

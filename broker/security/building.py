@@ -59,7 +59,6 @@ class Shared:
         return self._verified.setdefault(name, VerifiedCredentials(self._settings.verified_cache))
 
     def change(self, settings: Security) -> None:
-        """Other bounds."""
         before, self._settings = self._settings, settings
         if (before.hashing_threads, before.max_hashings) != (settings.hashing_threads, settings.max_hashings):
             self.pool.bound(settings.hashing_threads, settings.max_hashings)

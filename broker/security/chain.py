@@ -108,11 +108,9 @@ class Chain:
 
     @property
     def under_way(self) -> int:
-        """CONNECTs that authenticators are working on."""
         return len(self._tasks)
 
     def auth_of(self, listener: str) -> ListenerAuth:
-        """What holds for the clients of a listener."""
         return self._by_listener.get(listener, self._default)
 
     def bars(self, connect: Connect, origin: Origin) -> int:
@@ -155,7 +153,6 @@ class Chain:
         return self._unknown(auth, attempt, ticket, now)
 
     async def close(self) -> None:
-        """Give up what is worked on."""
         for handle in self._delayed.values():
             handle.cancel()
         self._delayed.clear()
@@ -288,7 +285,6 @@ def _told(banned: str) -> str:
 
 
 def _signed(verdict: Principal | Refusal, authenticator: Authenticator) -> Principal | Refusal:
-    """The verdict with the name of who gave it."""
     if isinstance(verdict, Principal):
         verdict.authenticator = authenticator.name
         return verdict
@@ -307,7 +303,6 @@ def _proven(auth: ListenerAuth, principal: Principal) -> Principal | Refusal:
 
 
 def _nobody(auth: ListenerAuth, attempt: Attempt) -> Principal | Refusal:
-    """What becomes of a client that no authenticator knows."""
     if not auth.authenticators:
         # Nothing checks who clients are: they are whom they say.
         return Principal(attempt.user_name)

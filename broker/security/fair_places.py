@@ -75,7 +75,6 @@ class FairPlaces:
         self._most = most
 
     def refuse_all(self) -> None:
-        """Everybody who waits gives way."""
         for waiters in self._waiting.values():
             for waiter in waiters:
                 if not waiter.done():

@@ -30,10 +30,6 @@ class CertificateAuthenticator(Authenticator):
         user = "" if certificate is None else self._user(certificate)
         return Principal(user) if user else None
 
-    async def authenticate(self, attempt: Attempt) -> Verdict:
-        verdict = self.at_once(attempt)
-        return None if verdict == "ask" else verdict
-
     def _user(self, certificate: PeerCertificate) -> str:
         if self._part == "cn":
             return certificate.common_name
@@ -52,10 +48,6 @@ class AnonymousAuthenticator(Authenticator):
     def at_once(self, attempt: Attempt) -> Verdict | Ask:
         return Principal() if attempt.user_name is None and attempt.password is None else None
 
-    async def authenticate(self, attempt: Attempt) -> Verdict:
-        verdict = self.at_once(attempt)
-        return None if verdict == "ask" else verdict
-
 
 class TrustAuthenticator(Authenticator):
     """Admits every client that no authenticator before it has decided on, under the user name that it gives."""
@@ -66,9 +58,6 @@ class TrustAuthenticator(Authenticator):
     def at_once(self, attempt: Attempt) -> Verdict | Ask:
         return Principal(attempt.user_name)
 
-    async def authenticate(self, attempt: Attempt) -> Verdict:
-        return Principal(attempt.user_name)
-
 
 class RejectAuthenticator(Authenticator):
     """Refuses every client that no authenticator before it has decided on."""
@@ -77,10 +66,6 @@ class RejectAuthenticator(Authenticator):
         self.name = name
 
     def at_once(self, attempt: Attempt) -> Verdict | Ask:
-        del attempt
-        return REJECTED
-
-    async def authenticate(self, attempt: Attempt) -> Verdict:
         del attempt
         return REJECTED
 

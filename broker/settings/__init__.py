@@ -4,7 +4,7 @@ Owns the models, which are frozen, and what makes a single value good or bad; `c
 environment and flags. A value of the wrong type is refused, and so is an unknown name. `Settings()` reads no file and
 no environment variable: a program that embeds the broker gets exactly what it passes in. A limit of 0 means unlimited;
 where 0 switches something off, its text says so. Sizes are bytes, times are seconds, rates are per second.
-`config/default.toml` explains the settings of the sections; keys of tables are explained here.
+`config/default.toml` explains each of them.
 `values` has the kinds of values and their bounds, `sections` and `store` the sections, `listeners` where clients come
 in, `access` who does and what they may do, `brokers` the other brokers, `root` the whole, `given` what programs make.
 """
@@ -23,25 +23,25 @@ from broker.settings.access.authenticators import (
 from broker.settings.access.rules import Access, Rule
 from broker.settings.access.security import Security
 from broker.settings.access.tokens import HttpTable, JwtTable, ScramTable
-from broker.settings.alarms import Alarms
 from broker.settings.brokers.upstream import Federation, Presence, Remote, Upstream, parse_upstream
 from broker.settings.given import Settings
 from broker.settings.http import Http, is_loopback, parse_http
 from broker.settings.listeners import Certificate, Endpoint, Listener, Tls, parse_endpoint
-from broker.settings.otel import Otel
-from broker.settings.process import Shutdown
 from broker.settings.root import defaults, flatten, section_models
 from broker.settings.sections import (
     EFFECTS,
+    Alarms,
     Limits,
     Log,
     Mqtt,
+    Otel,
     Queue,
     QueueRuleSettings,
     Recorder,
     Retained,
     Routing,
     Session,
+    Shutdown,
     Sys,
     Top,
     Tracing,

@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from broker.settings.access.authenticator_table import AuthenticatorTable
     from broker.settings.access.rules import Access, Rule
     from broker.settings.access.security import Security
-    from broker.settings.alarms import Alarms
     from broker.settings.brokers.upstream import Federation, Presence, Upstream
     from broker.settings.http import Http
     from broker.settings.listeners import Listener
-    from broker.settings.otel import Otel
-    from broker.settings.process import Shutdown
     from broker.settings.sections import (
+        Alarms,
         Limits,
         Log,
         Mqtt,
+        Otel,
         Queue,
         Recorder,
         Retained,
         Routing,
         Session,
+        Shutdown,
         Sys,
         Top,
         Tracing,

@@ -86,10 +86,8 @@ class Http(Section):
 
     @property
     def guarded(self) -> bool:
-        """Whether somebody has to say who they are."""
         return bool(self.password_file or self.viewer_token_file or self.operator_token_file)
 
     @property
     def endpoints(self) -> list[Endpoint]:
-        """The addresses, taken apart."""
         return [parse_http(url) for url in self.listen]

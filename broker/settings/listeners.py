@@ -202,33 +202,17 @@ class Tls(Section):
     """`[listener.tls]`: the certificates of a listener, and what it asks of its clients'."""
 
     certificate: File
-    """The certificate (PEM), and behind it those that lead to the authority's. It is shown to clients that name no
-    host, or one that no certificate has."""
     key: File
-    """Its private key (PEM)."""
     key_password: Annotated[str, Field(repr=False)] = ""
-    """The password of the private key. Empty: it is not encrypted."""
     more: Annotated[Sequence[Certificate], Field(max_length=MOST_CERTIFICATES), AfterValidator(tuple)] = ()
-    """Further certificates, chosen by the host name that a client asks for (SNI). Always a tuple after validation."""
     min_version: Literal["1.2", "1.3"] = "1.2"
-    """The oldest version of TLS that is spoken."""
     ciphers: str = ""
-    """The cipher suites of TLS 1.2 as OpenSSL writes them. Empty: OpenSSL's own choice, without those that do not keep
-    past connections secret."""
     client_certificates: Literal["none", "optional", "required"] = "none"
-    """Whether clients are asked for a certificate, and have to show one. One that is shown has to be good."""
     client_ca: Annotated[str, Field(validate_default=True)] = ""
-    """Certificates (PEM) of the authorities whose clients are let in."""
     crl: str = ""
-    """Lists of revoked certificates (PEM), one of each such authority. Empty: none is looked at."""
     chain: str = ""
-    """Certificates (PEM) that complete the chain of `certificate` where that file holds none of them. Only where
-    clients show no certificates: else those of `client_ca` do so. Empty: none."""
     alpn: Annotated[Sequence[Annotated[str, AfterValidator(_protocol)]], AfterValidator(tuple)] = ()
-    """The application protocols that the listener names. Empty: `mqtt`, or for WebSocket `http/1.1`. Always a tuple
-    after validation."""
     handshake_timeout: Annotated[float, Field(gt=0, le=LONGEST_TIME, allow_inf_nan=False)] = 10.0
-    """Seconds from accepting a connection to the end of the handshake, above 0."""
 
     @field_validator("client_ca")
     @classmethod
@@ -260,42 +244,20 @@ class Listener(Section):
     """One place where the broker listens. A limit of 0 is none beside those of `[limits]`, which hold for all."""
 
     url: Annotated[str, AfterValidator(_url)]
-    """Where: mqtt://HOST[:PORT] (1883), mqtts:// (8883), ws:// (8080), wss:// (8443), or mqtt+unix:///PATH. Port 0: any
-    free port."""
     name: Annotated[str, AfterValidator(_name)] = ""
-    """What logs and rules call it. Empty: its URL."""
     mode: Annotated[str, Field(pattern=r"^0?[0-7]{3}\z")] = "0660"
-    """Who may connect to a Unix socket, as the file's mode in octal digits."""
     group: str = ""
-    """The group of a Unix socket's file, by name or number. Empty: the broker's."""
     max_connections: CountOrUnlimited = 0
-    """Connections of this listener. One more is refused with 0x97."""
     max_connections_per_address: CountOrUnlimited = 0
-    """The same for one IP address, or one /64 of IPv6."""
     max_connect_rate: RateOrUnlimited = 0.0
-    """New connections a second from one IP address (IPv6: /64); a burst of one second's worth, at least 1, passes. One
-    more is refused with 0x9F, and over TLS closed before its handshake."""
     max_packet_size: Annotated[int, Field(ge=0, le=LARGEST_PACKET)] = 0
-    """Bytes of the largest packet from a client of this listener; clients are told. 0: `limits.max_packet_size`, which
-    bounds it in any case."""
     authenticators: Annotated[Sequence[str], AfterValidator(tuple)] = ()
-    """The authenticators that clients of this listener are checked by, by name. Empty: all. Always a tuple after
-    validation."""
     allow_anonymous: bool | None = None
-    """Whether a client may come without a user name. None: as `mqtt.allow_anonymous` has it."""
     mount: Annotated[str, AfterValidator(_mount)] = ""
-    """What stands before all topics of this listener's clients in this broker, like "tenant/{user}/": whole levels, the
-    last "/" with them. {user}, {client} and {listener} are filled in. Empty: nothing."""
     path: Annotated[str, AfterValidator(_path)] = ""
-    """With ws:// and wss://, the path that WebSockets are at. Empty: any."""
     origins: Annotated[Sequence[Annotated[str, AfterValidator(_origin)]], AfterValidator(tuple)] = ()
-    """With ws:// and wss://, the origins of web pages that may connect. Empty: any. A client that is no browser names
-    none, and may connect. Always a tuple after validation."""
     proxy_protocol: Literal["none", "v1", "v2"] = "none"
-    """The version of the PROXY protocol by which a proxy in front says who its clients are. A connection without such a
-    header is closed."""
     proxy_from: Annotated[Sequence[Annotated[str, AfterValidator(_network)]], AfterValidator(tuple)] = ()
-    """The networks of the proxies whose headers count; others are closed. Always a tuple after validation."""
     tls: Tls | None = None
     """Certificates; with mqtts:// and wss:// alone, and needed there."""
 

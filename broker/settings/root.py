@@ -12,21 +12,21 @@ from pydantic_core import PydanticCustomError
 from broker.settings.access.authenticators import AuthenticatorList
 from broker.settings.access.rules import Access, Rules
 from broker.settings.access.security import Security
-from broker.settings.alarms import Alarms
 from broker.settings.brokers.upstream import Federation, Presence, Upstream
 from broker.settings.http import Http
 from broker.settings.listeners import Endpoint, Listener
-from broker.settings.otel import Otel
-from broker.settings.process import Shutdown
 from broker.settings.sections import (
+    Alarms,
     Limits,
     Log,
     Mqtt,
+    Otel,
     Queue,
     Recorder,
     Retained,
     Routing,
     Session,
+    Shutdown,
     Sys,
     Top,
     Tracing,

@@ -27,6 +27,7 @@ from broker.settings.values import (
     Size,
     SizeOrUnlimited,
     String,
+    web_url,
     wrong,
 )
 
@@ -287,3 +288,43 @@ class Log(Section):
     format: Literal["auto", "console", "json"] = "auto"
     client_bytes: CountOrUnlimited = 1_000_000
     client_warnings: CountOrUnlimited = 100
+
+
+class Shutdown(Section):
+    """How the broker stops."""
+
+    flush_timeout: SecondsOrOff = 5.0
+
+
+URLS: Final = "http://HOST[:PORT]/v1/traces or https://…, without a user"
+
+
+class Otel(Section):
+    """Whom messages that carry a trace context are told to."""
+
+    endpoint: Annotated[str, AfterValidator(web_url(URLS))] = ""
+    sample: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.1
+    max_rate: Annotated[int, Field(ge=1, le=1_000_000)] = 1_000
+
+
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Rate = Annotated[float, Field(ge=0, le=MOST_MESSAGES, allow_inf_nan=False)]
+
+WEBHOOKS: Final = "an http:// or https:// URL without user, password and fragment"
+
+
+class Alarms(Section):
+    """Alarms. A bound of 0: there is no such alarm."""
+
+    interval: SecondsOrOff = 5.0
+    raise_after: SecondsOrOff = 10.0
+    loop_lag: SecondsOrOff = 0.2
+    room: Share = 0.9
+    disk_used: Share = 0.9
+    certificate_days: Annotated[int, Field(ge=0, le=3_650)] = 14
+    upstream_down: SecondsOrOff = 60.0
+    drop_rate: Rate = 100.0
+    authentication_failures: Rate = 10.0
+    history: Annotated[int, Field(ge=1, le=100_000)] = 200
+    webhook: Annotated[str, AfterValidator(web_url(WEBHOOKS))] = ""
+    webhook_timeout: Annotated[float, Field(gt=0, le=3_600, allow_inf_nan=False)] = 5.0

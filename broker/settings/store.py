@@ -81,5 +81,4 @@ class Store(Section):
 
     @property
     def kept(self) -> bool:
-        """Whether anything outlives the process."""
         return bool(self.path or self.url)

@@ -218,7 +218,6 @@ def _toml_key(key: Any) -> str:
 
 
 def cut(text: str) -> str:
-    """A text that fits a message."""
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
 
 

@@ -32,7 +32,6 @@ STANDARD: Final = "-"
 
 
 def _folder(directory: Path) -> Path:
-    """A folder, and not a database."""
     if directory.parts[:1] in (("postgresql:",), ("postgres:",)):
         fail(
             "this command is about a folder (store.path); of a database pg_dump, pg_restore and psql do what is needed",
@@ -47,7 +46,6 @@ Directory = Annotated[
 
 
 def _told(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Foreseen failures of a command as lines for people."""
     return foreseen(command, StoreError)
 
 
@@ -118,9 +116,9 @@ def salvage(
     No broker may be using it. The new file has no empty pages. A line for each kind of row that is lost; the exit code
     is 1 when there is one.
     """
-    from broker.store.tools import salvaging
+    from broker.store.tools import importing
 
-    rebuilt = salvaging.salvage(directory, into)
+    rebuilt = importing.salvage(directory, into)
     for what, count in sorted(rebuilt.lost.items()):
         typer.echo(f"lost: {count:,} of {what}")
     kept = ", ".join(f"{count:,} of {what}" for what, count in rebuilt.kept.items() if count) or "nothing"

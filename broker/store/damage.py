@@ -37,15 +37,12 @@ class Damages:
             self.named.append(Damage(what, _text(client_id), _text(topic), why[:LONGEST]))
 
     def of(self, client_id: str) -> None:
-        """They are all of one session."""
         self.named = [each._replace(client_id=client_id) for each in self.named]
 
     def total(self) -> int:
-        """How many."""
         return sum(self.counts.values())
 
     def told(self) -> str:
-        """The counts, for people."""
         return ", ".join(f"{count:,} of {what}" for what, count in sorted(self.counts.items()))
 
 

@@ -24,9 +24,9 @@ from broker.core.persistence.journal import (
     share_name,
 )
 from broker.core.principal import Principal
-from broker.core.queues.delivery import RELEASED, SENT, Delivery, queue_of
+from broker.core.queues.delivery import RELEASED, SENT, Delivery
 from broker.core.queues.message import Message
-from broker.core.routing.retained.by_age import account_name
+from broker.core.routing.retained.shares import account_name
 from broker.core.topics.subscription import Subscription
 from broker.store.base import IN_USE, Store, StoreError
 from broker.store.times import Clocks, Times
@@ -73,7 +73,7 @@ class _Subscription:
         self.request = subscription.request()
         self.identifier = subscription.identifier
         self.streaming = streaming
-        sub_queue = queue_of(subscription)
+        sub_queue = subscription.sub_queue
         self.options = None if sub_queue is None else sub_queue.options
 
 
@@ -264,7 +264,6 @@ class MemoryStore(Store):
         self._times.start(clock)
 
     async def load(self) -> Saved:
-        """Everything that was told and is not over, as records of the caller's own."""
         journal = self._journal
         journal.loaded = True
         saved = Saved()
@@ -286,7 +285,6 @@ class MemoryStore(Store):
         """Nothing waits here."""
 
     async def close(self) -> None:
-        """End; the records stay for the next broker."""
         self._open = False
 
     def _session(self, client_id: str, session: _Session, messages: dict[_Message, MessageRecord]) -> SessionRecord:

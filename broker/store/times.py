@@ -62,7 +62,6 @@ class Clocks(NamedTuple):
 
     @classmethod
     def of_system(cls) -> Clocks:
-        """Those of this machine."""
         return cls(time.time, uptime, BOOT)
 
 
@@ -127,7 +126,6 @@ class Times:
         self._wanted = True
 
     def _since(self, note: Note) -> float:
-        """The store's time, by what a note says."""
         wall, up = self._clocks.wall(), self._clocks.uptime()
         step = wall - note.wall
         if note.boot and note.boot == self._clocks.boot and up >= note.uptime:
@@ -194,7 +192,6 @@ class Times:
     # -- conversion ----------------------------------------------------------------------------------------------------
 
     def now(self) -> float:
-        """The store's time."""
         return self._clock() + self._offset
 
     def lasting(self, when: float) -> float:
@@ -202,7 +199,6 @@ class Times:
         return when + self._offset
 
     def broker(self) -> float:
-        """The broker's clock."""
         return self._clock()
 
     def left(self, until: float) -> float:
@@ -225,7 +221,6 @@ def ahead_of_wall(note: Note | None, clocks: Clocks | None = None) -> float:
 
 
 def span(seconds: float) -> str:
-    """A time for people, in its largest unit."""
     seconds = abs(seconds)
     for unit, length in (("days", 86_400.0), ("hours", 3_600.0), ("minutes", 60.0)):
         if seconds >= 2 * length:

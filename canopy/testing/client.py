@@ -6,25 +6,14 @@ It acknowledges nothing, pings nobody and reconnects never: that is what the tes
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from broker.client.machine import connect_packet
 from broker.core.codec import encoder, packets
 from broker.core.codec.decoder import Decoder
 from broker.core.codec.framing import LARGEST_PACKET
-from broker.core.codec.packets import (
-    Ack,
-    Connack,
-    Connect,
-    Disconnect,
-    Packet,
-    Publish,
-    Suback,
-    Subscribe,
-    SubscriptionRequest,
-)
-from broker.core.codec.properties import SESSION_EXPIRY_INTERVAL, Properties
+from broker.core.codec.packets import Ack, Connack, Disconnect, Packet, Publish, Suback, Subscribe, SubscriptionRequest
 
 P = TypeVar("P", bound=Packet)
 
@@ -53,22 +42,13 @@ class RawClient:
     ) -> None:
         self.close()
 
-    def connect(
-        self,
-        client_id: str = "",
-        *,
-        version: int = packets.V5,
-        clean_start: bool = True,
-        session_expiry: int = 0,
-        **fields: Any,
-    ) -> Connack:
-        """CONNECT, and its CONNACK, whatever it says. `version`: 4 or 5; `fields`: others, `keep_alive=60`."""
-        self.version = self._decoder.version = version
+    def connect(self, client_id: str = "", **options: Any) -> Connack:
+        """CONNECT, and its CONNACK, whatever it says. `options`: `version` 4 or 5, `clean_start`, `session_expiry`,
+        `keep_alive` (0 unless it is given), `user_name`, `password`, `will`, and others of `connect_packet`."""
+        packet = connect_packet(client_id, **{"keep_alive": 0, **options})
+        self.version = self._decoder.version = packet.version
         self._name = f"{client_id!r} to {self._name.rpartition(' ')[2]}"
-        held = Properties()
-        if session_expiry:
-            held.integers[SESSION_EXPIRY_INTERVAL] = session_expiry
-        self.send(Connect(client_id, version, clean_start, properties=held, **fields))
+        self.send(packet)
         return self.expect(Connack)
 
     def subscribe(self, *topic_filters: str, qos: int = 0) -> Suback:
@@ -127,10 +107,6 @@ class RawClient:
             found = "the end of the connection" if packet is None else repr(packet)
             raise AssertionError(f"expected {kind.__name__}, received {found}")
         return packet
-
-    def receive_all(self, count: int) -> Sequence[Packet | None]:
-        """The next so many packets."""
-        return [self.receive() for _ in range(count)]
 
     def close(self) -> None:
         """End without a DISCONNECT."""

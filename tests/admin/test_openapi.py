@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from openapi_spec_validator import validate
 
-from broker.admin.openapi import document
-from broker.admin.routes import all_routes
+from broker.admin.routes import all_routes, document
 from broker.admin.routing import BASE
 
 

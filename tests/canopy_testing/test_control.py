@@ -426,7 +426,7 @@ class TestWhatCanNeverBe:
 
     def test_faults(self, canopy_broker: RunningBroker) -> None:
         broker: Any = canopy_broker
-        with pytest.raises(ValueError, match="reader is 'foo'; one of 'client', 'broker', 'both'"):
+        with pytest.raises(ValueError, match="reader is 'foo'; one of 'broker', 'client'"):
             broker.freeze(reader="foo")
         for fault in (broker.cut, broker.lose, broker.delay):
             with pytest.raises(ValueError, match="sender is 'foo'; one of 'broker', 'client'"):

@@ -17,7 +17,7 @@ from broker.client.address import BrokerAddress
 from broker.client.aio import AsyncClient
 from broker.client.blocking import BlockingClient
 from broker.client.failures import LostError, RefusedError
-from broker.client.machine import ClientMachine, connect_packet
+from broker.client.machine import ClientMachine, Delivered, connect_packet
 from broker.core.codec import encoder
 from broker.core.codec.packets import V5, V311, Connack, Publish, SubscriptionRequest
 from canopy.testing import RunningBroker
@@ -103,39 +103,54 @@ def machine(client_id: str = "c", **options: object) -> ClientMachine:
 # ------------------------------------------------------------------------------------------------------------ blocking
 
 
+class Blocking(BlockingClient):
+    """With what has come, and what became of messages."""
+
+    def __init__(self, address: BrokerAddress, session: ClientMachine) -> None:
+        super().__init__(address, session)
+        self.came: list[Publish] = []
+        self.delivered: list[Delivered] = []
+        self.on_message = self.came.append
+        self.on_delivered = self.delivered.append
+
+    def deliver(self, packet: Publish) -> int:
+        """Publish, and wait for the acknowledgement: the reason code."""
+        number = self.publish(packet)
+        while self.unwritten or (number and not self.delivered):
+            self.step(0.1)
+        return self.delivered.pop().reason_code if number else 0
+
+    def receive(self) -> Publish:
+        while not self.came:
+            self.step(0.1)
+        return self.came.pop(0)
+
+
 class TestBlocking:
     @pytest.mark.parametrize("version", [V311, V5])
     def test_messages_go_there_and_back(self, address: BrokerAddress, version: int) -> None:
-        with BlockingClient(address, machine(version=version)) as client:
+        with Blocking(address, machine(version=version)) as client:
             client.connect()
-            assert client.subscribe(*(SubscriptionRequest(f"a/{qos}", qos) for qos in range(3))).reason_codes == [
-                0,
-                1,
-                2,
-            ]
+            wanted = [SubscriptionRequest(f"a/{qos}", qos) for qos in range(3)]
+            assert client.subscribe(*wanted).reason_codes == [0, 1, 2]
             for qos in range(3):
                 assert client.deliver(Publish(f"a/{qos}".encode(), b"x", qos)) == 0
                 got = client.receive()
-                assert got is not None
                 assert (got.topic, got.payload, got.qos) == (f"a/{qos}".encode(), b"x", qos)
-            client.unsubscribe("a/0")
-            assert client.receive(0) is None
         assert not client.connected
 
     @pytest.mark.parametrize("scheme", LISTENERS)
     def test_every_transport(self, listeners: dict[str, BrokerAddress], scheme: str) -> None:
         payload = bytes(range(256)) * 1000
-        with BlockingClient(listeners[scheme], machine()) as client:
+        with Blocking(listeners[scheme], machine()) as client:
             client.connect()
             client.subscribe("a")
             assert client.deliver(Publish(b"a", payload, 1)) == 0
-            got = client.receive()
-            assert got is not None
-            assert got.payload == payload
+            assert client.receive().payload == payload
 
     def test_a_session_outlives_its_connection(self, address: BrokerAddress) -> None:
         here = machine("here", clean_start=False, session_expiry=60)
-        with BlockingClient(address, here) as client, BlockingClient(address, machine("there")) as other:
+        with Blocking(address, here) as client, Blocking(address, machine("there")) as other:
             client.connect()
             client.subscribe(SubscriptionRequest("a", 2))
             client.close()
@@ -144,8 +159,7 @@ class TestBlocking:
             # It is kept until there is a connection.
             client.publish(Publish(b"a", b"mine", 2))
             assert client.connect().session_present
-            payloads = {client.receive(), client.receive()}
-            assert {each and each.payload for each in payloads} == {b"meanwhile", b"mine"}
+            assert {client.receive().payload, client.receive().payload} == {b"meanwhile", b"mine"}
 
     def test_nobody_listens(self, address: BrokerAddress) -> None:
         with socket.socket() as bound:
@@ -182,25 +196,6 @@ class TestBlocking:
             BlockingClient(strangers, machine()).connect()
         assert caught.value.lasting
 
-    def test_a_full_queue_is_not_read_into(self) -> None:
-        count = 1000
-
-        def script(connection: socket.socket) -> None:
-            welcome(connection)
-            for number in range(count):
-                connection.sendall(encoder.publish(Publish(b"t", b"%04d" % number + bytes(65_536)), V5))
-            to_the_end(connection)
-
-        with scripted(script) as address, BlockingClient(address, machine(), max_queued=3) as client:
-            client.connect()
-            for number in range(count):
-                for _ in range(3):
-                    client.step()
-                assert len(client._messages) < 20
-                got = client.receive()
-                assert got is not None
-                assert got.payload[:4] == b"%04d" % number
-
     def test_no_answer_to_a_subscription(self) -> None:
         def script(connection: socket.socket) -> None:
             welcome(connection)
@@ -215,9 +210,9 @@ class TestBlocking:
         with scripted(welcome) as address, BlockingClient(address, machine()) as client:
             client.connect()
             with pytest.raises(LostError, match="the broker closed the connection"):
-                client.receive()
+                client.step(30)
             with pytest.raises(LostError, match="there is no connection"):
-                client.receive()
+                client.step()
 
 
 # ------------------------------------------------------------------------------------------------------------- asyncio
@@ -226,31 +221,31 @@ class TestBlocking:
 class TestAsyncio:
     @pytest.mark.parametrize("version", [V311, V5])
     async def test_messages_go_there_and_back(self, address: BrokerAddress, version: int) -> None:
-        async with AsyncClient(address, machine(version=version)) as client:
+        came: asyncio.Queue[Publish] = asyncio.Queue()
+        async with AsyncClient(address, machine(version=version), on_message=came.put_nowait) as client:
             wanted = [SubscriptionRequest(f"a/{qos}", qos) for qos in range(3)]
             assert (await client.subscribe(*wanted)).reason_codes == [0, 1, 2]
             for qos in range(3):
                 assert await client.publish(f"a/{qos}", b"x", qos=qos) == 0
-                got = await client.receive()
+                got = await came.get()
                 assert (got.topic, got.payload, got.qos) == (f"a/{qos}".encode(), b"x", qos)
-            await client.unsubscribe("a/0")
         assert not client.connected
 
     @pytest.mark.parametrize("scheme", LISTENERS)
     async def test_every_transport(self, listeners: dict[str, BrokerAddress], scheme: str) -> None:
         payload = bytes(range(256)) * 1000
-        async with AsyncClient(listeners[scheme], machine()) as client:
+        came: asyncio.Queue[Publish] = asyncio.Queue()
+        async with AsyncClient(listeners[scheme], machine(), on_message=came.put_nowait) as client:
             await client.subscribe("a")
             assert await client.publish("a", payload, qos=1) == 0
-            assert (await client.receive()).payload == payload
+            assert (await came.get()).payload == payload
 
     async def test_many_publishes_side_by_side(self, address: BrokerAddress) -> None:
-        async with AsyncClient(address, machine(), max_queued=5) as client:
+        came: asyncio.Queue[Publish] = asyncio.Queue()
+        async with AsyncClient(address, machine(), on_message=came.put_nowait) as client:
             await client.subscribe(SubscriptionRequest("a", 2))
             sending = asyncio.gather(*(client.publish("a", b"%d" % number, qos=number % 3) for number in range(300)))
-            got: list[int] = []
-            while len(got) < 300:
-                got.append(int((await client.receive()).payload))
+            got = [int((await came.get()).payload) for _ in range(300)]
             assert await sending == [0] * 300
             for qos in range(3):
                 assert [each for each in got if each % 3 == qos] == list(range(qos, 300, 3))
@@ -282,10 +277,7 @@ class TestAsyncio:
         async with scripted_aside(script) as address:
             client = AsyncClient(address, machine())
             await client.connect()
-            waiting = [
-                asyncio.ensure_future(each)
-                for each in (client.publish("a", qos=1), client.subscribe("a"), client.receive())
-            ]
+            waiting = [asyncio.ensure_future(each) for each in (client.publish("a", qos=1), client.subscribe("a"))]
             await asyncio.sleep(0)
             go.set()
             for each in waiting:
@@ -295,8 +287,9 @@ class TestAsyncio:
             assert failure is not None
             assert str(address) in str(failure)
 
-    async def test_a_full_queue_is_not_read_into(self) -> None:
+    async def test_a_reader_that_cannot_keep_up_stops_the_reading(self) -> None:
         count = 1000
+        came: asyncio.Queue[Publish] = asyncio.Queue()
 
         def script(connection: socket.socket) -> None:
             welcome(connection)
@@ -304,9 +297,14 @@ class TestAsyncio:
                 connection.sendall(encoder.publish(Publish(b"t", b"%04d" % number + bytes(65_536)), V5))
             to_the_end(connection)
 
-        async with scripted_aside(script) as address, AsyncClient(address, machine(), max_queued=3) as client:
-            for number in range(count):
-                assert (await client.receive()).payload[:4] == b"%04d" % number
-                for _ in range(3):
-                    await asyncio.sleep(0)
-                assert len(client._messages) < 20
+        def on_message(packet: Publish) -> None:
+            came.put_nowait(packet)
+            client.read_on(False)
+
+        async with scripted_aside(script) as address:
+            client = AsyncClient(address, machine(), on_message=on_message)
+            async with client:
+                for number in range(count):
+                    assert (await came.get()).payload[:4] == b"%04d" % number
+                    assert came.qsize() < 20
+                    client.read_on(True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.configuration.sizes import WAITING, contradicting
+from broker.configuration.ineffective import WAITING, contradicting
 from broker.settings import Settings
 
 

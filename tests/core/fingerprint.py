@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.core.queues.delivery import Delivery, queue_of
+from broker.core.queues.delivery import Delivery
 from broker.core.queues.message import Message
 from broker.core.routing.receivers.plans import FanoutPlan, Recipient
 from broker.core.routing.receivers.reach import Reach
@@ -114,7 +114,7 @@ def filter_of(found: Trie, name: str) -> Facts:
 def subscription(found: Subscription) -> Facts:
     """A subscription, with its subscriber's name."""
     assert isinstance(found.session, Session)
-    queue = queue_of(found)
+    queue = found.sub_queue
     return (
         found.session.client_id,
         found.topic_filter,

@@ -20,13 +20,13 @@ from broker.core.codec.properties import decode_forward
 from broker.core.counters import DROP_CAUSES
 from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
-from broker.core.queues.delivery import DROPPED, QUEUED, RELEASED, SENT, Delivery, SubscriptionQueue, queue_of
+from broker.core.queues.delivery import DROPPED, QUEUED, RELEASED, SENT, Delivery, SubscriptionQueue
 from broker.core.queues.drop_notice import property_of
 from broker.core.queues.policies.queue_policy import LATEST
-from broker.core.routing.retained.by_age import RetainedMessage
+from broker.core.routing.retained.shares import RetainedMessage
 from broker.core.routing.router import Router
+from broker.core.routing.session_table import bytes_of, is_empty
 from broker.core.session.session import Session
-from broker.core.session.session_bytes import bytes_of, is_empty
 from broker.core.topics.filter_bytes import SUB_QUEUE_BYTES, subscription_bytes
 from tests.core.harness import Client, Network, bag
 from tests.core.judge import Judge
@@ -228,7 +228,7 @@ def _one(session: Session, found: Found) -> None:
 
 
 def _lanes(session: Session) -> set[SubscriptionQueue]:
-    sub_queues = {queue_of(one) for one in session.subscriptions.values()} | {session.sub_queue}
+    sub_queues = {one.sub_queue for one in session.subscriptions.values()} | {session.sub_queue}
     return {each for each in sub_queues if each is not None}
 
 

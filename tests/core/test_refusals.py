@@ -21,7 +21,7 @@ from broker.core.refusals import (
     Record,
     Refusals,
 )
-from broker.core.routing.receivers.barred import AT_ONCE, MOST_ROUTES
+from broker.core.routing.receivers.reach import AT_ONCE, MOST_ROUTES
 from tests.core.routing.receivers.test_permissions import Rules, ruled
 
 

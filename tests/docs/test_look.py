@@ -90,12 +90,15 @@ async def test_the_four_ways_light_dark_wide_and_narrow(site: str) -> None:
             page = await browser.new_page(color_scheme="dark" if dark else "light")
             page.set_default_timeout(PATIENCE)
             wrong = watch(page, site)
-            for width in (390, 1280):
+            # The width decides what sticks out, and the colours what is pale.
+            for width in (1280,) if dark else (390, 1280):
                 await page.set_viewport_size({"width": width, "height": 800})
                 for name in PAGES:
                     await page.goto(f"{site}/{name}.html")
                     beyond = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
                     assert (name, width, beyond <= 0) == (name, width, True)
+                    if width == 390:
+                        continue
                     for selector in (".md-content a:not(.headerlink)", ".md-header__topic", ".md-typeset p"):
                         pale = await page.evaluate(PALE, [selector, CONTRAST])
                         assert (name, dark, selector, pale) == (name, dark, selector, [])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.process.suspends import Suspends
+from broker.process.daemon import Suspends
 from broker.settings import Shutdown
 from canopy import Broker, Settings
 from tests.e2e import wire

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from broker.process.suspends import SHORTEST, Suspends, slept
+from broker.process.daemon import SHORTEST, Suspends, slept
 
 
 @pytest.mark.parametrize("make", [asyncio.new_event_loop, uvloop.new_event_loop])

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 
-from broker.record.batches import batch
 from broker.record.files.segment import Segment
 from broker.record.unpack import Rows
+from broker.record.writer import batch
 from tests.core.taps import Listening
 
 RUN_ID: Final = "0a1b2c3d"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.record.snapshots import Snapshot
+from broker.record.recorder import Snapshot
 from tests.core.harness import Network
 from tests.core.taps import listen
 from tests.record.scenes import stored

@@ -10,7 +10,6 @@ import pytest
 
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.limits import Limits
-from broker.core.persistence.keeping import keep
 from broker.core.queues.message import Message
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
@@ -46,7 +45,7 @@ def filled(store: MemoryStore, filters: tuple[str, ...]) -> None:
         session = Session(f"c{number}", 1_000, 1_000_000, router.counters)
         session.expiry_interval = 1_000
         router.session_table.add(session)
-        keep(session, store.journal)
+        session.keep(store.journal)
         for name in filters if number < SESSIONS else ():
             router.subscribe(session, "", name, Request(name, 2), 0)
         if number >= SESSIONS:
@@ -136,7 +135,7 @@ def test_while_others_come_and_go(filters: tuple[str, ...], kill: bool) -> None:
         late = Session("late", 1_000, 1_000_000, router.counters)
         late.expiry_interval = 1_000
         router.session_table.add(late)
-        keep(late, store.journal)
+        late.keep(store.journal)
         router.subscribe(late, "", "+/+", Request("+/+", 2), 0)
         changed = router.sessions["c3"]
         router.subscribe(changed, "", filters[0], Request(filters[0], 1), 7)

@@ -10,7 +10,7 @@ import pytest
 from broker.core.codec.packets import NEVER, SubscriptionRequest, Will
 from broker.core.persistence.journal import DeliveryRecord, Saved
 from broker.core.principal import Principal
-from broker.core.queues.delivery import SENT, Delivery
+from broker.core.queues.delivery import QUEUED, RELEASED, SENT, Delivery
 from broker.core.queues.message import Message
 from broker.core.topics.subscription import Subscriber, Subscription
 from broker.store import StoreError
@@ -140,6 +140,34 @@ async def test_all_of_a_will(place: Place) -> None:
     assert session.will.will == will
 
 
+async def test_a_delivery_all_the_way(place: Place) -> None:
+    journal = place.journal
+    journal.session_kept("c", Principal("u"), 300, 0.0)
+    first, second = delivery(b"1", 2), delivery(b"2")
+    journal.queued("c", first)
+    journal.queued("c", second)
+    first.packet_id, first.state = 9, SENT
+    journal.in_flight("c", first)
+    [record, other] = queue(await place.load())
+    assert (record.packet_id, record.state, record.attempts, record.qos) == (9, SENT, 1, 2)
+    assert (record.retain, record.identifiers, record.share) == (True, (3, 4), "")
+    assert record.message is not None
+    assert (record.message.topic, record.message.payload, record.message.qos) == (b"a", b"1", 1)
+    assert (record.message.properties, record.message.publisher) == (b"\x01\x01", "p")
+    assert record.message.expires_in is None
+    assert (other.packet_id, other.attempts, other.state) == (0, 0, QUEUED)
+    assert record.number != other.number
+    journal.unsent("c", first)
+    assert queue(await place.load())[0].attempts == 0
+    journal.in_flight("c", first)
+    journal.released("c", first)
+    [record, other] = queue(await place.load())
+    assert (record.state, record.message, record.attempts) == (RELEASED, None, 1)
+    journal.finished("c", first)
+    journal.finished("c", second)
+    assert queue(await place.load()) == []
+
+
 async def test_the_order_is_that_in_which_they_were_queued(place: Place) -> None:
     """Whatever of it was put in flight when, and whichever group it was told in."""
     journal = place.journal
@@ -154,6 +182,18 @@ async def test_the_order_is_that_in_which_they_were_queued(place: Place) -> None
     journal.finished("c", many[3])
     expected = [b"%d" % number for number in range(1_200) if number != 3]
     assert payloads(queue(await place.again())) == expected
+
+
+async def test_one_that_is_renewed_keeps_its_place(place: Place) -> None:
+    journal = place.journal
+    journal.session_kept("c", Principal("u"), 300, 0.0)
+    first, second = delivery(b"1"), delivery(b"2")
+    journal.queued("c", first)
+    journal.queued("c", second)
+    for payload in (b"1, newer", b"1, newest"):
+        first.message = message(payload)
+        journal.renewed("c", first)
+        assert payloads(queue(await place.load())) == [payload, b"2"]
 
 
 async def test_records_of_one_fanout_share_the_message(place: Place) -> None:
@@ -197,6 +237,26 @@ async def test_subscriptions(place: Place) -> None:
     assert first.request == SubscriptionRequest("$share/g/a", 2, False, True, 1)
     assert (first.identifier, first.streaming) == (77, False)
     assert found["b"].request == SubscriptionRequest("b", 1, True, False, 2)
+
+
+async def test_what_is_over_leaves_nothing(place: Place) -> None:
+    journal = place.journal
+    journal.session_kept("c", Principal("u"), 300, 0.0)
+    journal.will_set("c", Will("w", b""), 0.0)
+    journal.received("c", 5)
+    journal.received("c", 6)
+    journal.completed("c", 5)
+    journal.will_cleared("c")
+    [session] = (await place.load()).sessions
+    assert (session.received, session.will) == ([6], None)
+    journal.queued("c", delivery())
+    journal.session_gone("c")
+    journal.retained_set(message())
+    journal.retained_set(message(b"2"))
+    assert [one.payload for one in (await place.load()).retained] == [b"2"]
+    journal.retained_cleared("a")
+    saved = await place.again()
+    assert (saved.sessions, saved.retained) == ([], [])
 
 
 async def test_what_text_and_bytes_can_be(place: Place) -> None:

@@ -86,10 +86,10 @@ class _Last(Waiter):
 
 def arm(doom: _Doom) -> None:
     """Put the points in place."""
-    write, statements = Writer.write, Writer._statements
-    give, written = SqliteStore._write, SqliteStore._written
+    write_to_file, statements = Writer.write, Writer._statements
+    give, written = SqliteStore.write, SqliteStore._written
 
-    def _write(store: SqliteStore, batch: Batch) -> None:
+    def write(store: SqliteStore, batch: Batch) -> None:
         if doom.count(batch) and doom.point == IN_RELEASE:
             # Who waits by now is before it in the line; who comes while the group is written is behind it.
             commits = store.journal.commits
@@ -99,7 +99,7 @@ def arm(doom: _Doom) -> None:
 
     def write_group(writer: Writer, batch: Batch) -> Written:
         doom.at(BEFORE_BEGIN, batch)
-        found = write(writer, batch)
+        found = write_to_file(writer, batch)
         doom.at(AFTER_COMMIT, batch)
         return found
 
@@ -120,7 +120,7 @@ def arm(doom: _Doom) -> None:
         else:
             loop.call_soon(later, turns - 1)
 
-    for owner, replaced in ((Writer, _statements), (SqliteStore, _write), (SqliteStore, _written)):
+    for owner, replaced in ((Writer, _statements), (SqliteStore, write), (SqliteStore, _written)):
         setattr(owner, replaced.__name__, replaced)
     setattr(Writer, "write", write_group)  # noqa: B010 (a method, which mypy would not have assigned to)
 

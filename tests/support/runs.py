@@ -25,6 +25,11 @@ def examples(thorough: int) -> int:
     return thorough if LONG else min(thorough, max(FEWEST, thorough // SHARE))
 
 
+def times(thorough: int) -> int:
+    """How often a test kills what it tests; `thorough`: how often in `make crash`."""
+    return thorough if CRASH else thorough // 2
+
+
 def seeds(thorough: int) -> range:
     """The seeds of a test that kills what it tests, again and again; `thorough`: how many `make crash` tries."""
     return range(thorough if CRASH else 1)

@@ -17,9 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from broker.admin.api.clients import moment
 from broker.admin.errors import ApiError
 from broker.admin.host import Host
-from broker.admin.paging import BUILT, TURN, Page, PageQuery, cut, in_turns, name_of
+from broker.admin.paging import BUILT, TURN, Page, PageQuery, cut, first_names, in_turns, name_of
 from broker.admin.routing import BASE, Call, Routes
-from broker.admin.walking import first_names
 from broker.core.bans import ADDRESS, KINDS, Ban
 from broker.core.causes import ADMINISTRATIVE_ACTION
 from broker.core.codec import reasons

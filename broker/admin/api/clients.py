@@ -16,9 +16,8 @@ from pydantic import BaseModel, Field
 
 from broker.admin.errors import ApiError
 from broker.admin.host import Host
-from broker.admin.paging import BUILT, Meta, Page, PageQuery, cut, in_turns, name_of
+from broker.admin.paging import BUILT, Meta, Page, PageQuery, cut, first_names, first_sessions, in_turns, name_of
 from broker.admin.routing import BASE, Call, Routes
-from broker.admin.walking import first_names, first_sessions
 from broker.core.causes import ADMINISTRATIVE_ACTION
 from broker.core.codec import reasons
 from broker.core.codec.packets import NEVER, V5, V31
@@ -27,6 +26,7 @@ from broker.core.queues.policies.queue_policy import POLICIES
 from broker.core.refusals import KINDS
 from broker.core.session.session import Session
 from broker.net.connections.client import Client as Connection
+from broker.net.recent_clients import RecentClient, RecentClients
 
 ROUTES: Final = Routes("clients")
 
@@ -205,12 +205,10 @@ def _facts(broker: Host, session: Session) -> dict[str, object]:
 
 
 def view(broker: Host, session: Session) -> Client:
-    """A session as lists show it."""
     return Client.model_validate(_facts(broker, session))
 
 
 def details(broker: Host, session: Session) -> Details:
-    """A session as it is shown by itself."""
     principal, outbox, queue = session.principal, session.outbox, session.queue
     dropped = session.ledger.dropped or []
     largest = None if outbox is None else outbox.max_packet
@@ -256,7 +254,6 @@ def _last_refusal(broker: Host, session: Session) -> LastRefusal | None:
 
 
 def subscription_of(session: Session, name: str) -> Subscription:
-    """One subscription, which the session has."""
     found = session.subscriptions[name]
     return Subscription(
         clientid=session.client_id,
@@ -386,3 +383,63 @@ async def end_session(call: Call) -> None:
     broker.router.peers.drain(broker.router, now)
     broker.router.end_session(session, now)
     broker.after_batch()
+
+
+class Recent(BaseModel):
+    """A client, connected or gone."""
+
+    clientid: str
+    """Cut to 512 bytes, as are the other texts."""
+    username: str | None
+    ip_address: str
+    first_at: str
+    """When it was first remembered: the counts begin there."""
+    last_at: str
+    counts: dict[str, int]
+    """Messages that it lost, by cause; or what was refused, by action."""
+    here: bool
+    """Whether it has a session now."""
+
+
+class RecentRefusal(Recent):
+    """A client that was refused something."""
+
+    topic: str
+    """Of the last refusal: a topic name, or the filter of a subscription."""
+    reason: str
+    """What decided: a rule with its file and line, a setting, a plug-in."""
+
+
+def recent(broker: Host, client: RecentClient) -> Recent:
+    return Recent(
+        clientid=client.client_id,
+        username=client.user_name,
+        ip_address=client.address,
+        first_at=moment(broker, client.first),
+        last_at=moment(broker, client.last),
+        counts=dict(client.counts),
+        here=client.client_id in broker.router.sessions,
+    )
+
+
+def refusal(broker: Host, client: RecentClient) -> RecentRefusal:
+    return RecentRefusal(**recent(broker, client).model_dump(), topic=client.topic, reason=client.reason)
+
+
+def _some(clients: RecentClients, query: PageQuery) -> tuple[list[RecentClient], Meta]:
+    found = clients.newest()
+    return found[: query.limit], Meta(limit=query.limit, hasnext=False)
+
+
+@ROUTES.add("GET", f"{BASE}/losers", query=PageQuery)
+async def losers(call: Call) -> Page[Recent]:
+    """The clients that lost messages last, the newest first."""
+    found, meta = _some(call.broker.monitor.losers, call.query)
+    return Page(data=[recent(call.broker, each) for each in found], meta=meta)
+
+
+@ROUTES.add("GET", f"{BASE}/refused", query=PageQuery)
+async def refused(call: Call) -> Page[RecentRefusal]:
+    """The clients that were refused something last, the newest first."""
+    found, meta = _some(call.broker.refusal_log.recent, call.query)
+    return Page(data=[refusal(call.broker, each) for each in found], meta=meta)

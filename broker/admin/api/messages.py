@@ -15,9 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from broker.admin.errors import ApiError
 from broker.admin.host import Host
-from broker.admin.paging import BUILT, Page, PageQuery, cut, in_turns, name_of
+from broker.admin.paging import BUILT, First, Page, PageQuery, cut, in_turns, name_of
 from broker.admin.routing import BASE, Call, Routes
-from broker.admin.walking import First
 from broker.core.codec.errors import ProtocolError
 from broker.core.codec.properties import decode_forward, encode_forward
 from broker.core.codec.topic_names import is_system, is_within, validate_filter, validate_topic

@@ -41,7 +41,6 @@ class FigureCollector(Collector):
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """How things are now."""
         reading = self._sources.read()
         for figure in FIGURES:
             if figure.exported:
@@ -68,7 +67,6 @@ def _metric(figure: Figure, reading: Reading) -> Metric | None:
 
 
 def _json(call: Call, kinds: tuple[Kind, ...]) -> Figures:
-    """The figures of these kinds."""
     reading = call.broker.figures.read()
     found: dict[str, int | float] = {}
     for figure in FIGURES:

@@ -9,9 +9,8 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from broker.admin.api.clients import Subscription, subscriptions_of
-from broker.admin.paging import BUILT, Page, PageQuery, cut, name_of
+from broker.admin.paging import BUILT, Page, PageQuery, cut, first_names, name_of
 from broker.admin.routing import BASE, Call, Routes
-from broker.admin.walking import first_names
 from broker.core.session.session import Session
 
 ROUTES: Final = Routes("subscriptions")
@@ -71,12 +70,10 @@ class _Wanted:
         self._group = None if query.share_group is None else f"$share/{query.share_group}/"
 
     def name(self, client_id: str) -> bool:
-        """Whether the client with this name may have some."""
         session = self._sessions.get(client_id)
         return session is not None and self.client(session)
 
     def client(self, session: Session) -> bool:
-        """Whether a client may have some."""
         query = self._query
         if session.uplink or not session.subscriptions or query.clientid not in (None, session.client_id):
             return False

@@ -18,7 +18,7 @@ from broker.core.codec.properties import (
 from broker.core.connection.connect import handshake
 from broker.core.connection.phases import ADMITTING, AUTHENTICATING, CONNECTED
 from broker.core.queues.live.outbox import Outbox
-from broker.core.queues.windows.held_answers import send_promise
+from broker.core.queues.windows.held import send_promise
 
 
 class Answers:

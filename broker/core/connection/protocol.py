@@ -27,24 +27,21 @@ from broker.core.codec import reasons
 from broker.core.codec.decoder import Decoder
 from broker.core.codec.encoder import PINGRESP, encode
 from broker.core.codec.errors import PacketTooLarge, ProtocolError, ProtocolViolation, Refused
-from broker.core.codec.packets import V5, Auth, Connect, Disconnect
+from broker.core.codec.packets import PUBREL, V5, Ack, Auth, Connect, Disconnect
 from broker.core.codec.properties import TOPIC_ALIAS_MAXIMUM
 from broker.core.connection import phases
 from broker.core.connection.answers import Answers
-from broker.core.connection.connect import authenticating, first_bytes, handshake, identity, opening
-from broker.core.connection.connect.pending_connect import PendingConnect
+from broker.core.connection.connect import authenticating, handshake, identity
+from broker.core.connection.connect.handshake import PendingConnect
 from broker.core.connection.phases import ADMITTING, AUTHENTICATING, CLOSED, CONNECTED, CONNECTING
-from broker.core.connection.publish.ack_packets import AckHandler
 from broker.core.connection.publish.acknowledging import Acknowledger
-from broker.core.connection.publish.holding import Hold, released
+from broker.core.connection.publish.holding import Hold, publish_limit, released
 from broker.core.connection.publish.publishing import PublishHandler
-from broker.core.connection.publish.rate_limit import publish_limit
 from broker.core.connection.subscribing import FilterHandler
 from broker.core.hooks import LATER, Origin
 from broker.core.queues.live.outbox import Outbox
-from broker.core.queues.live.peer import Peer
 from broker.core.queues.queue_totals import QueueTotals
-from broker.core.queues.requests import Request
+from broker.core.queues.requests import Peer, Request
 from broker.core.routing.peers import HELD_WORK, PeerDisconnected
 from broker.core.routing.router import Router
 from broker.core.sampling.sampler import SHARE
@@ -76,7 +73,6 @@ class ServerProtocol(Peer):
         )
         self._acknowledger = Acknowledger(outbox, router.limits, router.deadlines)
         self._publishing = PublishHandler(router, outbox, self.decoder, self._acknowledger)
-        self._acks = AckHandler(self.decoder, self._acknowledger)
         answers = Answers(outbox)
         self._filters = FilterHandler(router, outbox, self.decoder, answers)
         # Up to here, and to `accepted`, it is what each read touches: side by side, in few lines of the cache.
@@ -125,7 +121,7 @@ class ServerProtocol(Peer):
         if len(data) >= LARGE_READ:
             self.last_received = now
         if self.state == CONNECTING and not self._first_bytes:
-            self._first_bytes = data[: first_bytes.SHOWN]
+            self._first_bytes = data[: handshake.SHOWN]
         self.decoder.feed(data)
         if now < self.held_until:
             return True
@@ -185,7 +181,6 @@ class ServerProtocol(Peer):
         window = self.outbox.receive_window
         most_unread: i64 = self._acknowledger.most_unread
         publishing = self._publishing
-        acks = self._acks
         filters = self._filters
         taken: i64 = 0
         fanout = router.fanout
@@ -194,7 +189,7 @@ class ServerProtocol(Peer):
         self.unfinished = False
         self.hurried = False
         if self.state == CONNECTING and self._first_bytes:
-            first_bytes.check(self._first_bytes)
+            handshake.check_first_bytes(self._first_bytes)
         rate = self._publish_limit
         if self.held_until > 0.0 or self._hold is not None:
             self.held_until = released(self._hold, rate, self.held_until, now)
@@ -263,7 +258,7 @@ class ServerProtocol(Peer):
             elif action == phases.ACKNOWLEDGE:
                 session = self.session
                 assert session is not None
-                taken = acks.take(session, kind, now)
+                taken = self._acknowledge(session, kind, now)
                 self.work_done += PACKET_WORK * (taken - 1)
                 counters.packets_received += taken - 1
             else:
@@ -376,7 +371,7 @@ class ServerProtocol(Peer):
         # A CONNECT that broke off may still have told its version, and so what answer it can read.
         version = self.version or self.decoder.version
         if version == 0:
-            text = first_bytes.guess(self._first_bytes) or text
+            text = handshake.guess(self._first_bytes) or text
         self.final_packet = handshake.refusal(version, error.reason_code, text, self.outbox.max_packet)
         if isinstance(error, Refused) and error.detail:
             text = error.detail[:MAX_TEXT]
@@ -410,6 +405,31 @@ class ServerProtocol(Peer):
         elif isinstance(packet, Disconnect):
             self._on_disconnect(packet)
 
+    def _acknowledge(self, session: Session, kind: i64, now: float) -> i64:
+        """Take the decoder's current frame, of that packet type, and those of four bytes behind it. How many in all."""
+        decoder = self.decoder
+        start: i64 = decoder.start
+        stop: i64 = start
+        if kind == PUBREL:
+            stop = self._acknowledger.released_run(decoder.buffer, start)
+        else:
+            stop = session.on_acks(kind, decoder.buffer, start, now)
+        if stop > start:
+            decoder.end = stop
+            return (stop - start) // 4
+        packet_id = decoder.short_ack()
+        reason_code = reasons.SUCCESS
+        if packet_id <= 0:
+            packet = decoder.packet()
+            assert isinstance(packet, Ack)
+            packet_id = packet.packet_id
+            reason_code = packet.reason_code
+        if kind == PUBREL:
+            self._acknowledger.released(packet_id)
+        else:
+            session.on_ack(kind, packet_id, reason_code, now)
+        return 1
+
     # -- CONNECT -------------------------------------------------------------------------------------------------------
 
     def _on_connect(self, connect: Connect, now: float) -> None:
@@ -426,7 +446,7 @@ class ServerProtocol(Peer):
         self._answers.connecting(connect)
         router = self.router
         self._pending = PendingConnect(connect, self.origin, router)
-        opening.check(connect, self.refused, self.origin.host, router, now)
+        handshake.check(connect, self.refused, self.origin.host, router, now)
         self.decoder.undecided()
         authentication = self._authentication = authenticating.begin(connect, self.origin, router)
         if authentication is None:

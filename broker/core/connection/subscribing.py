@@ -23,7 +23,6 @@ from broker.core.codec.properties import NO_PROPERTIES, REASON_STRING, SUBSCRIPT
 from broker.core.codec.topic_names import SHARE_PREFIX, level_count, parse_shared
 from broker.core.connection.answers import Answers
 from broker.core.hooks import AccessControl
-from broker.core.persistence.keeping import keep_subscription
 from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.policies import queue_options
 from broker.core.queues.policies.queue_options import BadQueueOptions
@@ -433,7 +432,7 @@ def _lower(session: Session, subscription: Subscription, qos: int, router: Route
     """A subscription goes on with a lower QoS: no more is allowed by now."""
     subscription.qos = qos
     router.table.touch(subscription)
-    keep_subscription(session, subscription)
+    session.keep_subscription(subscription)
 
 
 class SubscriptionReview:

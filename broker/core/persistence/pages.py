@@ -1,14 +1,17 @@
 """Pages: the parts of sessions' queues that are on disk only, of which memory keeps the totals.
 
 Owns `Page`, and `Pages`: the limits above which messages are on disk only, and the totals of all sessions. It knows
-neither queues (`queues.disk_queue`) nor files (the store).
+neither queues (`queues.session_queue`) nor files (the store).
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import i64
+
+if TYPE_CHECKING:
+    from broker.core.queues.session_queue import DiskQueue
 
 PAGE: Final = 256
 PAGE_BYTES: Final = 262_144
@@ -38,15 +41,6 @@ class Page:
         self.expires_at = 0.0
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Starved:
-    """Wants pages read back, but memory has no room for them."""
-
-    def try_again(self) -> None:
-        """There may be room now."""
-        raise NotImplementedError
-
-
 class Pages:
     """The limits, and the sums over all sessions.
 
@@ -65,7 +59,7 @@ class Pages:
         # What waits on disk alone, of all sessions, and who waits for room in memory.
         self.messages: i64 = 0
         self.bytes: i64 = 0
-        self.starved: dict[Starved, None] = {}
+        self.starved: dict[DiskQueue, None] = {}
 
     def beyond(self, messages: i64, waiting: i64, size: i64, total: i64) -> bool:
         """Whether one more of `size` bytes waits on disk alone, where so many of `waiting` bytes wait in memory.

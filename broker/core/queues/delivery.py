@@ -9,7 +9,7 @@ cost, and memory is bounded by what waits.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, cast
+from typing import Final
 
 from mypy_extensions import i32, i64, u8
 
@@ -17,7 +17,7 @@ from broker.core.queues.message import Message
 from broker.core.queues.policies.queue_policy import DROP_OLDEST, LATEST, QueueOptions
 from broker.core.queues.queue_totals import bound
 from broker.core.queues.requests import Request
-from broker.core.topics.subscription import OwnQueue, SharedGroup, Subscriber, Subscription
+from broker.core.topics.subscription import SharedGroup, Subscriber
 
 # States of a Delivery.
 QUEUED: Final = 0
@@ -128,7 +128,7 @@ class Place:
         self.delivery: Delivery | None = delivery
 
 
-class SubscriptionQueue(OwnQueue):
+class SubscriptionQueue:
     """Terms and accounts. `max_age` in seconds, `depth` in messages; 0: unlimited."""
 
     def __init__(self, session: Subscriber, policy: int, max_age: float, depth: int) -> None:
@@ -227,8 +227,3 @@ def _vacate(delivery: Delivery) -> None:
     if place is not None:
         place.delivery = None
         delivery.place = None
-
-
-def queue_of(subscription: Subscription) -> SubscriptionQueue | None:
-    """The queue that a subscription has to itself; None: its messages wait on the terms of its client."""
-    return cast("SubscriptionQueue | None", subscription.sub_queue)

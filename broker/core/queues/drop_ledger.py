@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 from broker.core.codec import reasons
 from broker.core.counters import DISCONNECTED, DROP_CAUSES, EXPIRED, Counters, add_loss
 from broker.core.principal import Principal
-from broker.core.queues.queue_totals import Losses
-from broker.core.refusals import RECEIVE
+from broker.core.refusals import RECEIVE, Record
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
 
-class Ledger(Losses):
+class Ledger(Record):
     """The losses of one client. `dropped`: all of them, by cause; None if there are none."""
 
     def __init__(self, client_id: str, counters: Counters) -> None:

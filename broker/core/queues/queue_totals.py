@@ -2,7 +2,7 @@
 
 Queues add to the sums and subtract from them; the shell writes the time and the lag. Reading the time here costs
 nothing, so a message's wait is known without reading a clock for each message. A queue that reaches a limit asks the
-`Reliever` (`session.global_limit`) for room.
+`GlobalLimiter` for room.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from mypy_extensions import mypyc_attr
 
 from broker.core.accounts import Account
 from broker.core.permissions import Permissions
-from broker.core.queues.live.peer import Peer
-from broker.core.queues.message import Message
-from broker.core.refusals import Record
-from broker.core.topics.subscription import OwnQueue
+from broker.core.queues.requests import Peer
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
+
+    from broker.core.queues.delivery import SubscriptionQueue
+    from broker.core.queues.drop_ledger import Ledger
+    from broker.core.routing.retained.store import RetainedStore
+    from broker.core.session.global_limit import GlobalLimiter
 
 
 UNLIMITED: Final = 1 << 60
@@ -29,34 +31,6 @@ UNLIMITED: Final = 1 << 60
 def bound(limit: i64) -> i64:
     """A limit as it is compared with: 0 is unlimited."""
     return limit if limit > 0 else UNLIMITED
-
-
-class RetainedCheck:
-    """Says which retained messages are not sent any more."""
-
-    def may_be_sent(self, message: Message) -> bool:
-        """Whether the publisher of a retained message may publish it now."""
-        raise NotImplementedError
-
-
-class Reliever:
-    """Drops messages if all queues together hold too much."""
-
-    def relieve(self, messages: i64, size: i64) -> bool:
-        """Make room for so many messages and bytes more. False when it cannot be had."""
-        raise NotImplementedError
-
-    def is_little(self, messages: i64, size: i64) -> bool:
-        """Whether a client that has so much waiting, and no more, may have it beyond the bound."""
-        raise NotImplementedError
-
-
-class Worker:
-    """Counts the work that is charged to the client that caused it (`receivers.fanout`)."""
-
-    def charge(self, work: i64) -> None:
-        """So much was done, counted as deliveries."""
-        raise NotImplementedError
 
 
 class Crowded:
@@ -73,10 +47,6 @@ class Crowded:
     def part_bytes(self) -> i64:
         """Bytes that one publisher may add at once without being the one that fills it."""
         raise NotImplementedError
-
-
-class Losses(Record):
-    """Base of a client's ledger of losses (`drop_ledger.Ledger`), here so that this module imports no other."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -110,7 +80,7 @@ class QueueTotals:
         # The account of the broker's own sessions, and how many of the others have messages waiting in sessions.
         self.internal: Final = Account("internal", False, True)
         self.queue_holders: i64 = 0
-        self.reliever: Reliever | None = None
+        self.reliever: GlobalLimiter | None = None
         # How often a message came to a queue that is more than half full and whose client reads, and the last of those
         # queues: of connections, and of sessions.
         self.crowds: i64 = 0
@@ -125,16 +95,16 @@ class QueueTotals:
         # Peers whose queues ran over and who have to go for it.
         self.overflowed: list[Peer] = []
         # Queues of subscriptions in which something may grow too old, each once, until somebody finds them empty.
-        self.aging: dict[OwnQueue, None] = {}
+        self.aging: dict[SubscriptionQueue, None] = {}
         # Who records what happens, if anybody does.
         self.tap: LossRecorder | None = None
         # What access control says, where it is asked before a delivery.
         self.permissions: Permissions | None = None
         # Who is asked before a retained message is sent, where that is wanted; and how many were not for its answer.
-        self.retained_check: RetainedCheck | None = None
+        self.retained_check: RetainedStore | None = None
         self.retained_withheld: i64 = 0
         # Ledgers with losses that no log line has told of yet, each once.
-        self.unreported: list[Losses] = []
+        self.unreported: list[Ledger] = []
         # The event loop: how late its last tick was, and when the next one is due (0.0: nobody measures).
         self.lag: float = 0.0
         self.tick_due: float = 0.0

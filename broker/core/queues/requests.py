@@ -9,12 +9,25 @@ from __future__ import annotations
 from broker.core.queues.message import Message, MessageCopy
 
 
-class Asker:
-    """Who is told of a request: the interface of a publisher's connection, or of a link that passes one on."""
+class Peer:
+    """The interface of the connection behind an outbox: a client's, or a link's."""
 
     def answer(self, request: Request) -> None:
         """It is known whether its request reached a subscriber (`Request.reached`): acknowledge it."""
         raise NotImplementedError
+
+    def take_over(self, now: float) -> None:
+        """Another connection has come with the same client identifier: this one ends [MQTT-3.1.4-3]."""
+        raise NotImplementedError
+
+    def overflow(self, now: float) -> None:
+        """Its queue ran over, and the policy is to end it then."""
+        raise NotImplementedError
+
+    def comes_from(self, host: str) -> bool:
+        """Whether it is a client's connection from that IP address."""
+        del host
+        return False
 
 
 class AskedLink:
@@ -66,11 +79,11 @@ class Request:
         # Whether it is being routed: links that take it later (from another member of a group) are not asked.
         self.routing = True
         # Whom to tell. None: the answer does not wait, was given, or is of no use to anybody any more.
-        self.peer: Asker | None = None
+        self.peer: Peer | None = None
         # Until when the answer waits (`WaitingRequests`).
         self.until = 0.0
 
-    def waits(self, peer: Asker, count: int) -> bool:
+    def waits(self, peer: Peer, count: int) -> bool:
         """Every queue has had it: whether the answer waits for links, so that `peer` is told of it later.
 
         `count`: how many sessions and groups it was for. With any besides the links that were asked, it has reached

@@ -11,31 +11,38 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import i64
+
 from broker.core.accounts import Account
 from broker.core.counters import (
+    AGE,
     EXPIRED,
     FULL_BYTES,
     FULL_MESSAGES,
     GLOBAL,
     NO_QUOTA,
+    REPLACED,
     Counters,
 )
-from broker.core.permissions import Permissions
-from broker.core.persistence.journal import Journal
-from broker.core.persistence.pages import PAGE_BYTES, Page, Pages
+from broker.core.permissions import NEVER_MADE, Permissions
+from broker.core.persistence.journal import DeliveryRecord, Fetch, Journal
+from broker.core.persistence.pages import FETCHED_BYTES, PAGE_BYTES, Page, Pages
 from broker.core.principal import Principal
 from broker.core.queues.delivery import DROPPED, Delivery, SubscriptionQueue
-from broker.core.queues.disk_queue import DiskQueue, PagedQueue, is_pageable
 from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.live.outbox import ACCEPTED, Outbox
 from broker.core.queues.live.send_queue import NEVER_TAKEN
+from broker.core.queues.message import Message
 from broker.core.queues.policies.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST
-from broker.core.queues.queue_totals import bound
-from broker.core.queues.windows.review import Review
+from broker.core.queues.queue_totals import Crowded, QueueTotals, bound
+from broker.core.queues.requests import RequestMessage
 from broker.core.topics.subscription import SharedGroup
 
 if TYPE_CHECKING:
-    from mypy_extensions import i64
+    from broker.core.topics.subscription import SharedGroup
+
+GO_ON: Final = -2
+"""Answer of `make_room_in` where there is room."""
 
 STALE: Final = 64
 """Messages that are too old and are dropped at most when another one comes: more than come, and never long."""
@@ -44,7 +51,7 @@ GAPS: Final = 64
 """Gaps that are not worth closing."""
 
 
-class SessionQueue(PagedQueue):
+class SessionQueue(Crowded):
     """One client's queue in its session. `messages` and `bytes`: what waits; a limit of 0: unlimited.
 
     Of it some may be on disk alone (`disk`): behind the first `_ahead` of `pending`, and before the rest. `outbox`,
@@ -505,7 +512,360 @@ class SessionQueue(PagedQueue):
         if sub_queue.max_age > 0.0:
             load.aging[sub_queue] = None
 
+    def shed_stale(self, sub_queue: SubscriptionQueue, now: float, most: i64, outbox: Outbox | None) -> i64:
+        """Drop what has waited in a subscription queue for longer than it may, at most so many; how many there were."""
+        count: i64 = 0
+        while count < most and (delivery := sub_queue.stale(now)) is not None:
+            self.shed_one(delivery, AGE, outbox)
+            count += 1
+        return count
+
+    def offer_live(self, delivery: Delivery, sub_queue: SubscriptionQueue, outbox: Outbox) -> int:
+        """Offer a QoS 0 delivery with terms of its own to the outbox: ACCEPTED, or the cause of its drop."""
+        size: i64 = delivery.message.size()
+        self._make_live_room(sub_queue, size, outbox)
+        cause = outbox.offer_late(delivery)
+        if cause == ACCEPTED:
+            self.enter(sub_queue, delivery)
+        elif sub_queue.policy == DISCONNECT and cause in (FULL_MESSAGES, FULL_BYTES) and size <= outbox.max_bytes:
+            outbox.overflow()
+        return cause
+
+    def _make_live_room(self, sub_queue: SubscriptionQueue, size: i64, outbox: Outbox) -> None:
+        """Have a subscription queue that drops its oldest do so where it is the whole queue that has no room."""
+        if sub_queue.policy != DROP_OLDEST or size > outbox.max_bytes:
+            return
+        while outbox.messages >= outbox.max_messages or outbox.bytes + size > outbox.max_bytes:
+            oldest = sub_queue.oldest()
+            if oldest is None or not oldest.live:
+                return
+            outbox.queue.shed_one(oldest, FULL_MESSAGES if outbox.messages >= outbox.max_messages else FULL_BYTES)
+
+    def make_room_in(
+        self,
+        outbox: Outbox | None,
+        sub_queue: SubscriptionQueue,
+        message: Message,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        group: SharedGroup | None,
+    ) -> int:
+        """What a subscription queue makes of a message: GO_ON, or ACCEPTED in place of an older one, or why not."""
+        self.shed_stale(sub_queue, self.load.now, STALE, outbox)
+        same = sub_queue.of_topic(message.topic)
+        if same is not None:
+            if (same.qos == 0) == (qos == 0):
+                answer = self._renew(outbox, sub_queue, same, message, qos, retain, identifiers, group)
+                if answer != GO_ON:
+                    return answer
+            else:
+                # They wait in different places: the newer one, then, in the last.
+                self.shed_one(same, REPLACED, outbox)
+        while sub_queue.waiting >= sub_queue.depth:
+            oldest = sub_queue.oldest() if sub_queue.policy == DROP_OLDEST else None
+            if oldest is None:
+                if sub_queue.policy == DISCONNECT and outbox is not None:
+                    outbox.overflow()
+                return self.drop(FULL_MESSAGES)
+            self.shed_one(oldest, FULL_MESSAGES, outbox)
+        return GO_ON
+
+    def _renew(
+        self,
+        outbox: Outbox | None,
+        sub_queue: SubscriptionQueue,
+        waiting: Delivery,
+        message: Message,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        group: SharedGroup | None,
+    ) -> int:
+        """Put a newer message of the topic in the place of the one that waits. GO_ON when that one had to go."""
+        load = self.load
+        grown: i64 = message.size()
+        grown -= waiting.message.size()
+        if waiting.live:
+            assert outbox is not None
+            fits = outbox.bytes + grown <= outbox.max_bytes or outbox.messages == 1
+        else:
+            fits = self.bytes + grown <= self.max_bytes or self.messages == 1
+        if not fits:
+            return self.drop(FULL_BYTES)
+        if grown > 0 and not load.has_room(0, grown):
+            relieved = load.relieve(0, grown)
+            if not waiting.waits:
+                return GO_ON
+            if not relieved:
+                return self.drop(GLOBAL)
+        if waiting.live:
+            assert outbox is not None
+            outbox.queue.replace(grown)
+        else:
+            self.bytes += grown
+            self.owner.queued += grown
+            load.bytes += grown
+            self.drop(REPLACED)
+        waiting.settle(True)
+        waiting.message = message
+        waiting.qos = qos
+        waiting.retain = retain
+        waiting.identifiers = identifiers
+        waiting.group = group
+        sub_queue.renew(waiting, load.now)
+        if self.journal is not None and not waiting.live:
+            self.journal.renewed(self.client_id, waiting)
+        return ACCEPTED
+
     def drop(self, cause: int) -> int:
         """Count a message that does not come to wait here, or no more. Returns the cause."""
         self._ledger.lost(cause, 1)
         return cause
+
+
+HIGHEST: Final = 2
+"""The QoS that lowers none."""
+
+
+class Review:
+    """The check of one client's queue: `left` messages from the first on remain."""
+
+    def __init__(self, principal: Principal) -> None:
+        self.left: i64 = 0
+        self._principal = principal
+        self._epochs: i64 = NEVER_MADE  # of the rules that were seen last
+        self._allowed: Delivery | None = None  # the first that waits, once it was asked about
+
+    def begin(self, permissions: Permissions, waiting: i64) -> None:
+        """Have the right to what waits now be asked for, once for each change of the rules."""
+        permissions.refresh()
+        if self._epochs != permissions.epochs:
+            self._epochs = permissions.epochs
+            self.left = waiting
+            self._allowed = None
+
+    def most(self, delivery: Delivery, permissions: Permissions | None) -> int:
+        """The QoS with which the first that waits may be sent, at most; below 0: not at all. Asks once about each."""
+        if self.left <= 0 or permissions is None or not permissions.filters or delivery is self._allowed:
+            return HIGHEST
+        most = permissions.receive_qos(self._principal, delivery.message.topic.decode())
+        if most >= 0:
+            self._allowed = delivery
+        return most
+
+    def gone(self) -> None:
+        """The first waits no more."""
+        if self.left > 0:
+            self.left -= 1
+            self._allowed = None
+
+
+def is_pageable(delivery: Delivery) -> bool:
+    """Whether a delivery may wait on disk alone: those may whom nobody looks for before their turn comes."""
+    return delivery.sub_queue is None and delivery.group is None and not isinstance(delivery.message, RequestMessage)
+
+
+class DiskQueue:
+    """The pages of one session, if any of its messages are on disk only."""
+
+    def __init__(self, queue: SessionQueue, ledger: Ledger, load: QueueTotals, pages: Pages) -> None:
+        self.messages: i64 = 0
+        self.bytes: i64 = 0
+        self._holds_qos0 = False
+        self._queue = queue
+        self._ledger = ledger
+        self._load = load
+        self._sums = pages
+        self._pages: deque[Page] = deque()
+        # What is being read: so many pages from the first on, for whom.
+        self._fetch: QueueFetch | None = None
+        self._asked: i64 = 0
+        self._outbox: Outbox | None = None
+
+    def add(self, delivery: Delivery, journal: Journal | None, drop_oldest: bool) -> bool:
+        """Have a delivery wait here as the last. False: the disk has no room, nor may the oldest here give it."""
+        assert journal is not None
+        sums = self._sums
+        size: i64 = delivery.message.size()
+        while sums.bytes + size > sums.disk_bytes and sums.messages > 0:
+            if not drop_oldest or not self._pages:
+                self._end_if_empty()
+                return False
+            self._drop_first(GLOBAL, journal)
+        journal.paged(self._ledger.client_id, delivery)
+        self._append(delivery, size)
+        if delivery.qos == 0:
+            self._hold_qos0()
+        return True
+
+    def _append(self, delivery: Delivery, size: i64) -> None:
+        expires_at = delivery.message.expires_at
+        page = self._pages[-1] if len(self._pages) > self._asked else None
+        if page is None or page.messages >= self._sums.page or page.bytes + size > PAGE_BYTES:
+            page = Page(delivery.record, delivery.record, 0, 0)
+            page.expires_at = expires_at
+            self._pages.append(page)
+        page.last = delivery.record
+        page.messages += 1
+        page.bytes += size
+        if page.expires_at != 0.0 and (expires_at == 0.0 or expires_at > page.expires_at):
+            page.expires_at = expires_at
+        self._queue.count(1, size)
+        self._count(1, size)
+
+    def restore(self, page: Page, qos0: bool) -> None:
+        """A page that a store kept is the last. `qos0`: there may be QoS 0 in it."""
+        self._pages.append(page)
+        self._queue.count(page.messages, page.bytes)
+        self._count(page.messages, page.bytes)
+        if qos0:
+            self._hold_qos0()
+
+    def pages(self) -> list[Page]:
+        """The pages, oldest first: a copy."""
+        return list(self._pages)
+
+    def _hold_qos0(self) -> None:
+        if not self._holds_qos0:
+            self._holds_qos0 = True
+            self._queue.hold_qos0(True)
+
+    def _count(self, messages: i64, size: i64) -> None:
+        self.messages += messages
+        self.bytes += size
+        self._sums.messages += messages
+        self._sums.bytes += size
+
+    # -- back into memory ----------------------------------------------------------------------------------------------
+
+    def ask(self, journal: Journal, outbox: Outbox) -> None:
+        """Have the first pages be read, unless some are being read. Where memory has no room: in a while."""
+        # What is being read may have been asked for on an earlier connection.
+        self._outbox = outbox
+        if self._fetch is not None or not self._pages:
+            return
+        first = self._pages[0]
+        last = first
+        count: i64 = 0
+        messages: i64 = 0
+        size: i64 = 0
+        for page in self._pages:
+            if count > 0 and (messages + page.messages > self._sums.fetched or size + page.bytes > FETCHED_BYTES):
+                break
+            last = page
+            count += 1
+            messages += page.messages
+            size += page.bytes
+        load = self._load
+        if not load.has_room(messages, size) and not load.relieve(messages, size):
+            self._sums.starved[self] = None
+            return
+        if not self._pages or self._pages[0] is not first:
+            # Room was made here.
+            self._sums.starved[self] = None
+            return
+        load.messages += messages
+        load.bytes += size
+        self._asked = count
+        self._fetch = QueueFetch(self, journal, first.first, last.last, messages, size)
+        journal.fetch(self._ledger.client_id, self._fetch)
+
+    def try_again(self) -> None:
+        outbox = self._outbox
+        if outbox is not None and not outbox.closed:
+            outbox.schedule_flush()
+
+    def fetched(self, records: list[DeliveryRecord], size: i64, journal: Journal) -> None:
+        """The pages that were asked for have come."""
+        messages: i64 = 0
+        while self._asked > 0:
+            page = self._pages.popleft()
+            self._asked -= 1
+            messages += page.messages
+            if self._asked == 0:
+                # What comes behind them may be in memory from now on.
+                journal.read_back(self._ledger.client_id, page.last)
+        self._fetch = None
+        self._count(-messages, -size)
+        load = self._load
+        deliveries: list[Delivery] = []
+        for record in records:
+            delivery = record.queued(load.now)
+            journal.restored(self._ledger.client_id, delivery, record.number)
+            delivery.since = load.now
+            deliveries.append(delivery)
+            messages -= 1
+            size -= delivery.message.size()
+        self._queue.put_back(deliveries)
+        if messages != 0 or size != 0:
+            # Somebody has changed the file.
+            self._queue.count(-messages, -size)
+            load.messages -= messages
+            load.bytes -= size
+            self._ledger.lost(GLOBAL, messages)
+        self._end_if_empty()
+        outbox = self._outbox
+        if outbox is not None and not outbox.closed:
+            outbox.schedule_flush()
+
+    # -- dropping ------------------------------------------------------------------------------------------------------
+
+    def expired(self, now: float) -> bool:
+        """Whether all of the first page has."""
+        return len(self._pages) > 0 and 0.0 < self._pages[0].expires_at <= now
+
+    def drop_page(self, cause: int, journal: Journal | None) -> Page:
+        """Drop the first page; what is being read is not wanted any more."""
+        page = self._drop_first(cause, journal)
+        self._end_if_empty()
+        return page
+
+    def _drop_first(self, cause: int, journal: Journal | None) -> Page:
+        self._cancel()
+        page = self._pages.popleft()
+        self._queue.count(-page.messages, -page.bytes)
+        self._count(-page.messages, -page.bytes)
+        if journal is not None:
+            journal.unpaged(self._ledger.client_id, page)
+        self._ledger.lost(cause, page.messages)
+        return page
+
+    def _end_if_empty(self) -> None:
+        if self.messages == 0:
+            self.end()
+            if self._holds_qos0:
+                self._queue.hold_qos0(False)
+            self._queue.disk_ended()
+
+    def end(self) -> None:
+        """The session is over."""
+        self._cancel()
+        self._pages.clear()
+        self._count(-self.messages, -self.bytes)
+        self._sums.starved.pop(self, None)
+
+    def _cancel(self) -> None:
+        fetch = self._fetch
+        if fetch is not None:
+            fetch.over = True
+            self._fetch = None
+            self._asked = 0
+            self._load.messages -= fetch.messages
+            self._load.bytes -= fetch.bytes
+
+
+class QueueFetch(Fetch):
+    """A read of pages of a session's queue."""
+
+    def __init__(self, disk: DiskQueue, journal: Journal, first: i64, last: i64, messages: i64, size: i64) -> None:
+        super().__init__(first, last, messages)
+        self.bytes: i64 = size
+        self._disk = disk
+        self._journal = journal
+
+    def committed(self, number: i64) -> i64:
+        del number
+        if not self.over:
+            self._disk.fetched(self.records, self.bytes, self._journal)
+        return len(self.records)

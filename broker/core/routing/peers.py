@@ -19,7 +19,7 @@ from broker.core.session.session import Session
 from broker.core.topics.subscription import Subscription
 
 if TYPE_CHECKING:
-    from mypy_extensions import i64
+    from broker.core.routing.router import Router
 
 PLACES: Final = 1_024
 """Shared subscriptions of a session that are placed at once, when it comes or goes, and in a tick: 0.1 milliseconds."""
@@ -49,18 +49,6 @@ class PeerDisconnected(PeerEvent):
         self.cause = cause
 
 
-class PeerListener:
-    """Handles a peer's connecting and disconnecting: the router."""
-
-    def peer_left(self, event: PeerDisconnected, now: float) -> None:
-        """Called after the session lost its outbox."""
-        raise NotImplementedError
-
-    def overfull(self, now: float) -> None:
-        """End the connections whose queues ran over where that is their policy: the events for it follow."""
-        raise NotImplementedError
-
-
 class ConnectedPeers:
     """The connected peers, and the events that change them."""
 
@@ -80,7 +68,7 @@ class ConnectedPeers:
         """Queue an event; it takes effect at the next `drain`."""
         self._events.append(event)
 
-    def drain(self, listener: PeerListener, now: float) -> None:
+    def drain(self, router: Router, now: float) -> None:
         """Apply all events that wait, in order. Called before each batch is routed; never runs inside itself."""
         load = self._load
         load.now = now
@@ -93,12 +81,12 @@ class ConnectedPeers:
         try:
             while done < len(events) or overflowed:
                 if overflowed:
-                    listener.overfull(now)
+                    router.overfull(now)
                 while done < len(events):
                     event = events[done]
                     done += 1
                     if self.apply(event) and isinstance(event, PeerDisconnected):
-                        listener.peer_left(event, now)
+                        router.peer_left(event, now)
         finally:
             # Also where one of them has raised: it is not applied again.
             del events[:done]

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
-from broker.core.codec.topic_names import parse_shared
+from broker.core.codec.topic_names import covers, parse_shared
 from broker.core.limits import Limits
-from broker.core.queues.delivery import SubscriptionQueue, queue_of
+from broker.core.queues.delivery import SubscriptionQueue
 from broker.core.queues.policies.queue_options import grant
 from broker.core.queues.policies.queue_policy import (
     DROP_NEWEST,
     LATEST,
+    UNSET,
     QueueOptions,
+    QueueRule,
     QueueTerms,
     SubscriptionQueueTerms,
 )
-from broker.core.queues.policies.queue_rules import queue_terms, sub_queue_terms, subscription_rules
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.routing.receivers.fanout import Fanout
 from broker.core.session.session import Session
@@ -96,7 +97,7 @@ class QueueLimits:
 
     def renew_terms(self, session: Session, subscription: Subscription) -> None:
         """The rules are about another user than before: give a subscription the queue that it has now."""
-        sub_queue = queue_of(subscription)
+        sub_queue = subscription.sub_queue
         options = None if sub_queue is None else sub_queue.options
         if session.rules or sub_queue is not None:
             topic_filter = parse_shared(subscription.topic_filter)[1]
@@ -110,7 +111,7 @@ class QueueLimits:
         options: QueueOptions | None,
     ) -> None:
         """Have a subscription's messages keep to `terms`: in a queue of their own where these are not the client's."""
-        before = queue_of(subscription)
+        before = subscription.sub_queue
         sub_queue: SubscriptionQueue | None = None
         if terms is not None and (options is not None or not _has_terms(session, terms)):
             sub_queue = before
@@ -138,8 +139,7 @@ class QueueLimits:
         """Drop what has grown too old in queues where nothing comes or goes."""
         aging = load.aging
         left: i64 = SWEEP
-        for each in list(aging):
-            sub_queue = cast(SubscriptionQueue, each)
+        for sub_queue in list(aging):
             session = cast(Session, sub_queue.session)
             left -= session.shed_stale(sub_queue, now, left)
             if sub_queue.waiting == 0:
@@ -164,3 +164,47 @@ def _max_client_bytes(limits: Limits, terms: QueueTerms) -> int:
             return 0
         most = max(most, part)
     return most
+
+
+def queue_terms(limits: Limits, client_id: str, user_name: str | None) -> QueueTerms:
+    """What the queues of one client keep to."""
+    terms = QueueTerms(
+        limits.queue_policy,
+        limits.queue_max_age,
+        limits.live_messages,
+        limits.live_bytes,
+        limits.session_messages,
+        limits.session_bytes,
+    )
+    for rule in limits.rules:
+        if not rule.topic_filter and rule.applies_to(client_id, user_name):
+            terms.policy = _either(rule.policy, terms.policy)
+            terms.max_age = rule.max_age if rule.max_age >= 0.0 else terms.max_age
+            terms.live_messages = _either(rule.live_messages, terms.live_messages)
+            terms.live_bytes = _either(rule.live_bytes, terms.live_bytes)
+            terms.session_messages = _either(rule.session_messages, terms.session_messages)
+            terms.session_bytes = _either(rule.session_bytes, terms.session_bytes)
+    return terms
+
+
+def subscription_rules(limits: Limits, client_id: str, user_name: str | None) -> tuple[QueueRule, ...]:
+    """The rules about subscriptions that can apply to those of a client."""
+    return tuple([rule for rule in limits.rules if rule.topic_filter and rule.applies_to(client_id, user_name)])
+
+
+def sub_queue_terms(rules: tuple[QueueRule, ...], topic_filter: str, terms: QueueTerms) -> SubscriptionQueueTerms:
+    """What the messages of one subscription keep to: the client's `terms`, and what its `rules` change of them.
+
+    `topic_filter` without `$share/name/`.
+    """
+    found = SubscriptionQueueTerms(terms.policy, terms.max_age, 0)
+    for rule in rules:
+        if covers(rule.topic_filter, topic_filter):
+            found.policy = _either(rule.policy, found.policy)
+            found.max_age = rule.max_age if rule.max_age >= 0.0 else found.max_age
+            found.depth = _either(rule.depth, found.depth)
+    return found
+
+
+def _either(said: int, otherwise: int) -> int:
+    return otherwise if said == UNSET else said

@@ -23,9 +23,7 @@ from broker.core.limits import Limits
 from broker.core.permissions import Permissions
 from broker.core.persistence.commits import Commits
 from broker.core.persistence.journal import Journal
-from broker.core.persistence.keeping import keep, keep_subscription
 from broker.core.principal import Principal
-from broker.core.queues.delivery import queue_of
 from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.message import Message
 from broker.core.queues.policies.queue_policy import QueueOptions, SubscriptionQueueTerms
@@ -34,12 +32,11 @@ from broker.core.queues.requests import WaitingRequests
 from broker.core.routing.bridge_states import BridgeStates
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.in_turns.unfinished import Unfinished
-from broker.core.routing.peers import END_WORK, HELD_WORK, ConnectedPeers, PeerConnected, PeerDisconnected, PeerListener
+from broker.core.routing.peers import END_WORK, HELD_WORK, ConnectedPeers, PeerConnected, PeerDisconnected
 from broker.core.routing.publisher import Publisher
 from broker.core.routing.queue_limits import QueueLimits
 from broker.core.routing.receivers.bursts import RunFinder
 from broker.core.routing.receivers.fanout import Fanout
-from broker.core.routing.retained.sources import PublisherCheck
 from broker.core.routing.retained.store import RetainedStore
 from broker.core.routing.session_table import SessionTable
 from broker.core.routing.subscription_table import DROP_WORK, NODE_WORK, SubscriptionTable
@@ -64,7 +61,7 @@ PAUSE: Final = 0.005
 """Seconds that wills wait when one of them has half filled a session's queue."""
 
 
-class Router(PeerListener):
+class Router:
     """The routing state of one broker."""
 
     def __init__(self, limits: Limits, trie: str = "nodes", match_cache: int = 16_384) -> None:
@@ -105,7 +102,6 @@ class Router(PeerListener):
         self.bans = Bans()  # by operators
         self.tap: Tap | None = None  # who records what happens, if anybody does
         self.sampler = Sampler()  # of what comes in; off until somebody starts it
-        self._publisher_check = PublisherCheck(self.sessions)
         self._journal: Journal | None = None
         self.commits: Commits | None = None  # the journal's; set with it
         self.limits_changed()
@@ -118,7 +114,7 @@ class Router(PeerListener):
         load.max_bytes = bound(limits.total_bytes)
         load.standstill = limits.standstill
         self.retained_store.shares.most = limits.max_retained_bytes_per_client
-        load.retained_check = self._publisher_check if limits.check_retained_publisher else None
+        load.retained_check = self.retained_store if limits.check_retained_publisher else None
         self.queue_limits.forget()
 
     @property
@@ -130,7 +126,7 @@ class Router(PeerListener):
     def access_control(self, asked: AccessControl | None) -> None:
         made = None if asked is None else Permissions(asked, 0 if self.permissions is None else self.permissions.epochs)
         self.permissions = self.fanout.permissions = self.wills.permissions = self._load.permissions = made
-        self._publisher_check.permissions = made
+        self.retained_store.permissions = made
         self.cache.clear()
 
     @property
@@ -240,7 +236,7 @@ class Router(PeerListener):
         wanted = request.retain_handling == 0 or (request.retain_handling == 1 and new)
         if wanted and not group_name and self.retained.leads_to(topic_filter):
             session.start_stream(subscription, self.retained)
-        keep_subscription(session, subscription)
+        session.keep_subscription(subscription)
         if self.event_listener is not None:
             self.event_listener.subscribed(session.client_id, name, subscription.qos)
         if self.tap is not None:
@@ -257,7 +253,7 @@ class Router(PeerListener):
             return False
         session.stop_stream(name)
         self.work += self.table.drop(subscription) >> NODE_WORK
-        sub_queue = queue_of(subscription)
+        sub_queue = subscription.sub_queue
         if sub_queue is not None and sub_queue.fresh:
             self.queue_limits.count_fresh(session, -1)
         if session.journal is not None:
@@ -328,7 +324,7 @@ class Router(PeerListener):
         """Add a session that was not opened by a client's CONNECT: that of a link. It is stored, too."""
         self.session_table.add(session)
         if self._journal is not None:
-            keep(session, self._journal)
+            session.keep(self._journal)
 
     def overfull(self, now: float) -> None:
         """End the connections whose queues overflowed, if that is their policy: the events for it follow."""

@@ -16,7 +16,7 @@ from mypy_extensions import i64
 from broker.core.accounts import Accounts, Room
 from broker.core.hooks import SubscriptionListener
 from broker.core.limits import Limits
-from broker.core.queues.delivery import queue_of
+from broker.core.queues.delivery import SubscriptionQueue
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.session.session import Session
 from broker.core.tap import Tap
@@ -27,7 +27,7 @@ from broker.core.topics.filter_bytes import (
     subscription_bytes,
 )
 from broker.core.topics.match_cache import MatchCache
-from broker.core.topics.subscription import FilterEntry, OwnQueue, Subscription
+from broker.core.topics.subscription import FilterEntry, Subscription
 from broker.core.topics.trie import create
 
 DROP_WORK: Final = 16
@@ -144,7 +144,7 @@ class SubscriptionTable:
             self.listener.wanted(topic_filter)
         return work
 
-    def give_queue(self, subscription: Subscription, sub_queue: OwnQueue | None) -> None:
+    def give_queue(self, subscription: Subscription, sub_queue: SubscriptionQueue | None) -> None:
         """Have the messages of a subscription wait in a queue of their own, or (None) in that of its session."""
         before = subscription.sub_queue
         subscription.sub_queue = sub_queue
@@ -234,7 +234,7 @@ class SubscriptionTable:
         if self.tap is not None:
             self.tap.unsubscribed(session.client_id, subscription.topic_filter, True)
         freed: i64 = self.drop(subscription)
-        sub_queue = queue_of(subscription)
+        sub_queue = subscription.sub_queue
         if sub_queue is not None:
             self._totals.aging.pop(sub_queue, None)
         return 1 + (freed >> DROP_NODES)

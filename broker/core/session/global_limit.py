@@ -11,11 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from broker.core.counters import GLOBAL
-from broker.core.queues.queue_totals import QueueTotals, Reliever, Worker
+from broker.core.queues.queue_totals import QueueTotals
 from broker.core.session.session import Session
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
+
+    from broker.core.routing.receivers.fanout import Fanout
 
 PART: Final = 16
 AHEAD: Final = 1_024
@@ -54,7 +56,7 @@ FINE: Final = 16
 STEPS: Final = 60 * FINE
 
 
-class GlobalLimiter(Reliever):
+class GlobalLimiter:
     """Drops from the sessions of one broker.
 
     A queue gives nothing while a fuller one has more to give; a live queue of a single piece gives nothing, and
@@ -63,11 +65,11 @@ class GlobalLimiter(Reliever):
     one more. All clients with little waiting together may have a sixteenth beyond the bound (`is_little`).
     """
 
-    def __init__(self, sessions: dict[str, Session], load: QueueTotals, worker: Worker) -> None:
-        """`worker`: to whom the work is charged."""
+    def __init__(self, sessions: dict[str, Session], load: QueueTotals, fanout: Fanout) -> None:
+        """`fanout`: where the work is charged to the client that caused it."""
         self._sessions = sessions
         self._load = load
-        self._worker = worker
+        self._fanout = fanout
         # All work since the start.
         self.work: i64 = 0
         # Until when it may grow in this round; which round that is, and since when (s).
@@ -110,11 +112,14 @@ class GlobalLimiter(Reliever):
             self._until = self.work + ROUND
         before: i64 = self.work
         relieved = self._relieve(messages, size)
-        self._worker.charge(self.work - before)
+        self._fanout.charge(self.work - before)
         return relieved
 
     def is_little(self, messages: i64, size: i64) -> bool:
-        """See `Reliever`: its part of a `PART` of the bound, which all sessions share alike, each with two queues."""
+        """Whether a client that has so much waiting, and no more, may have it beyond the bound.
+
+        It is its part of a `PART` of the bound, which all sessions share alike, each with two queues.
+        """
         load = self._load
         queues: i64 = 2 * PART * (len(self._sessions) + 1)
         return messages <= load.max_messages // queues and size <= load.max_bytes // queues

@@ -9,10 +9,11 @@ identifiers that the client has not released, retained messages still to be stre
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from broker.core.accounts import Account
 from broker.core.codec.packets import PUBACK, PUBREC, V5, V311, Will
 from broker.core.counters import DISCONNECTED, GLOBAL, SESSION_ENDED, Counters
 from broker.core.persistence.journal import Journal
@@ -22,12 +23,10 @@ from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.live.outbox import ACCEPTED, KEPT_BACK, Outbox
 from broker.core.queues.message import HEADROOM, Message
 from broker.core.queues.policies.queue_policy import QueueTerms
-from broker.core.queues.queue_totals import bound
+from broker.core.queues.queue_totals import UNLIMITED, bound
 from broker.core.queues.requests import RequestMessage
-from broker.core.queues.session_queue import SessionQueue
-from broker.core.queues.subscription_room import GO_ON, make_room, offer_live, shed_stale
+from broker.core.queues.session_queue import GO_ON, SessionQueue
 from broker.core.queues.windows.send_window import SendWindow
-from broker.core.session.client_account import ClientAccount
 from broker.core.session.retained_stream import NO_ROOM, RetainedStreams
 from broker.core.topics.subscription import SharedGroup, Subscriber, Subscription
 from broker.core.topics.topic_tree import RetainedTree
@@ -91,6 +90,30 @@ class Session(Subscriber):
         return self.principal.user_name
 
     # -- terms ---------------------------------------------------------------------------------------------------------
+
+    def keep(self, journal: Journal) -> None:
+        """It has got its expiry interval and its will: have a journal keep it from now on, if it lasts.
+
+        An interval of 0 cannot be raised later on the same connection (section 3.14.2.2.2).
+        """
+        if self.expiry_interval == 0 and self.queue.disk is None:
+            if self.journal is not None:
+                self.keep_in(None)
+                journal.session_gone(self.client_id)
+            if self.will is not None:
+                self.will_alone = True
+                journal.will_alone(self.client_id, self.principal, self.will, 0.0)
+            return
+        self.keep_in(journal)
+        # What waits on disk alone is kept until the end of the connection, or, if the broker dies, for a second.
+        journal.session_kept(self.client_id, self.principal, self.expiry_interval or 1, 0.0)
+        if self.will is not None:
+            journal.will_set(self.client_id, self.will, 0.0)
+
+    def keep_subscription(self, subscription: Subscription) -> None:
+        """It has a subscription, or has it with other terms: have that kept, where the session is."""
+        if self.journal is not None:
+            self.journal.subscribed(self.client_id, subscription, self.is_streaming(subscription))
 
     def keep_in(self, journal: Journal | None) -> None:
         """Report changes of this session to a journal from now on; None: it is not stored."""
@@ -205,7 +228,7 @@ class Session(Subscriber):
             queue = self.queue
             self.account.fit()
             qos0: i64 = queue.qos0
-            answer = make_room(queue, outbox, sub_queue, message, qos, retain, identifiers, group)
+            answer = queue.make_room_in(outbox, sub_queue, message, qos, retain, identifiers, group)
             if queue.qos0 != qos0:
                 self.update_fast_path()
             if answer == ACCEPTED and self.answers:
@@ -219,7 +242,7 @@ class Session(Subscriber):
             delivery.sub_queue = sub_queue
             delivery.since = self.totals.now
             if qos == 0 and outbox is not None and self.queue.qos0 == 0:
-                return offer_live(self.queue, delivery, sub_queue, outbox)
+                return self.queue.offer_live(delivery, sub_queue, outbox)
         size: i64 = message.size()
         # Past the queue only when nothing waits there: every topic is an ordered one [MQTT-4.6.0-6] [MQTT3-4.6.0-6].
         if (
@@ -319,7 +342,7 @@ class Session(Subscriber):
 
     def shed_stale(self, sub_queue: SubscriptionQueue, now: float, most: i64) -> i64:
         """Drop queued messages that are too old, at most this many; returns how many there were."""
-        count = shed_stale(self.queue, sub_queue, now, most, self.outbox)
+        count = self.queue.shed_stale(sub_queue, now, most, self.outbox)
         self.update_fast_path()
         return count
 
@@ -494,3 +517,64 @@ class Session(Subscriber):
         """Count an offered message as dropped. Returns the cause."""
         self.ledger.lost(cause, 1)
         return cause
+
+
+MESSAGE_ROOM: Final = 1_048_576
+"""Bytes of messages that may wait in a session, and as many that may be in flight, whatever else its client holds."""
+
+
+class ClientAccount:
+    """Bytes, by use. A caller that changes `filters` or `retained` calls `fit`."""
+
+    def __init__(self, queue: SessionQueue, window: SendWindow) -> None:
+        """`queue` and `window` are the session's, and are given their bounds from here."""
+        # Its subscriptions, each as if it shared nothing with others (`topics.filter_bytes`).
+        self.filters: i64 = 0
+        # What it has published and is retained (`routing.retained.shares`).
+        self.retained: i64 = 0
+        # The session by itself (`session_bytes`).
+        self.session: i64 = 0
+        self._max_bytes: i64 = UNLIMITED
+        self._max_inflight_bytes: i64 = window.max_bytes
+        self._queue = queue
+        self._window = window
+
+    @property
+    def owner(self) -> Account:
+        """The account of the client's principal, which holds all of this but what is retained."""
+        return self._queue.owner
+
+    @property
+    def bytes(self) -> i64:
+        """All of it."""
+        return self.filters + self.retained + self.session + self._queue.bytes + self._window.bytes
+
+    def limit(self, max_bytes: int, max_inflight_bytes: int) -> None:
+        """Bound the account, and what is in flight by itself. 0: unlimited."""
+        self._max_bytes = bound(max_bytes)
+        self._max_inflight_bytes = bound(max_inflight_bytes)
+        self._window.max_bytes = self._max_inflight_bytes
+        self.fit()
+
+    def has_room(self, size: i64) -> bool:
+        """Whether its client may have so many bytes more."""
+        return size <= self.room
+
+    @property
+    def room(self) -> i64:
+        """Bytes that its client may have more, at most `UNLIMITED`."""
+        return self._max_bytes if self._max_bytes >= UNLIMITED else self._max_bytes - self.bytes
+
+    def fit(self) -> None:
+        """Have messages keep to what the rest leaves: called when that has changed, and before one is queued."""
+        if self._max_bytes >= UNLIMITED:
+            return
+        left: i64 = self._max_bytes - self.filters - self.retained - self.session
+        if left < MESSAGE_ROOM:
+            left = MESSAGE_ROOM
+        window = self._window
+        window.max_bytes = left if left < self._max_inflight_bytes else self._max_inflight_bytes
+        left -= window.bytes
+        if left < MESSAGE_ROOM:
+            left = MESSAGE_ROOM
+        self._queue.fit(left)

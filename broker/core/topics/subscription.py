@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     # Compiled, these attributes take one, four or eight bytes; interpreted, they are ordinary ints.
     from mypy_extensions import i32, i64, u8
 
+    from broker.core.queues.delivery import SubscriptionQueue
+
 
 CHANGES_KEPT: Final = 128
 """Changes that an entry with many subscriptions remembers, for those who watch it."""
@@ -42,10 +44,6 @@ class Subscriber:
     """Those subscriptions; None where there never was one."""
 
 
-class OwnQueue:
-    """Base of the queue of a subscription with terms of its own (`queues.delivery`)."""
-
-
 class Subscription:
     """One subscriber's subscription to one topic filter, with the options of section 3.8.3.1.
 
@@ -68,7 +66,7 @@ class Subscription:
         # Where it hangs; None before `add` and after `discard`.
         self.entry: FilterEntry | None = None
         self.group: SharedGroup | None = None
-        self.sub_queue: OwnQueue | None = None  # the terms that its messages keep to, where they have their own
+        self.sub_queue: SubscriptionQueue | None = None  # where its messages have terms of their own
         self.slot: i32 = 0  # its index in the list it stands in; `NOWHERE`: its session is over, it is in none
         self.identifier: i32 = identifier  # Subscription Identifier, at most 268,435,455; 0 when there is none
         self.present = False  # whether `slot` is one among a group's connected members

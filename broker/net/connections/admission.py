@@ -13,7 +13,7 @@ from typing import Final
 
 from broker.core.addresses import network
 from broker.core.codec import reasons
-from broker.core.connection.publish.rate_limit import TokenBucket
+from broker.core.connection.publish.holding import TokenBucket
 
 HALF_OPEN_ROOM: Final = 128
 """Connections above the limit that may wait for their CONNECT, and connections that exist only to be refused; any more
@@ -50,13 +50,11 @@ class AddressCounts:
         return self._most == 0 or not host or self.by_address.get(network(host), 0) < self._most
 
     def add(self, host: str) -> None:
-        """One more has come."""
         if self._most > 0 and host:
             address = network(host)
             self.by_address[address] = self.by_address.get(address, 0) + 1
 
     def remove(self, host: str) -> None:
-        """One that was counted has gone."""
         if self._most > 0 and host:
             address = network(host)
             left = self.by_address[address] - 1
@@ -122,7 +120,6 @@ class Admission:
         return code
 
     def leave(self, host: str) -> None:
-        """The protocol is over for a connection that counted."""
         self.open -= 1
         self._addresses.remove(host)
 
@@ -131,7 +128,6 @@ class Admission:
         self.open -= 1
 
     def refused_gone(self) -> None:
-        """The socket of a refused connection is closed."""
         self.refused -= 1
 
     def readmit(self, host: str) -> bool:
@@ -174,7 +170,6 @@ class ListenerAdmission:
         self._addresses.add(host)
 
     def leave(self, host: str) -> None:
-        """The protocol is over for a connection that counted."""
         self.open -= 1
         self._addresses.remove(host)
 

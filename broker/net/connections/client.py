@@ -41,5 +41,4 @@ class Client(Link):
         raise NotImplementedError
 
     def abort(self, cause: str) -> None:
-        """Give up a peer that takes nothing any more."""
         raise NotImplementedError

@@ -57,7 +57,6 @@ class Connection(Client):
     # -- what asyncio calls --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Set up the protocol and the outbox of a new connection."""
         self.stream.begin(transport)
         try:
             self._begin(transport)
@@ -88,7 +87,6 @@ class Connection(Client):
         self.time_limits.begin(self)
 
     def data_received(self, data: bytes) -> None:
-        """A read came in."""
         if self.stream.closing_at > 0.0:
             return
         try:
@@ -153,7 +151,6 @@ class Connection(Client):
                 self.hub.turns.go_on(self, not self._gone_on)
 
     def turn(self, work: i64) -> i64:
-        """Go on with what was read, for so much work. What it was."""
         self._going_on = False
         self._held = None
         if self.stream.closing_at > 0.0 or self.stream.lost or self.protocol.waiting:
@@ -174,7 +171,6 @@ class Connection(Client):
         self._resume_reading()
 
     def broke(self, error: Exception) -> None:
-        """A fault of ours: this connection ends, the others go on, and the log has the place."""
         self._fault(error)
         if self.stream.lost:
             return
@@ -188,11 +184,9 @@ class Connection(Client):
         self.table.faults.broke("connection", error, address=self.address)
 
     def eof_received(self) -> bool:
-        """The peer will send no more: the same as a lost connection, in MQTT."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
         self.stream.lost = True
         self.hub.wheel.remove(self)
         # Else a fault of ours has kept it from beginning: nobody knows of it.
@@ -243,18 +237,15 @@ class Connection(Client):
         self.hub.turns.did(self.hub.router.work - before)
 
     def pause_writing(self) -> None:
-        """The transport has more than it can send."""
         self.stream.filled()
         self.time_limits.writing_waits(self)
 
     def was_suspended(self) -> None:
-        """The machine was suspended: that time is not the client's."""
         if self.stream.full:
             self.stream.filled()
         self.time_limits.reads_on(self)
 
     def resume_writing(self) -> None:
-        """The transport has room again."""
         self.stream.full = False
         self._wake_writer()
 
@@ -306,7 +297,6 @@ class Connection(Client):
                 await asleep
 
     def _ended(self) -> bool:
-        """Whether the writer has nothing to do any more."""
         return self._finished or self.stream.lost
 
     def _write_turn(self) -> bool:
@@ -371,7 +361,6 @@ class Connection(Client):
         return not outbox.empty or stream.full
 
     def write_turn(self) -> None:
-        """Write a batch for which the last rounds had no room."""
         if self._write_turn():
             self.hub.turns.write_on(self)
         elif self.writer is not None and self._ended():
@@ -380,7 +369,6 @@ class Connection(Client):
     # -- ending --------------------------------------------------------------------------------------------------------
 
     def close(self, cause: str, reason_code: int, text: str) -> None:
-        """End the connection from this side, with a DISCONNECT where the protocol has one."""
         self.protocol.close(cause, reason_code, text, self.hub.time())
         self.hub.after_batch()
         self._finish()
@@ -466,7 +454,6 @@ class Connection(Client):
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def admitted(self, reason_code: int) -> None:
-        """Access control that answers late has made up its mind: what `Ticket.answer` comes to."""
         if self.stream.lost or self.stream.closing_at > 0.0:
             return
         try:

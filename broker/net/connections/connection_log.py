@@ -111,7 +111,6 @@ def _size(character: str) -> int:
 
 
 def cut(name: str) -> str:
-    """A name as a line shows it."""
     if name.isascii() and name.isprintable():
         return name[:LONGEST_NAME]
     left = LONGEST_NAME
@@ -159,7 +158,6 @@ class ConnectionLog:
         self.informs: bool = self._log().is_enabled_for(logging.INFO)
 
     def opened(self, connection: Client) -> None:
-        """A client was accepted."""
         if not self.informs:
             return
         protocol = connection.protocol

@@ -33,7 +33,6 @@ class Onlooker:
         raise NotImplementedError
 
     def left(self, connection: Client) -> None:
-        """A connection's socket is gone."""
         raise NotImplementedError
 
 
@@ -196,7 +195,6 @@ class ConnectionTable:
                 self.faults.broke("report", error)
 
     def left(self, connection: Client) -> None:
-        """A connection's socket is gone."""
         self.connections.discard(connection)
         if self.onlooker is not None:
             self.onlooker.left(connection)

@@ -34,7 +34,6 @@ class Room:
         return True
 
     def begin(self, now: float) -> None:
-        """What was written so far counts as written now."""
         self._at = now
 
     def full(self, now: float) -> bool:
@@ -77,7 +76,6 @@ class LogRoom:
         self.left_out[event] = self.left_out.get(event, 0) + count
 
     def look(self, now: float) -> None:
-        """So late it is now."""
         if not self._begun:
             # The time before the first look, since the clock's beginning, has made no room.
             self._begun = True

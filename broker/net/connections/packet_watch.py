@@ -42,11 +42,9 @@ class PacketSink:
         raise NotImplementedError
 
     def wanting(self, topic: bytes) -> int:
-        """Which traces want messages of this topic."""
         raise NotImplementedError
 
     def asking(self, data: bytes) -> int:
-        """Which traces want this SUBSCRIBE or UNSUBSCRIBE."""
         raise NotImplementedError
 
     def unreadable(self, inward: bool) -> None:
@@ -108,7 +106,6 @@ class PacketWatch:
         stream.send_by(self._write)
 
     def end(self) -> None:
-        """Give the connection its place back."""
         transport = self._transport
         if transport is None:
             return
@@ -121,24 +118,19 @@ class PacketWatch:
     # -- what the transport calls --------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """A read came in."""
         self._look(self._in, data)
         self.connection.data_received(data)
 
     def eof_received(self) -> bool:
-        """The peer will send no more."""
         return bool(self.connection.eof_received())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
         self.connection.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The transport has more than it can send."""
         self.connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """The transport has room again."""
         self.connection.resume_writing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -162,7 +154,6 @@ class PacketWatch:
             self.sink.failed(error)
 
     def _cut(self, way: Way, data: bytes) -> None:
-        """Cut a read or a write into packets."""
         at: i64 = 0
         most = self._most
         if way.total > 0:

@@ -47,7 +47,6 @@ class TimeLimits:
             self._hub.wheel.add(connection, self._opened_at + self._hub.connect_timeout)
 
     def opened(self, connection: Checked) -> None:
-        """The client was accepted."""
         self._watch_silence(connection)
         self.watch_expiry(connection)
 
@@ -63,7 +62,6 @@ class TimeLimits:
             self._hub.wheel.add(connection, protocol.last_received + GRACE * protocol.keep_alive)
 
     def writing_waits(self, connection: Checked) -> None:
-        """The transport has more than it can send."""
         hub = self._hub
         if hub.stall_timeout > 0.0:
             hub.wheel.add(connection, hub.time() + hub.stall_timeout / STALL_LOOKS)

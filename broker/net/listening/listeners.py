@@ -281,7 +281,6 @@ class Listener:
         self.server.connection_log.handshake_failed(self.name, connection.host, connection.address, reason)
 
     def _behind_proxy(self, trusted: TrustedProxies, upper: object, connection: Connection) -> Proxied:
-        """The PROXY header below everything."""
         server = self.server
         return Proxied(
             PROXY_VERSIONS[self.settings.proxy_protocol],
@@ -343,7 +342,6 @@ class Listeners:
 
     @property
     def limited(self) -> bool:
-        """Whether one of them has limits of its own."""
         return any(each.admission is not None for each in self.all)
 
     async def start(self) -> None:
@@ -437,11 +435,9 @@ class Listeners:
         return failed
 
     async def discard(self, renewal: Renewal) -> None:
-        """Nothing comes of what was prepared."""
         await _close(renewal.added)
 
     async def close(self) -> None:
-        """Listen nowhere any more."""
         listeners, self.open = self.open, []
         await _close(listeners)
 

@@ -55,7 +55,6 @@ class Proxied(Handshake):
         self._raw: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A connection was accepted."""
         self._raw = cast(asyncio.Transport, transport)  # uvloop has its own class
         self._host, self._address = peer_name(transport)
         if not self._trusted.trusts(self._host):
@@ -66,7 +65,6 @@ class Proxied(Handshake):
             self._wheel.add(self, self._loop.time() + self._timeout)
 
     def data_received(self, data: bytes) -> None:
-        """A read came in."""
         if self._raw.is_closing():
             return
         header = self._header
@@ -87,11 +85,9 @@ class Proxied(Handshake):
             cast(asyncio.Protocol, self._raw.get_protocol()).data_received(data[used:])
 
     def eof_received(self) -> bool:
-        """The health checks of proxies come and go without a header."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's interface)
-        """The socket is gone."""
         self._end()
 
     def pause_writing(self) -> None:
@@ -110,18 +106,15 @@ class Proxied(Handshake):
         self._refused(self._host, self._address, reason)
 
     def check(self, now: float) -> float:  # noqa: ARG002 (the wheel's interface)
-        """Called by the wheel: the header has taken too long."""
         self._refuse("no whole PROXY header in time")
         return 0.0
 
     def check_failed(self, error: Exception) -> None:  # noqa: ARG002 (the wheel's interface)
-        """The wheel's look has raised."""
         self._raw.abort()
 
     def step(self) -> None:
         """A header is read as it comes, and has no steps that wait for a turn."""
 
     def evict(self) -> None:
-        """Too many are under way, and this one has been for longest."""
         self._wheel.remove(self)
         self._raw.abort()

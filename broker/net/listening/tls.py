@@ -73,21 +73,17 @@ class Certificates:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """The context for a connection that comes now."""
         return self.loaded.first
 
     @property
     def asks_clients(self) -> bool:
-        """Whether that context has clients show certificates."""
         return self.loaded.settings.client_certificates != "none"
 
     def apply(self, loaded: Loaded) -> None:
-        """Show these from now on."""
         self.loaded = loaded
 
 
 def files(settings: Tls) -> tuple[str, ...]:
-    """The files that certificates are read from."""
     named = [settings.certificate, settings.key, settings.chain, settings.client_ca, settings.crl]
     for more in settings.more:
         named += [more.certificate, more.key]
@@ -143,7 +139,6 @@ def _offer(loaded: Loaded, name: str, context: ssl.SSLContext) -> None:
 
 
 def _context(settings: Tls, scheme: str, certificate: str, key: str, password: str) -> ssl.SSLContext:
-    """A context that shows one certificate."""
     _content(certificate)
     _content(key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -342,7 +337,6 @@ REASONS: Final = {
 
 
 def reason_of(error: Exception) -> str:
-    """Why a handshake has failed, in plain words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLError) and error.reason:

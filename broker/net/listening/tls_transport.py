@@ -109,7 +109,6 @@ class TlsTransport(Handshake):
     # -- what the socket's transport calls -----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A connection was accepted."""
         self.raw = cast(asyncio.Transport, transport)  # uvloop has its own class
         # First, so that it counts; it may not be let in at all.
         self.upper.connection_made(self)
@@ -119,7 +118,6 @@ class TlsTransport(Handshake):
         self._wheel.add(self, self._loop.time() + self._timeout)
 
     def data_received(self, data: bytes) -> None:
-        """A read came in."""
         if self.state == OPEN:
             if self._behind:
                 self._rest += data
@@ -141,19 +139,15 @@ class TlsTransport(Handshake):
             self._handshakes.ready(self)
 
     def eof_received(self) -> bool:
-        """The peer will send no more: the same as a lost connection, in MQTT."""
         return False
 
     def pause_writing(self) -> None:
-        """The transport has more than it can send."""
         self.upper.pause_writing()
 
     def resume_writing(self) -> None:
-        """The transport has room again."""
         self.upper.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
         self.state = LOST
         self._handshakes.end(self)
         self._wheel.remove(self)
@@ -167,7 +161,6 @@ class TlsTransport(Handshake):
     # -- the handshake -------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """The handshake's turn: take what has come."""
         if self.state != HANDSHAKE or self.raw.is_closing():
             return
         rest = self._rest
@@ -242,14 +235,12 @@ class TlsTransport(Handshake):
         return 0.0
 
     def check_failed(self, error: Exception) -> None:
-        """A look or a step has raised: a fault of ours."""
         failed = self._failed
         if failed is not None:
             failed(self, error)
         self.raw.abort()
 
     def evict(self) -> None:
-        """There are too many handshakes, and this one has been under way, or has failed, for longest."""
         self.raw.abort()
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -382,7 +373,6 @@ class TlsTransport(Handshake):
     # -- what the connection above calls -------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Send this."""
         if self.state != OPEN or not data:
             return
         try:
@@ -400,7 +390,6 @@ class TlsTransport(Handshake):
         self.raw.write(b"".join(pieces))
 
     def writelines(self, data: Iterable[bytes]) -> None:
-        """Send these."""
         self.write(b"".join(data))
 
     def set_protocol(self, protocol: Any) -> None:
@@ -414,7 +403,6 @@ class TlsTransport(Handshake):
             self.raw.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on."""
         self._reading = True
         if self.state == HANDSHAKE or self.state == LOST or self.raw.is_closing():
             return
@@ -432,7 +420,6 @@ class TlsTransport(Handshake):
         return self.raw.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """As any transport's, the socket's among it."""
         if name == "ssl_object":
             return self.tls
         if name == "sslcontext" and self.tls is not None:
@@ -444,7 +431,6 @@ class TlsTransport(Handshake):
         return self.state == LOST or self.raw.is_closing()
 
     def can_write_eof(self) -> bool:
-        """Whether our half alone can be closed."""
         return self.state == OPEN and self.raw.can_write_eof()
 
     def write_eof(self) -> None:

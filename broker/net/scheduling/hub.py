@@ -46,7 +46,6 @@ class Link(Turn):
         raise NotImplementedError
 
     def check_failed(self, error: Exception) -> None:
-        """The wheel's look has raised."""
         self.broke(error)
 
 
@@ -202,7 +201,6 @@ class FlushScheduler:
         self.after_batch()
 
     def close(self) -> None:
-        """Set no timer any more."""
         self._closed = True
         self.wheel.close()
         if self._due is not None:

@@ -50,7 +50,6 @@ class Wheel:
         self._last = 0
 
     def __len__(self) -> int:
-        """How many items wait."""
         return sum([len(bucket) for bucket in self._buckets.values()]) + sum([len(bucket) for _, bucket in self._due])
 
     def add(self, item: Checked, when: float) -> None:
@@ -83,7 +82,6 @@ class Wheel:
                 del self._buckets[slot]
 
     def close(self) -> None:
-        """Forget everything."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -134,5 +132,4 @@ class Wheel:
 
 
 def _slot(when: float) -> int:
-    """The turn in which a time has certainly passed."""
     return int(when / RESOLUTION) + 1

@@ -120,7 +120,6 @@ class Turns:
     # -- what was done -------------------------------------------------------------------------------------------------
 
     def did(self, work: i64) -> None:
-        """A client had so much done."""
         self._done += work
         if self._done >= NOTED:
             self._note()
@@ -145,7 +144,6 @@ class Turns:
 
     @property
     def spent(self) -> bool:
-        """Whether this round has room for little only."""
         return self._done >= ROUND_WORK and not self.ending
 
     def _note(self) -> None:
@@ -195,18 +193,15 @@ class Turns:
 
     @property
     def writing(self) -> bool:
-        """Whether anybody waits to be written to."""
         return bool(self._writers)
 
     @property
     def waiting(self) -> bool:
-        """Whether anybody waits for a turn."""
         return bool(self._first or self._again or self._writers or self._gone)
 
     # -- a round -------------------------------------------------------------------------------------------------------
 
     def _round(self) -> None:
-        """A new round has begun."""
         self._noted = False
         self._running = True
         self._totals.round += 1

@@ -173,7 +173,6 @@ class FrameReader:
         return at
 
     def _payload(self, data: bytes, at: i64, size: i64, parts: list[bytes]) -> i64:
-        """What is there of the current frame's payload."""
         end: i64 = at + self._left
         if end > size:
             end = size
@@ -266,7 +265,6 @@ class FrameReader:
         return at + 4
 
     def _act(self) -> None:
-        """A control frame is complete."""
         payload = self._control
         self._control = b""
         opcode = self._opcode

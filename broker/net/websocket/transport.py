@@ -83,7 +83,6 @@ class WebSocketTransport:
     # -- the socket's protocol -----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket was accepted, and TLS is agreed on where the listener has it."""
         self._socket = cast(asyncio.Transport, transport)  # uvloop has its own class
         self._send = self._socket.write
         connection = self._connection
@@ -91,7 +90,6 @@ class WebSocketTransport:
             connection.connection_made(cast(asyncio.Transport, self))
 
     def data_received(self, data: bytes) -> None:
-        """A read came in."""
         connection = self._connection
         if connection is None or self._phase == OVER:
             return
@@ -110,11 +108,9 @@ class WebSocketTransport:
             connection.broke(error)
 
     def eof_received(self) -> bool:
-        """The peer will send no more: a lost connection."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
         connection = self._connection
         # Nothing is left that would keep both.
         self._connection = None
@@ -126,13 +122,11 @@ class WebSocketTransport:
             connection.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The socket's transport has more than it can send."""
         self._full = True
         if self._connection is not None:
             self._connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """The socket's transport has room again."""
         self._full = False
         connection = self._connection
         if connection is not None:
@@ -283,7 +277,6 @@ class WebSocketTransport:
         self._through = None if protocol is self._connection else protocol
 
     def pause_reading(self) -> None:
-        """Hand nothing more to the connection."""
         self._wanted = False
         self._pause()
 
@@ -347,17 +340,14 @@ class WebSocketTransport:
         socket.close()
 
     def abort(self) -> None:
-        """Close the socket at once."""
         self._closing = True
         self._phase = OVER
         self._socket.abort()
 
     def is_closing(self) -> bool:
-        """Whether nothing more can be written."""
         return self._closing or self._socket.is_closing()
 
     def get_extra_info(self, name: str) -> Any:
-        """What the socket's transport knows."""
         return self._socket.get_extra_info(name)
 
     def get_write_buffer_size(self) -> int:

@@ -80,18 +80,13 @@ def _slow(client: SlowClient) -> str:
     )
 
 
-class _OfSecurity:
-    """How a figure is read that authentication counts; nothing where nothing is asked of clients."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __call__(self, reading: Reading) -> list[Sample]:
-        return [((), reading.security[self._name])] if self._name in reading.security else []
-
-
 def _security(name: str, kind: Kind, topic: str, text: str) -> Figure:
-    return Figure(name, kind, text, _OfSecurity(topic), topics=(Topic(f"security/{topic}"),))
+    """A figure that authentication counts; nothing where nothing is asked of clients."""
+
+    def samples(reading: Reading) -> list[Sample]:
+        return [((), reading.security[topic])] if topic in reading.security else []
+
+    return Figure(name, kind, text, samples, topics=(Topic(f"security/{topic}"),))
 
 
 CLIENTS: Final = (

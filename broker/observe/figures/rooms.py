@@ -49,19 +49,14 @@ def _store_failing(reading: Reading) -> Iterator[Sample]:
         yield (), int(watch.failing)
 
 
-class _OfStore:
-    """How a figure is read that a store tells; nothing where it does not, or where there is none."""
+def _store(name: str, kind: Kind, topic: str, text: str, unit: str = "") -> Figure:
+    """A figure that a store tells; nothing where it does not, or where there is none."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __call__(self, reading: Reading) -> list[Sample]:
-        value = reading.store.get(self._name)
+    def samples(reading: Reading) -> list[Sample]:
+        value = reading.store.get(topic)
         return [((), value)] if isinstance(value, (int, float, str)) else []
 
-
-def _store(name: str, kind: Kind, topic: str, text: str, unit: str = "") -> Figure:
-    return Figure(name, kind, text, _OfStore(topic), unit, topics=(Topic(f"store/{topic}"),))
+    return Figure(name, kind, text, samples, unit, topics=(Topic(f"store/{topic}"),))
 
 
 STORE: Final = (
@@ -145,23 +140,17 @@ def _up(reading: Reading) -> Iterator[Sample]:
         yield (name,), int(link.connected)
 
 
-class _OfLinks:
-    """How a figure is read that each link tells."""
+def _upstream(topic: str, kind: Kind, text: str) -> Figure:
+    """A figure that each link tells."""
 
-    def __init__(self, topic: str) -> None:
-        self._topic = topic
-
-    def __call__(self, reading: Reading) -> Iterator[Sample]:
+    def samples(reading: Reading) -> Iterator[Sample]:
         for name, told in reading.upstream.items():
-            value = told[self._topic]
+            value = told[topic]
             yield (name,), value if isinstance(value, (int, float)) else str(value)
 
-
-def _upstream(topic: str, kind: Kind, text: str) -> Figure:
     name = topic.replace("/", "_").replace(" ", "_").replace("-", "_")
-    return Figure(
-        f"upstream_{name}", kind, text, _OfLinks(topic), labels=("name",), topics=(Topic(f"upstream/{{name}}/{topic}"),)
-    )
+    topics = (Topic(f"upstream/{{name}}/{topic}"),)
+    return Figure(f"upstream_{name}", kind, text, samples, labels=("name",), topics=topics)
 
 
 UPSTREAM: Final = (

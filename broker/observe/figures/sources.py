@@ -5,12 +5,12 @@ A reading asks each room once, however many figures are made of its answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.observe.figures.process import Process
-from broker.observe.figures.rates import LoadAverages
 from broker.observe.room import RoomUse, rooms
 from broker.upstream.links.status import status
 
@@ -125,3 +125,37 @@ class Reading:
         """What is told of each link, by its name."""
         links = {} if self.sources.links is None else self.sources.links.links
         return {name: dict(status(link)) for name, link in links.items()}
+
+
+MINUTES: Final = {"1min": 1, "5min": 5, "15min": 15}
+
+
+class LoadAverages:
+    """Of any totals that only grow, as mosquitto computes them: exponential moving averages over 1, 5 and 15 minutes.
+
+    `note` is called once for each interval of `$SYS`; the figures, per minute, are those of that time.
+    """
+
+    def __init__(self) -> None:
+        self._at = -1.0
+        self._totals: dict[str, int] = {}
+        self._averages: dict[tuple[str, str], float] = {}
+
+    def note(self, totals: Mapping[str, int], now: float) -> None:
+        """These are the totals at `now`, in seconds."""
+        elapsed = now - self._at
+        if self._at >= 0.0 and elapsed <= 0.0:
+            return
+        for name, total in totals.items():
+            # Before the first interval is over, nothing is known of how fast anything goes.
+            pace = 0.0 if self._at < 0.0 else (total - self._totals.get(name, 0)) * 60.0 / elapsed
+            for span, minutes in MINUTES.items():
+                before = self._averages.get((name, span), 0.0)
+                weight = 0.0 if self._at < 0.0 else math.exp(-elapsed / (60.0 * minutes))
+                self._averages[name, span] = pace + weight * (before - pace)
+        self._totals = dict(totals)
+        self._at = now
+
+    def averages(self) -> dict[tuple[str, str], float]:
+        """By name of the total and span; empty before the first note."""
+        return self._averages

@@ -14,7 +14,7 @@ import asyncio
 import ipaddress
 import re
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
@@ -23,6 +23,8 @@ from broker.core.codec.errors import ProtocolError
 from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.packets import V311, Subscribe, Unsubscribe
 from broker.core.codec.topic_names import matches, overlaps, parse_shared, validate_filter
+from broker.core.refusals import KINDS, SUBSCRIBE, Refusal, RefusalListener, Refused
+from broker.core.routing.router import Router
 from broker.net.connections.client import Client
 from broker.net.connections.connection import Connection
 from broker.net.connections.connection_table import Onlooker
@@ -30,7 +32,6 @@ from broker.net.connections.packet_watch import MARKED, PacketSink, PacketWatch
 from broker.observe.trace.folder import save
 from broker.observe.trace.kept import CLOSED, OPENED, PACKET, REFUSED, Denied, Entry, Kind, Party, State, Trace
 from broker.observe.trace.masking import masked
-from broker.observe.trace.refused import RefusalSink
 
 if TYPE_CHECKING:
     from broker.net.server import Server
@@ -459,6 +460,33 @@ class Looking(PacketSink):
     def failed(self, error: Exception) -> None:
         """The looking has raised, and is over."""
         self._traces.failed(error)
+
+
+class RefusalSink(RefusalListener):
+    """Passes refusals on to the connections that are looked at; a fault here costs the entry alone."""
+
+    def __init__(
+        self, router: Router, lookings: Mapping[Connection, Looking], failed: Callable[[Exception], None]
+    ) -> None:
+        super().__init__()
+        self._router = router
+        self._lookings = lookings
+        self._failed = failed
+
+    def refused(self, refused: Refused, refusal: Refusal) -> None:
+        """See `RefusalListener`."""
+        try:
+            session = self._router.sessions.get(refused.client_id)
+            outbox = None if session is None else session.outbox
+            looking = None if outbox is None else self._lookings.get(cast(Connection, outbox.owner))
+            mask = 0 if looking is None else looking.mask(refusal.topic, refusal.kind == SUBSCRIBE)
+            if looking is None or not mask:
+                return
+            reason = refusal.settle(refused.principal, self._router.access_control)
+            denied = Denied(KINDS[refusal.kind], refusal.topic, refusal.reason_code, int(refusal.count))
+            looking.refused(denied, reason, mask)
+        except Exception as error:
+            self._failed(error)
 
 
 def _checked(kind: Kind, value: str) -> Network | None:

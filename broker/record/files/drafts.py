@@ -39,7 +39,6 @@ class Draft:
         self._stream: Any = pa.ipc.new_stream(self._file, SCHEMA, options=_OPTIONS)
 
     def add(self, batch: Any) -> None:
-        """Rows that wait to be written."""
         if not self._waiting:
             self._since = time.monotonic()
         self._waiting.append(batch)
@@ -54,7 +53,6 @@ class Draft:
         self._waiting = []
 
     def discard(self) -> None:
-        """The segment is finished, or given up."""
         self._waiting = []
         with contextlib.suppress(OSError, pa.ArrowException):
             self._stream.close()
@@ -75,7 +73,6 @@ class Recovered:
 
 
 def draft_of(segment: Path) -> Path:
-    """Where the draft of a segment lies."""
     return segment.with_name(f".{segment.stem}{SUFFIX}")
 
 

@@ -73,7 +73,6 @@ def reason(error: BaseException) -> str:
 
 
 def why_not_written(root: Path, error: Exception) -> str:
-    """Why a recorder gives up, in one line."""
     said = reason(error) if isinstance(error, OSError) else f"{type(error).__name__}: {reason(error)}"
     return f"{root}: cannot be written to ({said})"
 
@@ -91,7 +90,6 @@ class Left:
     """Whether the folder had been kept since the recorder gave up: its numbers went on."""
 
     def tell(self, log: Any) -> None:
-        """Have the log tell of it."""
         for made in self.recovered:
             log.warning("recorder recovered events", from_seq=made.from_seq, to_seq=made.to_seq, events=made.rows)
         if self.missing is not None:
@@ -266,7 +264,6 @@ def mend(root: Path) -> int:
 
 
 def manifests(root: Path) -> Iterator[Path]:
-    """The manifests of a folder."""
     return (root / MANIFESTS).glob("date=*/hour=*/[!.]*.json")
 
 

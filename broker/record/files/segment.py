@@ -80,7 +80,6 @@ class Segment:
 
     @property
     def folder(self) -> str:
-        """date=…/hour=…"""
         return self.place.rpartition("/")[0]
 
     @property
@@ -158,7 +157,6 @@ def manifest(
     kinds: Mapping[str, int],
     gaps: list[list[int]],
 ) -> dict[str, Any]:
-    """What a manifest says of a finished segment."""
     return {
         "format": FORMAT,
         "segment": place,
@@ -183,7 +181,6 @@ def moment(us: int) -> str:
 
 
 def manifest_path(root: Path, place: str) -> Path:
-    """Where the manifest of a segment stands."""
     return root / MANIFESTS / Path(place).with_suffix(".json")
 
 

@@ -55,7 +55,6 @@ class PasswordHash:
         self._digest = digest
 
     def check(self, password: bytes) -> bool:
-        """Whether it is the hash of this password."""
         if not self._digest:
             try:
                 return ARGON2.verify(self.text, password)

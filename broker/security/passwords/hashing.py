@@ -51,7 +51,6 @@ class HashingPool:
 
     @property
     def waiting(self) -> int:
-        """Jobs that wait."""
         return self._places.waiting
 
     @property

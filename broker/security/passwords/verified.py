@@ -25,7 +25,6 @@ class VerifiedCredentials:
         return len(self._kept)
 
     def bound(self, most: int) -> None:
-        """Remember no more than so many."""
         self._most = most
         while len(self._kept) > most:
             self._kept.popitem(last=False)
@@ -44,7 +43,6 @@ class VerifiedCredentials:
         return True
 
     def keep(self, user: str, password: bytes, hashed: str) -> None:
-        """The password is good for the user's hash."""
         if self._most == 0:
             return
         self._kept[user] = (hashed, self._mark(user, password))
@@ -53,7 +51,6 @@ class VerifiedCredentials:
             self._kept.popitem(last=False)
 
     def forget(self, user: str) -> None:
-        """The user's line has changed, or is gone."""
         self._kept.pop(user, None)
 
     def _mark(self, user: str, password: bytes) -> bytes:

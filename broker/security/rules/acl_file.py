@@ -81,7 +81,6 @@ class AclFile:
 
     @property
     def size(self) -> int:
-        """How many rules there are."""
         return len(self._patterns.rules) + sum(len(each.rules) for each in self._users.values())
 
     def rules_of(self, principal: Principal) -> tuple[Rule, ...]:

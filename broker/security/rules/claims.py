@@ -9,7 +9,7 @@ the rules would be other rules.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -78,3 +78,22 @@ def of_table(table: RuleTable, place: str) -> list[Rule]:
         Rule(text, table.effect == "allow", actions, place, max_qos=table.max_qos, retain=retain)
         for text in table.filters
     ]
+
+
+class KeptRules:
+    """Writes and reads a principal's own rules, as a store on disk asks for it."""
+
+    def write(self, rules: tuple[object, ...]) -> list[Any]:
+        """One list for each. What is no rule of ours nobody asks about, and is left out."""
+        return [
+            [rule.topic_filter, rule.allow, rule.actions, rule.place, rule.max_qos, rule.retain]
+            for rule in rules
+            if isinstance(rule, Rule)
+        ]
+
+    def read(self, values: list[Any]) -> tuple[object, ...]:
+        """The rules that `write` made these of. Raises ValueError, TypeError or AttributeError: it did not."""
+        return tuple(
+            Rule(topic_filter, allow, actions, place, max_qos=max_qos, retain=retain)
+            for topic_filter, allow, actions, place, max_qos, retain in values
+        )

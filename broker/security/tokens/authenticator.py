@@ -105,7 +105,6 @@ class TokenAuthenticator(Authenticator):
         return None if token is None or header is None else (token, header)
 
     def _token(self, attempt: Attempt) -> str | None:
-        """The text that may be a token."""
         if self._table.token_in == "user-name":
             return attempt.user_name or None
         try:

@@ -212,7 +212,6 @@ def _from_jwk(data: Any) -> Key | None:
 
 
 def shared_secret(value: bytes) -> OneKey:
-    """The secret of HS256, HS384 and HS512."""
     return OneKey([Key(value, "oct")])
 
 

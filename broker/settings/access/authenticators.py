@@ -66,7 +66,6 @@ TYPES: Final[Mapping[str, type[AuthenticatorTable]]] = {
 
 
 def called(table: AuthenticatorTable) -> str:
-    """The name of an authenticator."""
     return table.name or str(getattr(table, "type", ""))
 
 

@@ -25,7 +25,6 @@ what is larger is the `acl_file`, whose users are found by their names."""
 
 
 def _one_or_more(value: Any) -> Any:
-    """A single text means a list of it."""
     return [value] if isinstance(value, str) else value
 
 
@@ -57,29 +56,16 @@ class Rule(Section):
     """What one rule says. Whoever is named in each of the lists that are given is meant; an empty one says nothing."""
 
     user: Patterns = ()
-    """Shell patterns (`fnmatch`, case-sensitive) over the whole user name; a client without one never matches."""
     anonymous: bool | None = None
-    """True: clients without a user name alone. False: those with one alone."""
     group: Patterns = ()
-    """Shell patterns over the groups of the client, one of which has to match."""
     client_id: Patterns = ()
-    """Shell patterns over the whole client identifier."""
     listener: Patterns = ()
-    """Shell patterns over the name of the listener."""
     address: Annotated[Sequence[str], BeforeValidator(_one_or_more), AfterValidator(networks)] = ()
-    """IP addresses and networks, in one of which the client's address lies."""
     action: Annotated[Sequence[Action], BeforeValidator(_one_or_more), AfterValidator(_actions)] = ("all",)
-    """What it is about: publish, subscribe, receive, all; one of them or a list. Always a tuple."""
     filters: Annotated[Sequence[str], Field(min_length=1), BeforeValidator(_one_or_more), AfterValidator(_filters)]
-    """Topic filters, one of which has to match; `{user}`, `{client}` and `{group}` stand for what is known of the
-    client. Always a tuple."""
     effect: Literal["allow", "deny"] = "allow"
-    """What the rule says of it."""
     max_qos: Annotated[int, Field(ge=0, le=2)] = 2
-    """Of an allowing rule: the highest QoS. Of a subscription more is not granted; about a publish with more the rule
-    says nothing."""
     retain: bool | Literal["any"] = "any"
-    """True: the rule is about publishes that are to be retained alone; False: about those that are not."""
     _place: str = PrivateAttr("")
 
     @property
@@ -88,7 +74,6 @@ class Rule(Section):
         return self._place
 
     def stands(self, place: str) -> None:
-        """The rule was read there."""
         self._place = place
 
     @model_validator(mode="after")

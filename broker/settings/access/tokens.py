@@ -97,50 +97,26 @@ class JwtTable(AuthenticatorTable):
 
     type: Literal["jwt"]
     algorithms: Annotated[Sequence[Algorithm], AfterValidator(_algorithms)]
-    """The algorithms that signatures may have, whatever a token says of itself; `none` is not among them. Always a
-    tuple after validation."""
     secret: Annotated[str, Field(repr=False)] = ""
-    """The shared secret of HS256, HS384 or HS512, of as many bytes as the hash has. Empty: none."""
     secret_file: str = ""
-    """A file that holds it, in place of `secret`: all its bytes but a last line end. Empty: none."""
     key_file: str = ""
-    """The public key (PEM), or a certificate that has it, of the other algorithms. Empty: none."""
     jwks: Annotated[str, AfterValidator(_file_or_url)] = ""
-    """A set of keys (RFC 7517): a file, or the URL of one. A token chooses among them by `kid`. Empty: none."""
     jwks_ca_file: str = ""
-    """Certificates (PEM) of the authorities that the URL's certificate may be from. Empty: those of the system."""
     jwks_refresh: Seconds = 300.0
-    """Seconds after which the keys of a URL are fetched again, above 0. Old keys serve while that fails."""
     jwks_min_interval: Seconds = 10.0
-    """Seconds between two fetches at least, above 0: a token with an unknown `kid` asks for one."""
     jwks_timeout: Seconds = 5.0
-    """Seconds that a fetch may take, above 0."""
     jwks_max_bytes: Bytes = 262_144
-    """Bytes that the answer may have, from 256."""
     token_in: Literal["password", "user-name"] = "password"
-    """What of the CONNECT is the token."""
     max_token_bytes: Bytes = 8_192
-    """Bytes that a token may have, from 256; a longer one is refused unread."""
     audience: Texts = ()
-    """The audiences that this broker is: a token has to be for one of them. Empty: a token that is for any is refused.
-    Always a tuple after validation."""
     issuer: Texts = ()
-    """Who may have issued a token. Empty: whoever has the key. Always a tuple after validation."""
     leeway: SecondsOrOff = 0.0
-    """Seconds that clocks may differ."""
     require_expiry: bool = True
-    """Whether a token without `exp` is refused. Its connection ends at that time, with 0x87."""
     user_claim: String = "sub"
-    """The claim that is the user name; a token without it is refused. Empty: the CONNECT says it, and the token holds
-    for every user."""
     same_user: bool = False
-    """Whether the CONNECT's user name has to be that of the token, or may be anything."""
     client_id_claim: String = ""
-    """The claim that has to be the client identifier; a token without it is refused. Empty: none."""
     groups_claim: String = "groups"
-    """The claim with the groups: text, or a list of it. Empty: none."""
     rules_claim: String = "acl"
-    """The claim with access rules, which are asked before those of the settings. Empty: none."""
 
     @field_validator("secret_file")
     @classmethod
@@ -174,33 +150,17 @@ class HttpTable(AuthenticatorTable):
 
     type: Literal["http"]
     url: Annotated[str, AfterValidator(_url)]
-    """Where each CONNECT is posted to, as JSON."""
     headers: Annotated[Sequence[str], AfterValidator(_headers), Field(repr=False)] = ()
-    """Headers of each request, like "Authorization: Bearer …", by which the service knows this broker. Always a tuple
-    after validation."""
     ca_file: str = ""
-    """Certificates (PEM) of the authorities that the service's may be from. Empty: those that the system trusts."""
     cert_file: str = ""
-    """The certificate (PEM) that the broker shows. Empty: none."""
     key_file: str = ""
-    """The private key (PEM) to `cert_file`."""
     timeout: Seconds = 3.0
-    """Seconds that an answer may take, above 0."""
     max_requests: Annotated[int, Field(ge=1, le=65_535)] = 32
-    """Requests under way at a time, each on a connection of its own."""
     max_waiting: CountOrUnlimited = 1_000
-    """CONNECTs that wait for their request. Addresses have their turn one after the other; where the list is full, the
-    address with most in it gives way: its CONNECT is refused with 0x89. 0: no limit."""
     max_answer_bytes: Bytes = 65_536
-    """Bytes that an answer may have, from 256."""
     cache_time: SecondsOrOff = 0.0
-    """Seconds for which an answer that lets a client in holds for the same credentials from the same address. 0: each
-    CONNECT is asked about."""
     cache_entries: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
-    """Answers that are remembered."""
     on_error: Literal["deny", "ignore", "allow"] = "deny"
-    """What a service that does not answer, or not as it should, means: nobody comes in, the next authenticator is
-    asked, or everybody comes in."""
 
     @field_validator("key_file")
     @classmethod

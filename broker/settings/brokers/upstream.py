@@ -136,82 +136,41 @@ class Upstream(Section):
     model_config = ConfigDict(hide_input_in_errors=True)
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}\z")]
-    """What the link is called in logs and under `$SYS/broker/upstream/`; no other has the same. 1 to 64 letters,
-    digits, `_` and `-`."""
     url: Annotated[str, AfterValidator(_url)]
-    """Where the upstream broker listens: mqtt://HOST[:PORT] (1883) or, with TLS, mqtts://HOST[:PORT] (8883)."""
     username: String = ""
-    """The user name that the link logs in with there. Empty: none."""
     password: Annotated[str, AfterValidator(_password), Field(repr=False)] = ""
-    """The password that the link logs in with. Empty: none."""
     password_file: str = ""
-    """A file whose first line is the password, in place of `password`. Empty: none."""
     ca_file: str = ""
-    """Certificates (PEM) of the authorities that the link trusts, with mqtts. Empty: those that the system trusts."""
     cert_file: str = ""
-    """The certificate (PEM) that the link shows, with mqtts. Empty: none."""
     key_file: Annotated[str, Field(validate_default=True)] = ""
-    """The private key (PEM) to `cert_file`."""
     client_id: String = ""
-    """The client identifier there. Empty: `canopy-<broker id>-<name>`. The upstream broker finds the link's session
-    again by it: it has to stay the same."""
     version: Literal["auto", "5.0", "3.1.1"] = "auto"
-    """The version of MQTT. `auto`: 5.0, then 3.1.1 with the bridge bit, then 3.1.1."""
     keep_alive: SixteenBits = 60
-    """Seconds of silence after which the link sends a PINGREQ. 0: never."""
     session_expiry: Annotated[int, Field(ge=0, le=NEVER)] = 86_400
-    """Seconds that the upstream broker keeps the session while the link is away. 0: not at all. 4294967295: for
-    ever."""
     clean_start: bool = True
-    """Whether the first connection after a start of this broker begins a new session there."""
     subscribe: Annotated[
         Annotated[Literal["demand"], Tag(A_WORD)] | Annotated[Filters, Tag(A_LIST)], Discriminator(_word_or_list)
     ] = "demand"
-    """What the link subscribes to: what clients here subscribe to (`demand`), or these topic filters, always. A list is
-    always a tuple after validation."""
     aggregate: Annotated[
         Annotated[Literal["auto"], Tag(A_WORD)] | Annotated[Filters, Tag(A_LIST)], Discriminator(_word_or_list)
     ] = ()
-    """Topic filters that stand there for all that they include: the first such filter that is wanted here declares its
-    aggregate, the last withdraws it. `auto`: chosen from the filters that there are, within `max_filters`. Empty:
-    nothing is folded. A list is always a tuple after validation."""
     max_filters: Annotated[int, Field(ge=1, le=MOST_FILTERS)] = 64
-    """Topic filters that `aggregate = "auto"` may subscribe to."""
     hold: SecondsOrOff = 30.0
-    """Seconds for which a fold of `aggregate = "auto"` stays at least."""
     packet_filters: Annotated[int, Field(ge=1, le=MOST_FILTERS)] = 256
-    """Topic filters in one packet at most. Some clouds take no more than 8."""
     roots: Filters = ()
-    """The link subscribes to nothing outside of these topic filters. Empty: no restriction. Always a tuple after
-    validation."""
     unfolded: Filters = ("canopy/presence/#",)
-    """Topic filters that the link never folds. Always a tuple after validation."""
     publish: Filters = ()
-    """The link sends up messages whose topics these match. Always a tuple after validation."""
     local_prefix: Annotated[str, AfterValidator(_prefix)] = ""
-    """The levels that a topic begins with here, in place of `remote_prefix`; ends in "/". The link neither subscribes
-    to nor sends topics without it."""
     remote_prefix: Annotated[str, AfterValidator(_prefix)] = ""
-    """The levels that a topic begins with there, in place of `local_prefix`; ends in "/"."""
     subscribe_qos: Literal[0, 1, 2] = 1
-    """The highest QoS of messages from the upstream."""
     publish_qos: Literal[0, 1, 2] = 2
-    """The highest QoS of messages to the upstream."""
     policy: Literal["drop-newest", "drop-oldest", "latest"] = "drop-newest"
-    """What the link's queue does when it is full: see `Queue.policy`."""
     queue_messages: CountOrUnlimited = 100_000
-    """QoS 1 and 2 messages that wait while the upstream is away or slow. 0: no limit."""
     queue_bytes: SizeOrUnlimited = 67_108_864
-    """Bytes of these messages. 0: no limit."""
     queue_qos0: bool = False
-    """Whether QoS 0 messages wait too while the link is down."""
     retry_min: Seconds = 1.0
-    """Seconds until the link tries again after a failure, above 0. It doubles them after each further failure and takes
-    a random part of them."""
     retry_max: Annotated[Seconds, Field(validate_default=True)] = 60.0
-    """Seconds between two attempts at most, not below `retry_min`."""
     status_topic: TopicOrNone = ""
-    """A topic there that holds a retained 1 while the link is up, and 0 by its will. Empty: none."""
 
     @property
     def remote(self) -> Remote:

@@ -53,7 +53,6 @@ def _values(kind: bytes, values: tuple[Any, ...]) -> int:
 
 
 def _time(value: Any) -> float | None:
-    """A time as a column of times returns it."""
     return None if value is None else float(value)
 
 
@@ -73,7 +72,6 @@ def of_session(row: Sequence[Any]) -> tuple[int, int | None]:
 
 
 def of_subscription(row: Sequence[Any]) -> tuple[int]:
-    """That of a subscription."""
     session, name, qos, no_local, as_published, handling, identifier, streaming, policy, max_age, depth = row
     crc = crc32(
         _SUBSCRIPTION(
@@ -102,21 +100,18 @@ def _message(
 
 
 def of_message(row: Sequence[Any]) -> tuple[int]:
-    """That of a message that several deliveries share."""
     number, refs, topic, payload, qos, retain, properties, publisher, expires_at = row
     crc = _message(b"M", number, topic, payload, qos, retain, properties, publisher, expires_at)
     return (crc | refs << SHIFT,)
 
 
 def of_retained(row: Sequence[Any]) -> tuple[int]:
-    """That of a retained message."""
     topic, payload, qos, properties, publisher, expires_at, account = row
     crc = _message(b"R", 0, topic, payload, qos, 1, properties, publisher, expires_at)
     return (crc if account is None else crc32(account.encode(), crc),)
 
 
 def of_broadcast(row: Sequence[Any]) -> tuple[int]:
-    """That of a message for very many."""
     number, topic, payload, qos, retain, properties, publisher, expires_at = row
     return (_message(b"B", number, topic, payload, qos, retain, properties, publisher, expires_at),)
 
@@ -169,7 +164,6 @@ def of_passed(row: Sequence[Any]) -> tuple[int]:
 
 
 def of_gone(number: int) -> int:
-    """That of a session that has ended."""
     return _values(b"G", (number,))
 
 
@@ -202,7 +196,6 @@ MILLISECONDS: Final = 3
 
 
 def amount(table: str) -> int:
-    """How many checksums a row of a table has."""
     return AMOUNT.get(table, 1)
 
 

@@ -166,7 +166,6 @@ class Groups:
                 raise StoreError(reason)
 
     def waiting(self) -> int:
-        """Changes that are not committed yet."""
         return self._commits.told - self._commits.committed
 
     def unfinished(self) -> bool:
@@ -176,7 +175,6 @@ class Groups:
     # -- groups --------------------------------------------------------------------------------------------------------
 
     def begun(self) -> None:
-        """The first note of a group came."""
         loop = self._loop
         if loop is None:
             return
@@ -187,7 +185,6 @@ class Groups:
             self._timer = loop.call_soon(self._window_over)
 
     def due(self) -> None:
-        """The group may end."""
         loop = self._loop
         if loop is None:
             return
@@ -311,7 +308,6 @@ class Groups:
             self.tell_failure(self._medium.stalled())
 
     def written(self, batch: Batch) -> None:
-        """A group is kept."""
         loop = self._loop
         if batch is not self._air or loop is None:
             return
@@ -335,7 +331,6 @@ class Groups:
         self.fetches.again()
 
     def _recover(self) -> None:
-        """Something could be written."""
         if self._commits.failed:
             self._commits.recover()
             listener = self._listener()
@@ -355,7 +350,6 @@ class Groups:
             self._commits.full = True
 
     def tell_failure(self, reason: str) -> None:
-        """What was told last cannot be kept now."""
         self._commits.fail()
         listener = self._listener()
         if listener is not None:
@@ -371,7 +365,6 @@ class Groups:
             listener.damaged(damages)
 
     def notice(self, line: str) -> None:
-        """Tell the operator."""
         listener = self._listener()
         if listener is not None:
             listener.noticed(line)

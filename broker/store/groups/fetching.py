@@ -41,29 +41,24 @@ class Fetches:
         return len(self._wanted)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The store is open."""
         self._loop = loop
         self._unread = list(self._wanted)
         self.again()
 
     def stop(self) -> None:
-        """It is closed."""
         self._loop = None
         self.rest()
 
     def rest(self) -> None:
-        """Nothing is begun by time any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def want(self, session: int, fetch: Fetch) -> None:
-        """Have it read."""
         self._wanted[fetch] = session
         self._read(fetch)
 
     def again(self) -> None:
-        """More is written, or it may be possible now."""
         self.rest()
         unread, self._unread = self._unread, []
         for fetch in unread:
@@ -86,7 +81,6 @@ class Fetches:
         self._hand(fetch, records)
 
     def unread(self, fetch: Fetch, reason: str) -> None:
-        """It cannot be read now."""
         if self._loop is None or fetch not in self._wanted:
             return
         if reason:

@@ -13,9 +13,9 @@ from mypy_extensions import i64
 from broker.core.codec.packets import Will
 from broker.core.persistence.journal import share_name
 from broker.core.principal import Principal
-from broker.core.queues.delivery import QUEUED, Delivery, queue_of
+from broker.core.queues.delivery import QUEUED, Delivery
 from broker.core.queues.message import Message
-from broker.core.routing.retained.by_age import account_name
+from broker.core.routing.retained.shares import account_name
 from broker.core.topics.subscription import Subscription
 from broker.store.times import Note
 
@@ -63,7 +63,6 @@ class Kept:
         self.received: dict[int, bool] | None = None
 
     def row_bytes(self) -> i64:
-        """What its own row counts for."""
         will = self.will
         return ROW_BYTES if will is None else ROW_BYTES + len(will.payload) + len(will.topic) + len(will.properties)
 
@@ -85,7 +84,6 @@ class Kept:
         self._change(packet_id, True)
 
     def complete(self, packet_id: int) -> None:
-        """It is over."""
         self._change(packet_id, False)
 
     def written(self) -> None:
@@ -117,7 +115,7 @@ class SubscriptionRow:
         self.retain_handling = request.retain_handling
         self.identifier: int = subscription.identifier
         self.streaming = streaming
-        sub_queue = queue_of(subscription)
+        sub_queue = subscription.sub_queue
         self.options = None if sub_queue is None else sub_queue.options
 
 
@@ -230,7 +228,6 @@ class Batch:
         )
 
     def empty(self) -> bool:
-        """Whether there is nothing to write."""
         return not (
             self.plain
             or self.deliveries
@@ -260,7 +257,6 @@ def _lasting(message: Message, offset: float) -> float | None:
 
 
 def of_session(batch: Batch, kept: Kept) -> None:
-    """What the group changes of one session."""
     if kept.changed:
         will = kept.will
         batch.sessions += (

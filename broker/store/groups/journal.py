@@ -87,14 +87,12 @@ class GroupJournal(Journal):
         self.broadcasts = BroadcastNotes()
 
     def begin_at(self, session: int, number: int, message: int) -> None:
-        """The highest numbers that stand in the file."""
         self._session = self._sessions_before = max(self._session, session)
         self._number = self._before = max(self._number, number)
         # Objects of the broker may have higher ones, whose rows are gone.
         self._message = max(self._message, message)
 
     def commits_kept(self) -> Commits:
-        """The commits, which a journal on disk always has."""
         return self._commits
 
     def _note(self, size: i64) -> None:
@@ -487,7 +485,6 @@ class GroupJournal(Journal):
         return batch
 
     def _keep(self, young: dict[int, Row]) -> None:
-        """Begin the next group with these."""
         self._rows = young
         for row in young.values():
             self.noted = True

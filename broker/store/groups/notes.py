@@ -15,7 +15,6 @@ class RetainedNotes:
         self._changed: dict[str, Message | None] = {}
 
     def any(self) -> bool:
-        """Whether there is something to write."""
         return len(self._changed) > 0
 
     def put(self, topic: str, message: Message | None) -> i64:
@@ -25,7 +24,6 @@ class RetainedNotes:
         return 0 if earlier is None else earlier.size()
 
     def add_to(self, batch: Batch, offset: float) -> None:
-        """Give the batch all of it."""
         of_retained(batch, self._changed, offset)
 
     def clear(self) -> None:
@@ -44,7 +42,6 @@ class BroadcastNotes:
         self._over: list[int] = []
 
     def begin(self, number: int, message: Message) -> None:
-        """One begins."""
         self._begun[number] = message
         self.under_way[number] = None
 
@@ -54,16 +51,13 @@ class BroadcastNotes:
             self._passed.append((number, session))
 
     def passed(self, number: int, session: int) -> None:
-        """A session had one."""
         self._passed.append((number, session))
 
     def over(self, number: int) -> None:
-        """All had one."""
         self.under_way.pop(number, None)
         self._over.append(number)
 
     def add_to(self, batch: Batch, offset: float) -> None:
-        """Give the batch all of it."""
         of_broadcasts(batch, self._begun, offset)
         batch.passed = self._passed
         batch.broadcasts_over = self._over

@@ -32,7 +32,6 @@ class Principals:
         self._rules = rules
 
     def write(self, principal: Principal) -> str:
-        """The text of a principal."""
         fields: dict[str, object] = {"user_name": principal.user_name}
         if principal.groups:
             fields["groups"] = list(principal.groups)

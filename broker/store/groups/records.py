@@ -300,7 +300,6 @@ def add_to_pages(session: SessionRecord, number: int, size: int, most: i64) -> N
 def message(
     topic: str, payload: bytes, qos: int, retain: int, properties: Any, publisher: Any, expires_at: Any, now: float
 ) -> MessageRecord:
-    """A message of such columns."""
     expires_in = None if expires_at is None else expires_at - now
     return MessageRecord(topic.encode(), payload, qos, retain != 0, properties or b"", expires_in, publisher or "")
 

@@ -131,7 +131,6 @@ class Database:
             connection.terminate()
 
     async def disconnect(self) -> None:
-        """Say good-bye."""
         connection, self._connection = self._connection, None
         if connection is not None:
             try:
@@ -140,7 +139,6 @@ class Database:
                 connection.terminate()
 
     def told(self, error: BaseException) -> str:
-        """An error as one line for the operator."""
         if isinstance(error, StoreError | Replaced | Behind):
             return str(error)
         text = " ".join(str(error).split())
@@ -231,11 +229,9 @@ class Database:
         return True
 
     def is_due(self) -> bool:
-        """Whether the lease is to be renewed."""
         return asyncio.get_running_loop().time() - self.renewed >= self.lease_timeout / BEATS
 
     async def give_up(self) -> None:
-        """The next broker need not wait."""
         with suppress(*FAILURES):
             async with asyncio.timeout(self.timeout):
                 connection = await self.connection()
@@ -265,7 +261,6 @@ def place(url: str) -> str:
 
 
 def remedy(error: BaseException) -> str:
-    """What an operator is to do."""
     if isinstance(error, asyncpg.InvalidPasswordError | asyncpg.InvalidAuthorizationSpecificationError):
         return "the login failed: check user and password of store.url, and pg_hba.conf of the database"
     if isinstance(error, asyncpg.InvalidCatalogNameError):

@@ -140,7 +140,6 @@ class PostgresStore(Store, Medium):
         self._beat()
 
     async def load(self) -> Saved:
-        """Everything that the database has, in turns."""
         await self.flush()
         now = self._times.now()
         try:
@@ -160,11 +159,9 @@ class PostgresStore(Store, Medium):
         return loaded
 
     async def flush(self) -> None:
-        """Return when what was told is in the database."""
         await self._groups.flush()
 
     async def close(self) -> None:
-        """Flush, end the task, give up the tables, and let go of the connection."""
         task = self._task
         if task is None:
             return
@@ -190,7 +187,6 @@ class PostgresStore(Store, Medium):
             self._task = self._loop = None
 
     def figures(self) -> Iterator[tuple[str, object]]:
-        """See `Store.figures`."""
         groups = self._groups
         yield "path", self._database.place
         yield "groups", groups.count

@@ -70,7 +70,6 @@ class Sweep:
         return True
 
     async def _some(self, connection: Any, last: int) -> bool:
-        """Whether that was all of this phase."""
         if self._phase == 0:
             return _rows(await connection.execute(FORGET_SUBSCRIPTIONS, last, REMOVED)) < REMOVED
         if self._phase == 1:

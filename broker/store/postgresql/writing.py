@@ -159,7 +159,6 @@ async def _statements(connection: Any, batch: Batch, principal: Callable[[Princi
 
 
 def _turns(rows: Iterable[Any], most: int) -> Iterator[list[Any]]:
-    """Some rows at a time."""
     left = iter(rows)
     while turn := list(islice(left, most)):
         yield turn
@@ -180,7 +179,6 @@ async def _rows(connection: Any, table: str, statement: str, values: list[object
 
 
 def _whole(table: str, values: list[object], columns: int) -> Iterator[list[tuple[object, ...]]]:
-    """Some rows at a time, with their checksums."""
     for at in range(0, len(values), TURN * columns):
         part = values[at : at + TURN * columns]
         if columns == PLAIN_COLUMNS:

@@ -12,11 +12,12 @@ import fcntl
 import os
 import sqlite3
 import stat
+from asyncio import Future
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.store.base import StoreError
-from broker.store.sqlite.reading import any_text, is_damage, mend_ended
+from broker.store.sqlite.reading import any_text, clock, is_damage, mend_ended, numbers
 from broker.store.sqlite.rebuilding import SIDE_FILES, Rebuilt, finish, keep_names, make, put_aside, tables
 from broker.store.sqlite.schema import (
     APPLICATION,
@@ -24,6 +25,7 @@ from broker.store.sqlite.schema import (
     OLDEST_SQLITE,
     VERSION,
 )
+from broker.store.times import Note
 
 FILE: Final = "canopy.db"
 REFUSE: Final = "refuse"
@@ -78,7 +80,6 @@ class Opened:
         self._lock = lock
 
     def close(self) -> None:
-        """Let go of both."""
         try:
             self.db.close()
         finally:
@@ -357,3 +358,26 @@ def told(path: Path, error: Exception) -> str:
     what = " ".join(str(error).split())
     remedy = "" if code is None else REMEDIES.get(code & 0xFF, "")
     return f"{path}: {remedy} ({what})" if remedy else f"{path}: {what}"
+
+
+class Begun(NamedTuple):
+    """An open file, the highest numbers in it, and how the clocks stood when the last broker noted it."""
+
+    opened: Opened
+    highest: tuple[int, int, int]
+    note: Note | None
+
+
+def begin(directory: Path, synchronous: str, on_damage: str = REFUSE) -> Begun:
+    """Open the store of a directory for a broker. Raises StoreError; nothing is open then."""
+    opened = open_store(directory, synchronous, on_damage)
+    try:
+        return Begun(opened, numbers(opened.db), clock(opened.db))
+    except sqlite3.Error as error:
+        opened.close()
+        raise StoreError(told(opened.path, error)) from error
+
+
+def let_go(beginning: Future[Begun]) -> None:
+    if not beginning.cancelled() and beginning.exception() is None:
+        beginning.result().opened.close()

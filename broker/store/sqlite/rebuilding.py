@@ -67,19 +67,16 @@ class Rebuilt:
         """Where the damaged file is now, if it was put aside."""
 
     def lose(self, what: str, count: int) -> None:
-        """So many more are lost."""
         if count:
             self.lost[what] = self.lost.get(what, 0) + count
 
     def told(self) -> str:
-        """What was kept and what is lost, for people."""
         lost = ", ".join(f"{count:,} of {what}" for what, count in sorted(self.lost.items())) or "nothing"
         kept = ", ".join(f"{count:,} of {what}" for what, count in self.kept.items() if count) or "nothing"
         return f"lost: {lost}; kept: {kept}"
 
 
 def make(db: sqlite3.Connection) -> None:
-    """The tables of a new file, all or none."""
     db.execute("PRAGMA page_size = 4096")
     # Before the first page: the file can shrink again.
     db.execute("PRAGMA auto_vacuum = INCREMENTAL")

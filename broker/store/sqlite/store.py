@@ -22,8 +22,7 @@ from broker.store.groups.group import Batch
 from broker.store.groups.medium import Medium
 from broker.store.groups.principals import Principals, RuleTexts
 from broker.store.groups.records import Loaded
-from broker.store.sqlite.beginning import begin, let_go
-from broker.store.sqlite.opening import REFUSE, SET_ASIDE, SYNCHRONOUS, Opened, told
+from broker.store.sqlite.opening import REFUSE, SET_ASIDE, SYNCHRONOUS, Opened, begin, let_go, told
 from broker.store.sqlite.reading import discard, is_damage, read, read_on_disk
 from broker.store.sqlite.writer import Writer, Written
 from broker.store.times import Clocks, Times
@@ -133,11 +132,9 @@ class SqliteStore(Store, Medium):
         return loaded
 
     async def flush(self) -> None:
-        """Return when what was told is in the file."""
         await self._groups.flush()
 
     async def close(self) -> None:
-        """Flush, end the thread, and let go of the file."""
         opened, writer = self._opened, self._writer
         if opened is None or writer is None:
             return
@@ -156,7 +153,6 @@ class SqliteStore(Store, Medium):
                 raise StoreError(self._stall_reason(opened))
 
     def figures(self) -> Iterator[tuple[str, object]]:
-        """See `Store.figures`."""
         writer, groups = self._writer, self._groups
         yield "path", str(self.directory)
         yield "groups", groups.count
@@ -193,7 +189,6 @@ class SqliteStore(Store, Medium):
         writer.put(job)
 
     def _written(self, written: Written) -> None:
-        """A group came down."""
         error, opened = written.error, self._opened
         if error is None:
             self._groups.written(written.batch)

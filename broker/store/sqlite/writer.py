@@ -89,7 +89,6 @@ class Writer:
         self._damaged: list[int] = []
 
     def start(self) -> None:
-        """Begin to work."""
         self._thread.start()
 
     def put(self, job: Job) -> None:
@@ -128,7 +127,6 @@ class Writer:
     # -- groups; on the thread -----------------------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> Written:
-        """Write a group."""
         began = perf_counter()
         db = self._db
         try:

@@ -18,12 +18,14 @@ from typing import Any, BinaryIO, Final
 from broker.core.queues.delivery import QUEUED
 from broker.store.base import StoreError
 from broker.store.groups import checksums
-from broker.store.sqlite.opening import LOCK, open_store, told
+from broker.store.sqlite.opening import FILE, LOCK, open_store, told
 from broker.store.sqlite.reading import COUNTED
+from broker.store.sqlite.rebuilding import Rebuilt, rebuild
 from broker.store.sqlite.schema import CLOCK_NOTED, FORGET_CLOCK
 from broker.store.times import Clocks, Note
 from broker.store.tools import rows
 from broker.store.tools.exporting import HEAD, TEXTS_OF_JSON
+from broker.store.tools.looking import file_of, user_of
 
 NUMBERS: Final = {name: state for state, name in rows.STATES.items()}
 LONGEST_LINE: Final = 512 * 1024 * 1024
@@ -54,7 +56,6 @@ class Importer:
         self._in_flight: set[tuple[int, int]] = set()
 
     def columns(self, table: str) -> list[rows.Column]:
-        """Those that a table of the store has."""
         return self._columns[table]
 
     def line(self, values: Any) -> None:
@@ -115,7 +116,6 @@ class Importer:
             self._broadcasts.add(row["id"])
 
     def _check(self, row: Mapping[str, Any]) -> None:
-        """A delivery against those before it."""
         message = row["message"]
         if message is not None and message not in self._refs:
             raise FaultyRow(f"message {message} does not stand before it")
@@ -236,3 +236,30 @@ def bring(directory: Path, source: BinaryIO, name: str) -> dict[str, int]:
 
 def _no_number(text: str) -> float:
     raise FaultyRow(f"{text} is no number")
+
+
+def salvage(directory: Path, into: Path) -> Rebuilt:
+    """Fill a new store in the directory `into` with what is whole in the store of another one.
+
+    Raises:
+        StoreError: there is none, a broker uses it, or there is something at `into` already.
+    """
+    path, target = file_of(directory), into / FILE
+    user = user_of(path)
+    if user is not None:
+        raise StoreError(f"{directory} is in use by process {user or '?'}: stop that one")
+    try:
+        into.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.path.lexists(target):
+            raise StoreError(f"{target} is there already: name a folder that holds no store yet")
+        try:
+            rebuilt = rebuild(path, target)
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise StoreError(f"{target} cannot be made ({error.strerror}): name another folder, or make room") from error
+    except sqlite3.Error as error:
+        raise StoreError(told(target, error)) from error
+    hand_over(target)
+    return rebuilt

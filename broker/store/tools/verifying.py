@@ -81,7 +81,6 @@ def _all_rows(found: Look) -> Iterator[str]:
 
 
 def _missing(found: Look) -> Iterator[str]:
-    """Columns that the file should have."""
     whole = sqlite3.connect(":memory:")
     try:
         whole.executescript(SCHEMA)

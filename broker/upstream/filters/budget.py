@@ -97,7 +97,6 @@ class BudgetLedger:
         return 0 if entry is None else entry.size
 
     def add(self, topic_filter: str, now: float = 0.0) -> None:
-        """One more subscription at a valid topic filter."""
         self.subscriptions += 1
         count = self._counts.get(topic_filter, 0)
         self._counts[topic_filter] = count + 1

@@ -60,7 +60,6 @@ class Declared:
         self._upstream.declare(entry.topic_filter)
 
     def withdraw(self, topic_filter: str) -> None:
-        """One less."""
         del self.declared[topic_filter]
         self._tree.discard(topic_filter)
         self._upstream.withdraw(topic_filter)

@@ -116,7 +116,6 @@ class Declarer(UpstreamSubscriptions):
     # -- what the ledger says ------------------------------------------------------------------------------------------
 
     def declare(self, topic_filter: str) -> None:
-        """The upstream is to have this filter."""
         if self._gathered is not None:
             self._gathered[topic_filter] = None
             return
@@ -129,7 +128,6 @@ class Declarer(UpstreamSubscriptions):
         # Else it is still there.
 
     def withdraw(self, topic_filter: str) -> None:
-        """The upstream is no longer to have it."""
         if self._gathered is not None:
             self._gathered.pop(topic_filter, None)
             return
@@ -206,7 +204,6 @@ class Declarer(UpstreamSubscriptions):
         return []
 
     def close(self) -> None:
-        """The connection is gone."""
         self.connected = False
 
     def move(self) -> None:
@@ -242,7 +239,6 @@ class Declarer(UpstreamSubscriptions):
 
     @property
     def quiet(self) -> bool:
-        """Whether no packet waits for its acknowledgement."""
         return not self._waiting
 
     def packets(self, asked: list[str]) -> list[bytes]:
@@ -398,7 +394,6 @@ class Declarer(UpstreamSubscriptions):
         return self._table
 
     def _lack(self, topic_filter: str) -> None:
-        """A filter is wanted that is not held."""
         self._lacking.insert(topic_filter)
         self._came.clear()
 

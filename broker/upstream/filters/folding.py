@@ -36,7 +36,6 @@ class Entry:
         self.parts: dict[str, Entry] = {}
 
     def top(self) -> Entry:
-        """The widest entry above, or itself."""
         entry = self
         while True:
             parent = entry.parent
@@ -45,7 +44,6 @@ class Entry:
             entry = parent
 
     def take(self, entry: Entry) -> None:
-        """Put an entry without a parent under this one."""
         entry.parent = self
         self.parts[entry.topic_filter] = entry
         self.grow(entry.size)
@@ -187,7 +185,6 @@ class Folder:
 
 
 def literal_depth(levels: list[str]) -> int:
-    """How many levels there are before the first wildcard."""
     depth = 0
     for level in levels:
         if level == "+" or level == "#":

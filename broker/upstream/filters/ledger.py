@@ -64,7 +64,6 @@ class Ledger:
         self._children: dict[str, int] = {}
 
     def add(self, topic_filter: str, now: float = 0.0) -> None:
-        """One more subscription at a valid topic filter."""
         del now
         self.subscriptions += 1
         counts = self._counts
@@ -118,7 +117,6 @@ class Ledger:
 
     @property
     def demanded(self) -> int:
-        """How many distinct filters are asked for."""
         return len(self._counts)
 
     @property

@@ -47,7 +47,6 @@ class Mapping:
         return None if name is None or is_system(name) else name
 
     def within_roots(self, topic: bytes) -> bool:
-        """Whether a root matches a local topic."""
         name = topic.decode()
         return any(matches(root, name) for root in self.roots)
 

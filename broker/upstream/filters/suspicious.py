@@ -70,7 +70,6 @@ def _directions(link: Upstream) -> Iterator[str]:
 
 
 def _session(link: Upstream, broker_id: str) -> Iterator[str]:
-    """Who the link is upstream."""
     if not link.username and (link.password or link.password_file) and link.version == "auto":
         # [MQTT3-3.1.2-22]
         yield "password: MQTT 3.1.1 cannot send it without a username, so the upstream must use MQTT 5.0"

@@ -55,7 +55,6 @@ class Demand:
 
     @property
     def connected(self) -> bool:
-        """Whether the upstream has accepted the link."""
         return self.uplink is not None and self.uplink.state == CONNECTED
 
     def survey(self, settings: Upstream) -> None:
@@ -75,11 +74,9 @@ class Demand:
         self._declarer.settle(settings.max_filters if settings.aggregate == "auto" else 0)
 
     def wanted(self, topic_filter: str) -> None:
-        """One more local subscription."""
         self._count(topic_filter, self.ledger.add, 1)
 
     def unwanted(self, topic_filter: str) -> None:
-        """One local subscription less."""
         self._count(topic_filter, self.ledger.remove, -1)
 
     def _count(self, topic_filter: str, change: Callable[[str, float], None], outside: int) -> None:
@@ -97,7 +94,6 @@ class Demand:
             self._changed = self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Tell the upstream what has changed."""
         self._changed = None
         uplink = self.uplink
         try:
@@ -153,7 +149,6 @@ class Demand:
         self._ticking = self._loop.call_at(when, self._tick)
 
     def stop(self) -> None:
-        """Nothing is due any more."""
         for handle in (self._changed, self._ticking):
             if handle is not None:
                 handle.cancel()

@@ -133,7 +133,6 @@ class UpstreamLink(Owner):
         self._publish()
 
     def start(self) -> None:
-        """Begin to connect."""
         self.demand.survey(self.settings)
         self._stopping = False
         self._task = self.loop.create_task(self._run(), name=f"upstream {self.name}")
@@ -251,11 +250,9 @@ class UpstreamLink(Owner):
 
     @property
     def connected(self) -> bool:
-        """Whether the upstream has accepted us."""
         return self.demand.connected
 
     async def _run(self) -> None:
-        """Connect, and again, until stopped."""
         failures = 0
         while True:
             self._hurry.clear()
@@ -367,14 +364,12 @@ class UpstreamLink(Owner):
             connection.stream.abort()
 
     def _unmade(self, connection: UpstreamConnection) -> None:
-        """Stopped while the network connection was being made."""
         if not connection.stream.made:
             self._connect(None)
 
     # -- what the connection says --------------------------------------------------------------------------------------
 
     def opened(self) -> None:
-        """The upstream has accepted us."""
         connection = self.connection
         assert connection is not None
         uplink = connection.uplink
@@ -416,11 +411,9 @@ class UpstreamLink(Owner):
         )
 
     def moved(self) -> None:
-        """The upstream may hold or refuse other filters than before."""
         self.demand.moved()
 
     def broke(self, error: Exception) -> None:
-        """A fault of ours, for the log."""
         self.server.faults.broke("upstream", error, upstream=self.name)
 
     def _failed(self, why: str) -> None:
@@ -448,5 +441,4 @@ def _why(error: Exception) -> str:
 
 
 def _differ(old: Upstream, new: Upstream, names: tuple[str, ...]) -> bool:
-    """Whether one of these settings is another one."""
     return any(getattr(old, name) != getattr(new, name) for name in names)

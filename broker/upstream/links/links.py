@@ -59,7 +59,6 @@ class Links(SubscriptionListener):
             yield from self._abandon(record)
 
     def start(self) -> None:
-        """Begin to connect."""
         for link in self.links.values():
             link.start()
         self._find_demanding()
@@ -70,7 +69,6 @@ class Links(SubscriptionListener):
         return len(self.links) + sum(1 for each in self._abandoned if each.abandoned and not each.ended)
 
     async def stop(self) -> None:
-        """End all links in order, side by side."""
         self._server.router.table.listener = None
         self._demanding = []
         flush = self._server.settings.shutdown.flush_timeout
@@ -81,7 +79,6 @@ class Links(SubscriptionListener):
                 link.broke(error)
 
     async def apply(self, settings: Settings) -> None:
-        """Have the links be those of these settings."""
         flush = self._server.settings.shutdown.flush_timeout
         wanted = {each.name: each for each in settings.upstream}
         for name, link in list(self.links.items()):
@@ -102,12 +99,10 @@ class Links(SubscriptionListener):
     # -- demand --------------------------------------------------------------------------------------------------------
 
     def wanted(self, topic_filter: str) -> None:
-        """One more local subscription (`hooks.SubscriptionListener`)."""
         for link in self._demanding:
             link.demand.wanted(topic_filter)
 
     def unwanted(self, topic_filter: str) -> None:
-        """One local subscription less (`hooks.SubscriptionListener`)."""
         for link in self._demanding:
             link.demand.unwanted(topic_filter)
 

@@ -74,7 +74,6 @@ class UpstreamConnection(Link):
     # -- what asyncio calls --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The network connection is there: say who we are."""
         self.stream.begin(transport)
         self._opened_at = self.loop.time()
         self.uplink.outbox.owner = self
@@ -85,7 +84,6 @@ class UpstreamConnection(Link):
         self.hub.wheel.add(self, self._opened_at + self.timeout)
 
     def data_received(self, data: bytes) -> None:
-        """A read came in."""
         if self.stream.closing_at > 0.0 or self._over:
             return
         try:
@@ -112,7 +110,6 @@ class UpstreamConnection(Link):
         return self.uplink.unfinished or self.uplink.outbox.congested
 
     def broke(self, error: Exception) -> None:
-        """A fault of ours: this connection ends, the others go on, and the log has the place."""
         self.owner.broke(error)
         if self._over:
             return
@@ -150,7 +147,6 @@ class UpstreamConnection(Link):
         self.owner.moved()
 
     def turn(self, work: i64) -> i64:
-        """Go on with what was read, for so much work. What it was."""
         self._going_on = False
         if self.stream.closing_at > 0.0 or self._over:
             return 0
@@ -163,11 +159,9 @@ class UpstreamConnection(Link):
         return self.uplink.work_done
 
     def eof_received(self) -> bool:
-        """The upstream will send no more: the same as a lost connection, in MQTT."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
         self._over = True
         self.hub.wheel.remove(self)
         text = "the connection was lost" if exc is None else f"the connection was lost: {exc}"
@@ -184,19 +178,16 @@ class UpstreamConnection(Link):
         self.owner.ended()
 
     def pause_writing(self) -> None:
-        """The transport has more than it can send."""
         self.stream.filled()
         self._look_at(self.loop.time())
 
     def resume_writing(self) -> None:
-        """The transport has room again."""
         self.stream.full = False
         self._write_on()
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def wake(self, now: float) -> None:
-        """The outbox has something to take."""
         if not self.stream.full and self.stream.closing_at == 0.0:
             self._write(now)
 
@@ -245,14 +236,12 @@ class UpstreamConnection(Link):
         self._finish()
 
     def abort(self, text: str) -> None:
-        """Give the upstream up."""
         self.uplink.lost(text, self.loop.time())
         self.hub.after_batch()
         self._finish()
         self.stream.abort()
 
     def ended_by_core(self) -> None:
-        """The outbox was closed."""
         if self.uplink.state == CLOSED:
             self._finish()
 
@@ -292,7 +281,6 @@ class UpstreamConnection(Link):
         return due
 
     def check(self, now: float) -> float:
-        """Look whether the upstream is still there."""
         uplink = self.uplink
         if self._over:
             return 0.0

@@ -17,10 +17,9 @@ from broker.core.codec.topic_names import has_control
 from broker.core.connection.connect.identity import is_reserved
 from broker.core.connection.publish.publishing import DECODE_WORK, PROPERTY_WORK
 from broker.core.queues.live.outbox import Outbox
-from broker.core.queues.live.peer import Peer
 from broker.core.queues.message import Message
-from broker.core.queues.requests import Request
-from broker.core.queues.windows.held_answers import HeldAnswers
+from broker.core.queues.requests import Peer, Request
+from broker.core.queues.windows.held import HeldAnswers
 from broker.core.routing.loop_detection import has_looped, visited, with_hop
 from broker.upstream.filters.declarer import COPY, OUTSIDE
 from broker.upstream.protocol.link_state import LinkState
@@ -200,7 +199,6 @@ class Downlink(Peer):
     # -- answers to requests -------------------------------------------------------------------------------------------
 
     def answer(self, request: Request) -> None:
-        """Whether a request from upstream was served is known now (`core/requests`)."""
         kind = PUBACK if request.qos == 1 else PUBREC
         packet_id = request.packet_id
         self._requests.pop(packet_id, None)

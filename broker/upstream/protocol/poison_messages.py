@@ -130,14 +130,12 @@ class PoisonMessageDetector:
         self._known: dict[bytes, Known] = {}
 
     def opened(self) -> None:
-        """A connection is there."""
         self.alone = None
         self.proved = False
         self.answers = 0
         self.vouched = False
 
     def answered(self) -> None:
-        """A PINGRESP came."""
         self.proved = True
         self.answers += 1
 
@@ -266,7 +264,6 @@ class PoisonMessageDetector:
         return None if suspect is None or self.answers <= suspect.depth else suspect.delivery
 
     def asks(self, now: float) -> bool:
-        """Whether a doubtful message is tried after another answer."""
         suspect = self._due(now)
         return suspect is not None and self.answers <= suspect.depth
 

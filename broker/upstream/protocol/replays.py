@@ -197,7 +197,6 @@ class Replays:
 
     @property
     def busy(self) -> bool:
-        """Whether there is more to look at."""
         return self._cursor is not None or self._sweep or bool(self._going) or bool(self._leaving)
 
     @property
@@ -250,7 +249,6 @@ class Replays:
         return ""
 
     def _over(self) -> None:
-        """All that was to come again has come."""
         if self._anew:
             self._leaving = list(self._expected.values())
         self._clear()

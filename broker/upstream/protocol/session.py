@@ -188,7 +188,6 @@ class UplinkSession(Session):
         return False
 
     def unacknowledged(self) -> list[Delivery]:
-        """What was written and not acknowledged, oldest first."""
         return [each for each in self.inflight.values() if each.state == SENT and each.attempts > 0]
 
     def next_alone(self, now: float) -> Delivery | None:
@@ -316,7 +315,6 @@ class UplinkSession(Session):
         queue.take_out(gone)
 
     def _end_trial(self, now: float) -> None:
-        """Everything goes as ever."""
         self.trial.over()
         self.window.reopen()
         self._release_qos0()

@@ -47,7 +47,7 @@ from broker.core.codec.properties import (
 from broker.core.connection.protocol import PACKET_WORK, TURN_WORK
 from broker.core.queues.delivery import DONE, Delivery
 from broker.core.queues.live.outbox import Outbox
-from broker.core.queues.live.peer import Peer
+from broker.core.queues.requests import Peer
 from broker.core.routing.loop_detection import LINK
 from broker.core.routing.peers import PeerConnected, PeerDisconnected
 from broker.upstream.protocol.downlink import Downlink
@@ -143,7 +143,6 @@ class Uplink(Peer):
 
     @property
     def spoken(self) -> str:
-        """The version of MQTT, for people."""
         if self.v5:
             return "5.0"
         return "3.1.1 bridge" if self.bridge else "3.1.1"
@@ -241,12 +240,10 @@ class Uplink(Peer):
         return more or not self.outbox.empty
 
     def ping(self, now: float) -> None:
-        """Ask the upstream whether it is there."""
         self.ping_sent = now
         self.outbox.control(PINGREQ)
 
     def declare(self, now: float) -> None:
-        """Send what the declarer has to say."""
         if self.state == CONNECTED:
             asked: list[str] = []
             made = self.declarer.packets(asked)
@@ -259,7 +256,6 @@ class Uplink(Peer):
 
     @property
     def looks(self) -> bool:
-        """While a message is on trial."""
         return self.session.trial.on
 
     def look(self, now: float) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from broker.record.files.folder import RecorderError
+from broker.record.files.in_force import in_force
+from loadtest.load.errors import LoadError
+
 FORMAT: Final = 1
 """Version of the format; it grows when a column changes its meaning."""
 
@@ -33,8 +36,6 @@ BATCH: Final = 65_536
 
 PUBLISH: Final = "publish"
 """The kind of a recorder's events that are messages."""
-MANIFESTS: Final = "_manifests"
-MERGED: Final = "merged-"
 
 _PAIR: Final = pa.struct([("key", pa.string()), ("value", pa.string())])
 COLUMNS: Final = {
@@ -55,8 +56,8 @@ COLUMNS: Final = {
 }
 
 
-class CaptureError(Exception):
-    """A capture that cannot be written or read; the message is one line with the file."""
+class CaptureError(LoadError):
+    """A capture that cannot be written or read."""
 
 
 def schema(sizes_only: bool) -> Any:
@@ -183,9 +184,8 @@ def rows(found: About) -> Iterator[Any]:
 
     Columns are found by name: a reader needs `topic`, one of `recv_ns` and `ts`, and one of `size` and `payload`;
     others that it does not know it leaves alone. A folder is read as its `.parquet` files in the order of their names,
-    by `ts`, since `recv_ns` begins anew in each. A folder of the broker's recorder is read too, with all folders in it:
-    hidden files and folders of metadata are left alone, so are segments that a merged one replaces and merged ones
-    without a manifest; of the rows, those of the kind `publish` are messages.
+    by `ts`, since `recv_ns` begins anew in each. A folder of the broker's recorder is read too, as far as its segments
+    are in force; of the rows, those of the kind `publish` are messages.
 
     Raises:
         CaptureError: a file cannot be read to its end, or holds what no message can be.
@@ -248,7 +248,7 @@ def _files(path: Path) -> tuple[Path, ...]:
     if path.is_dir():
         files: tuple[Path, ...] = ()
         if not path.absolute().name.startswith(("date=", "hour=")):
-            files = tuple(sorted(each for each in path.iterdir() if _named(each.name) and each.is_file()))
+            files = tuple(sorted(each for each in path.glob("[!._]*.parquet") if each.is_file()))
         files = files or _segments(path)
         if not files:
             raise CaptureError(f"{path}: no .parquet file in this folder")
@@ -258,47 +258,15 @@ def _files(path: Path) -> tuple[Path, ...]:
     return (path,)
 
 
-def _named(name: str) -> bool:
-    return name.endswith(".parquet") and not name.startswith((".", "_"))
-
-
 def _segments(folder: Path) -> tuple[Path, ...]:
-    """A recorder's segments, in the order of their first events: all of them, or those of a day or an hour."""
-    # What replaces what is known where the record begins.
-    root = folder.absolute()
+    """A recorder's segments that count, in the order of their events: all of them, or those of a day or an hour."""
+    folder = root = folder.absolute()
     while root.name.startswith(("date=", "hour=")):
         root = root.parent
-    gone, in_force = _replaced(root)
-    found: list[tuple[tuple[str, int, str], Path]] = []
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
-        for name in names:
-            file = Path(parent, name)
-            place = file.absolute().relative_to(root).as_posix()
-            begun = in_force is not None and name.startswith(MERGED) and place not in in_force
-            if not _named(name) or place in gone or begun:
-                continue
-            # The hour and then the number of the first event: numbers never fall, whatever the run is called.
-            number = re.search(r"-(\d{15})", name)
-            found.append(((Path(place).parent.as_posix(), int(number[1]) if number else 0, name), file))
-    return tuple(file for _, file in sorted(found))
-
-
-def _replaced(folder: Path) -> tuple[set[str], set[str] | None]:
-    """Segments that merged ones stand for, and the merged ones that are in force: those with a manifest. Where there is
-    no manifest at all, as in a folder of copies, nothing can be said of that: None."""
-    manifests = folder / MANIFESTS
-    if next(manifests.rglob("*.json"), None) is None:
-        return set(), None
-    gone: set[str] = set()
-    in_force: set[str] = set()
-    for file in sorted(manifests.rglob(f"{MERGED}*.json")):
-        try:
-            gone.update(str(each) for each in json.loads(file.read_text(encoding="utf-8"))["replaces"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CaptureError(f"{file}: not the manifest of a merged segment") from error
-        in_force.add(file.relative_to(manifests).with_suffix(".parquet").as_posix())
-    return gone, in_force
+    try:
+        return tuple(root / place for place in in_force(root) if (root / place).is_relative_to(folder))
+    except RecorderError as error:
+        raise CaptureError(str(error)) from error
 
 
 @contextlib.contextmanager

@@ -34,12 +34,10 @@ class Share:
 
     @property
     def highest(self) -> int:
-        """The highest QoS."""
         return max((kind & 3 for kind in self.kinds), default=0)
 
     @property
     def lowest(self) -> int:
-        """The lowest QoS."""
         return min((kind & 3 for kind in self.kinds), default=0)
 
 
@@ -69,5 +67,4 @@ class Recording:
 
     @property
     def highest(self) -> int:
-        """The highest QoS."""
         return max((share.highest for share in self.shares), default=0)

@@ -24,6 +24,7 @@ from broker.words import counted
 from loadtest.load.capture.recording import OPEN_END, PUBLISHERS, Recording
 from loadtest.load.capture.spool import scan
 from loadtest.load.engine.job import Job, Target
+from loadtest.load.errors import Misuse
 from loadtest.load.ledger.mark import SIZE
 from loadtest.load.scenario import toml_text
 from loadtest.load.scenario.schema import Scenario
@@ -53,7 +54,7 @@ def parse_speed(text: str) -> float:
     """`10x`, `0.5x`, `10`, or `max`, which is infinite.
 
     Raises:
-        ValueError: it is something else; the message says what would do.
+        Misuse: it is something else; the message says what would do.
     """
     if text == "max":
         return math.inf
@@ -62,7 +63,7 @@ def parse_speed(text: str) -> float:
     except ValueError:
         speed = 0.0
     if not SLOWEST <= speed <= FASTEST:
-        raise ValueError(f"not a speed from {SLOWEST:g}x to {FASTEST:,.0f}x, and not max")
+        raise Misuse(f"--speed {text}: not a speed from {SLOWEST:g}x to {FASTEST:,.0f}x, and not max")
     return speed
 
 
@@ -127,5 +128,4 @@ def _inner(prefix: str, topic_filter: str) -> str:
 
 
 def _slug(text: str) -> str:
-    """The text as a part of a scenario's name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:80] or "capture"

@@ -83,7 +83,6 @@ class _Streams:
         self._places: dict[int, tuple[int, int]] = {}
 
     def codes(self, batch: Any) -> Any:
-        """The codes of all messages of a batch."""
         topics = batch.column("topic").dictionary_encode()
         numbers = pa.array([self._topic(topic) for topic in topics.dictionary.to_pylist()], pa.int64())
         kinds = pc.add(batch.column("qos"), pc.multiply(batch.column("retain").cast(pa.int64()), RETAIN))
@@ -141,7 +140,6 @@ class Cursor:
         return self._times[self._at] if self._at < len(self._times) else NEVER
 
     def pick(self) -> int:
-        """The number of its stream."""
         return self._numbers[self._at]
 
     def size(self) -> int:
@@ -178,7 +176,6 @@ class Spool:
             self._fill(recording)
 
     def cursor(self, publisher: int) -> Cursor:
-        """A publisher's messages from the first on."""
         start = self._starts[publisher]
         mine = slice(start, start + self._counts[publisher])
         return Cursor(self._times[mine], self._numbers[mine], self._sizes[mine])

@@ -38,6 +38,7 @@ from loadtest.load.checks.broker_statistics import Listener
 from loadtest.load.engine.clients.connection import told
 from loadtest.load.engine.job import Target
 from loadtest.load.engine.transports import TargetError, address
+from loadtest.load.errors import Misuse
 
 ROWS: Final = 65_536
 """Messages of one row group at the most."""
@@ -92,13 +93,14 @@ async def capture(wanted: Wanted, stop: asyncio.Event, progress: Callable[[int],
     how many there are, first when the broker has subscribed us and then each second.
 
     Raises:
+        Misuse: a topic filter is none.
         CaptureError: the broker cannot be subscribed to, or the file cannot be written; no file is left.
     """
     for topic_filter in wanted.filters:
         try:
             validate_filter(parse_shared(topic_filter)[1])
         except ProtocolError as error:
-            raise CaptureError(f"--filter {topic_filter}: {error}") from error
+            raise Misuse(f"--filter {topic_filter}: {error}") from error
     with Writer(wanted.out, wanted.sizes_only) as writer:
         run = _Capture(wanted, writer, stop)
         try:
@@ -141,7 +143,6 @@ class _Capture:
     # -- the course of it ----------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connect and subscribe."""
         wanted = self._wanted
         connect = connect_packet(
             f"canopy-capture-{secrets.token_hex(4)}",
@@ -170,7 +171,6 @@ class _Capture:
                 raise CaptureError(f"{wanted.target}: refused {topic_filter}: {reason_name(code)}")
 
     async def until_the_end(self, progress: Callable[[int], None]) -> None:
-        """Wait until somebody or something ends it."""
         assert self._client is not None
         wanted = self._wanted
         end = None if wanted.seconds is None else self._begun_ns / 1e9 + wanted.seconds
@@ -209,14 +209,12 @@ class _Capture:
             await asyncio.to_thread(self._writer.write, self._rows)
 
     def captured(self) -> Captured:
-        """What there is."""
         seconds = (self._ended_ns - self._begun_ns) / 1e9
         return Captured(
             self._count, len(self._topics), self._retained, self._told_lost, seconds, self._trouble
         )  # fmt: skip
 
     def metadata(self, broker: str) -> dict[str, str]:
-        """What the file says of itself."""
         return {
             "broker": broker,
             "target": str(self._wanted.target),

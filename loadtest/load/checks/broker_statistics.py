@@ -107,12 +107,10 @@ class Listener:
         return None
 
     async def close(self) -> None:
-        """Leave."""
         if self._client is not None:
             await self._client.disconnect()
 
     def heard(self, packet: Publish) -> None:
-        """Take note of a value."""
         name = packet.topic.decode(errors="replace").removeprefix(ROOT)
         self.values[name] = packet.payload.decode(errors="replace")
         if name == UPTIME and not packet.retain:

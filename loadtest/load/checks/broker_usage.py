@@ -3,8 +3,8 @@
 Owns: finding the process behind a local TCP port, its CPU time and its memory, and the description of this machine that
 stands in every result.
 
-Promises: nothing here raises. What cannot be known (another machine, another user's process, a process that has ended,
-no `/proc`) is None. A process identifier that was given away anew is not taken for the broker.
+Promises: nothing here raises. What cannot be known (another machine, another user's process, a process that has ended)
+is None. A process identifier that was given away anew is not taken for the broker.
 
 It does not speak to the broker, nor count children of the process. A forwarder is taken for no broker: what a proxy of
 ports uses says nothing of what is behind it.
@@ -17,16 +17,15 @@ import importlib.metadata
 import os
 import platform
 import socket
-import struct
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
+
+import psutil
 
 from loadtest.brokers.cores import core_count
 from loadtest.brokers.process import cpu_time
 
-PROC: Final = Path("/proc")
-LISTENING: Final = "0A"  # of the states in /proc/net/tcp
 FORWARDERS: Final = frozenset({"docker-proxy", "rootlessport", "slirp4netns", "pasta", "ssh", "sshd", "kubectl"})
 PACKAGE: Final = "canopy-mqtt"
 
@@ -41,10 +40,12 @@ def find(host: str, port: int) -> int | None:
     for address in _addresses(host, port):
         if not _is_local(address):
             continue
-        for inode in _listening(address, port):
-            found = _holder(inode)
-            if found is not None and _command(found) not in FORWARDERS:
+        try:
+            found = _listener(address, port)
+            if found is not None and psutil.Process(found).name() not in FORWARDERS:
                 return found
+        except (psutil.Error, OSError):
+            continue
     return None
 
 
@@ -53,26 +54,31 @@ class Watch:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._began = _began(pid)
+        try:
+            self._process = psutil.Process(pid)
+        except psutil.Error:
+            self._process = None
 
     def cpu_seconds(self) -> float | None:
         """User + system time of the whole process, threads that have ended included; None once it is gone."""
-        if not self._there():
-            return None
         try:
-            return cpu_time(self.pid) / 1e9
+            # psutil counts in ticks of the kernel's.
+            return cpu_time(self.pid) / 1e9 if self._there() else None
         except OSError:
             return None
 
     def memory(self) -> int | None:
         """Bytes resident, as exact as the kernel's cheap counter (it may lag by some pages); None once it is gone."""
-        if not self._there():
+        try:
+            return int(self._process.memory_info().rss) if self._there() else None
+        except psutil.Error:
             return None
-        fields = _text(PROC / str(self.pid) / "statm").split()
-        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else None
 
     def _there(self) -> bool:
-        return self._began is not None and _began(self.pid) == self._began
+        try:
+            return bool(self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE)
+        except (psutil.Error, AttributeError):
+            return False
 
 
 def environment() -> dict[str, str]:
@@ -115,34 +121,25 @@ def _is_local(address: _Address) -> bool:
     return True
 
 
-def _listening(address: _Address, port: int) -> list[str]:
-    """Inodes of the sockets that take connections to this address, the most particular first, as the kernel does."""
-    exact: list[str] = []
-    same_family: list[str] = []
-    both_families: list[str] = []
-    for name in ("tcp", "tcp6"):
-        for line in _text(PROC / "net" / name).splitlines()[1:]:
-            fields = line.split()
-            if len(fields) < 10 or fields[3] != LISTENING:
-                continue
-            where, _, number = fields[1].partition(":")
-            if int(number, 16) != port:
-                continue
-            bound = _decoded(where)
-            if bound == address:
-                exact.append(fields[9])
-            elif bound.is_unspecified and bound.version == address.version:
-                same_family.append(fields[9])
-            elif bound.is_unspecified and bound.version == 6:
-                both_families.append(fields[9])
-    return exact + same_family + both_families
+def _listener(address: _Address, port: int) -> int | None:
+    """The process that takes connections to this address: the most particular of all, as the kernel chooses."""
+    any_address = [IPv4Address(0), IPv6Address(0)] if address.version == 4 else [IPv6Address(0)]
+    found: dict[_Address, int] = {}
+    for each in psutil.net_connections("tcp"):
+        if _takes(each, port) and each.pid is not None:
+            found.setdefault(_plain(ip_address(each.laddr.ip)), each.pid)
+    pid = next((found[where] for where in (address, *any_address) if where in found), None)
+    while pid is not None:
+        parent = psutil.Process(pid).ppid()
+        # The first process holds the sockets that it hands over.
+        if parent <= 1 or not any(_takes(each, port) for each in psutil.Process(parent).net_connections("tcp")):
+            break
+        pid = parent
+    return pid
 
 
-def _decoded(text: str) -> _Address:
-    """An address of /proc/net/tcp: words of 32 bits in hexadecimal, each in this machine's order of bytes."""
-    packed = b"".join(struct.pack("=I", int(text[at : at + 8], 16)) for at in range(0, len(text), 8))
-    # By bytes given, an IPv6 address of all zeros stays "::"; a mapped one is the IPv4 address that it means.
-    return IPv4Address(packed) if len(packed) == 4 else _plain(IPv6Address(packed))
+def _takes(connection: Any, port: int) -> bool:
+    return bool(connection.status == psutil.CONN_LISTEN and connection.laddr.port == port)
 
 
 def _plain(address: _Address) -> _Address:
@@ -150,65 +147,12 @@ def _plain(address: _Address) -> _Address:
     return address if mapped is None else mapped
 
 
-def _holder(inode: str) -> int | None:
-    """The process with this socket open; of several, the one whose parent is none of them (and not the first process,
-    which holds the sockets it hands over)."""
-    link = f"socket:[{inode}]"
-    holders: set[int] = set()
-    try:
-        processes = [int(entry) for entry in os.listdir(PROC) if entry.isdigit()]
-    except OSError:
-        return None
-    for pid in processes:
-        folder = PROC / str(pid) / "fd"
-        try:
-            descriptors = os.listdir(folder)
-        except OSError:  # another user's, or gone by now
-            continue
-        if any(_points_to(folder / each, link) for each in descriptors):
-            holders.add(pid)
-    if len(holders) > 1:
-        holders.discard(1)
-    first = [pid for pid in sorted(holders) if _parent(pid) not in holders]
-    return first[0] if first else None
-
-
-def _points_to(path: Path, link: str) -> bool:
-    try:
-        return os.readlink(path) == link
-    except OSError:
-        return False
-
-
-def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the third on: the second, the command, may hold blanks and brackets."""
-    return _text(PROC / str(pid) / "stat").rpartition(")")[2].split()
-
-
-def _began(pid: int) -> str | None:
-    """When the process was started, in ticks since the machine was; None where there is none, or only its remains."""
-    fields = _stat(pid)
-    return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else None
-
-
-def _parent(pid: int) -> int | None:
-    fields = _stat(pid)
-    return int(fields[1]) if len(fields) > 1 else None
-
-
-def _command(pid: int) -> str:
-    return _text(PROC / str(pid) / "comm").strip()
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
-
-
 def _cpu_model() -> str:
-    for line in _text(PROC / "cpuinfo").splitlines():
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
         key, _, value = line.partition(":")
         if key.strip() in ("model name", "Model", "cpu model") and value.strip():
             return value.strip()

@@ -117,7 +117,6 @@ class Sent:
 
 
 def account(judge: Judge) -> Account:
-    """What a judge has to say."""
     made = Account(
         judge.number, judge.open, judge.whole, judge.told_lost, {}, {}, {}, {}, judge.absence > 0, judge.refused
     )
@@ -158,7 +157,6 @@ class Settled:
 
 
 def add(total: Deliveries, part: Deliveries) -> None:
-    """Add up."""
     for each in _FIELDS:
         setattr(total, each, getattr(total, each) + getattr(part, each))
 

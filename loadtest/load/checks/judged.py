@@ -29,40 +29,32 @@ def figure(result: Result, threshold: Threshold) -> float | None:
     """The figure that a threshold is about; None where there is none."""
     name = threshold.figure
     if threshold.group is not None:
-        return _of_group(next((each for each in result.groups if each.name == threshold.group), None), name)
-    for prefix, latency in (
-        ("connect_", result.connect),
-        ("round_trip_", result.round_trip),
-        ("", result.latency),
-    ):
+        (group,) = (each for each in result.groups if each.name == threshold.group)
+        return _of(group, name)
+    for prefix, latency in (("connect_", result.connect), ("round_trip_", result.round_trip)):
         if name.startswith(prefix) and name.removeprefix(prefix) in LATENCIES:
             return _of_latency(latency, name.removeprefix(prefix))
     of = result.deliveries
-    if name == "rate":
-        return result.receive_rate
-    if name == "sent_rate":
-        return result.send_rate
-    if name == "foreign_rate":
-        return result.foreign_rate
-    if name == "lost_share":
-        return of.lost / of.expected if of.expected else None
-    if name == "unjudged_share":
-        return result.unjudged_share
-    if name == "unanswered":
-        return float(result.unanswered) if result.requests else None
-    if name == "errors":
-        return float(sum(result.errors.values()))
-    if name in _OF_DELIVERIES:
-        return _of_deliveries(of, name)
+    alone: dict[str, float | None] = {
+        "rate": result.receive_rate,
+        "sent_rate": result.send_rate,
+        "foreign_rate": result.foreign_rate,
+        "lost_share": of.lost / of.expected if of.expected else None,
+        "unjudged_share": result.unjudged_share,
+        "unanswered": float(result.unanswered) if result.requests else None,
+        "errors": float(sum(result.errors.values())),
+    }
+    if name in alone:
+        return alone[name]
+    if name in LATENCIES or name in _OF_DELIVERIES:
+        return _of(result, name)
     return float(sum(getattr(group, name) for group in result.groups))
 
 
-def _of_group(group: GroupResult | None, name: str) -> float | None:
-    if group is None:
-        return None
+def _of(whose: Result | GroupResult, name: str) -> float | None:
     if name in LATENCIES:
-        return _of_latency(group.latency, name)
-    return _of_deliveries(group.deliveries, name) if name in _OF_DELIVERIES else float(getattr(group, name))
+        return _of_latency(whose.latency, name)
+    return _of_deliveries(whose.deliveries, name) if name in _OF_DELIVERIES else float(getattr(whose, name))
 
 
 def _of_deliveries(of: Deliveries, name: str) -> float | None:

@@ -13,19 +13,17 @@ import typer
 from loadtest.load.cli import one_liners
 from loadtest.load.cli.common import (
     Credentials,
-    LimitOption,
     Output,
     ScaleOption,
+    ScenarioArgument,
     Secured,
     SetOption,
     TargetOption,
-    load_scenario,
     parse_targets,
     play_and_report,
     told,
-    with_users,
 )
-from loadtest.load.cli.compare import compare, limit
+from loadtest.load.cli.compare import compare
 from loadtest.load.cli.replay import capture, replay
 
 app = typer.Typer(
@@ -41,11 +39,10 @@ app = typer.Typer(
 @app.command()
 @told
 def run(
-    scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A built-in scenario's name, or a file.")],
+    scenario: ScenarioArgument,
     target: TargetOption = None,
     sets: SetOption = None,
     scale: ScaleOption = None,
-    calibrate: LimitOption = True,
     *,
     output: Output,
     secured: Secured,
@@ -53,9 +50,10 @@ def run(
 ) -> None:
     """Run a scenario against a running broker, and write a report."""
     from loadtest.load.engine.job import Job
+    from loadtest.load.scenario import library
 
-    played, text = load_scenario(scenario, sets, scale)
-    play_and_report(Job(with_users(played, who), text, parse_targets(target, secured)), output, calibrate)
+    played, text = library.load(scenario, sets or (), scale)
+    play_and_report(Job(played, text, parse_targets(target, secured)), output, who)
 
 
 @app.command()
@@ -68,11 +66,11 @@ def show(
     scale: ScaleOption = None,
 ) -> None:
     """List the built-in scenarios, or print one, to start your own from it."""
-    if scenario is not None:
-        typer.echo(load_scenario(scenario, sets, scale)[1], nl=False)
-        return
     from loadtest.load.scenario import library
 
+    if scenario is not None:
+        typer.echo(library.load(scenario, sets or (), scale)[1], nl=False)
+        return
     known = library.builtin()
     width = max(len(name) for name, _ in known)
     for name, description in known:
@@ -83,13 +81,11 @@ app.command("pub", cls=one_liners.HostOrHelp)(told(one_liners.pub))
 app.command("sub", cls=one_liners.HostOrHelp)(told(one_liners.sub))
 app.command("conn", cls=one_liners.HostOrHelp)(told(one_liners.conn))
 app.command()(told(compare))
-app.command()(told(limit))
 app.command()(told(capture))
 app.command()(told(replay))
 
 
 def main() -> None:
-    """``python -m loadtest.load``."""
     app(prog_name="canopy load")
 
 

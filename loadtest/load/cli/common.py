@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, get_type_hint
 
 import typer
 
+from loadtest.brokers.process import BrokerFailed
+from loadtest.load.errors import LoadError, Misuse
+
 if TYPE_CHECKING:
     from loadtest.load.engine.job import Job, Target
     from loadtest.load.report.result import Result
@@ -27,7 +30,7 @@ FAULTY: Final = 3
 MISSED: Final = 4
 INTERRUPTED: Final = 130
 
-EXTRA: Final = frozenset({"hdrh", "pyarrow"})
+EXTRA: Final = frozenset({"psutil", "pyarrow"})
 
 TargetOption = Annotated[
     list[str] | None,
@@ -49,7 +52,10 @@ ScaleOption = Annotated[
 OutOption = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Folder for the report (canopy-load/SCENARIO-TIME).")
 ]
-LimitOption = Annotated[bool, typer.Option("--limit/--no-limit", help="Measure the generator's own limit first.")]
+ProcessesOption = Annotated[
+    int | None, typer.Option("--processes", metavar="N", min=1, max=256, help="Number of generator processes.")
+]
+ScenarioArgument = Annotated[str, typer.Argument(metavar="SCENARIO", help="A built-in scenario's name, or a file.")]
 
 
 @dataclass(frozen=True)
@@ -100,9 +106,7 @@ class Credentials:
 class Output:
     """What a run leaves, and what it is asked for beside its scenario."""
 
-    processes: Annotated[
-        int | None, typer.Option("--processes", metavar="N", min=1, max=256, help="Number of generator processes.")
-    ] = None
+    processes: ProcessesOption = None
     out: OutOption = None
     strict: Annotated[
         bool,
@@ -161,6 +165,10 @@ def told(command: Callable[..., Any]) -> Callable[..., Any]:
         }
         try:
             return command(**given, **held)
+        except LoadError as error:
+            fail(str(error), error.code)
+        except BrokerFailed as error:
+            fail(str(error))
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] not in EXTRA:
                 raise
@@ -172,46 +180,28 @@ def told(command: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
-def load_scenario(name: str, sets: list[str] | None, scale: float | None) -> tuple[Scenario, str]:
-    """A scenario and its text; ends the command where there is something wrong with it."""
-    from loadtest.load.scenario import library
-
-    try:
-        return library.load(name, sets or (), scale)
-    except library.ScenarioError as error:
-        fail(str(error), MISUSED)
-
-
 def parse_targets(texts: list[str] | None, secured: Secured = Secured()) -> list[Target]:
-    """The targets of the command line; ends the command where one is none, or TLS cannot be had."""
+    """The targets of the command line.
+
+    Raises:
+        Misuse: one is none, or TLS cannot be had.
+    """
     from loadtest.load.engine.job import Target, Tls
-    from loadtest.load.engine.transports import TargetError, context
+    from loadtest.load.engine.transports import context
 
     if secured.key and not secured.cert:
-        fail("--key needs --cert", MISUSED)
+        raise Misuse("--key needs --cert")
     targets = []
     for text in texts or ["mqtt://127.0.0.1:1883"]:
         try:
             target = Target.parse(text, Tls(secured.ca, secured.cert, secured.key, secured.insecure))
             context(target)
         except ValueError as error:
-            fail(f"--target {text}: {error}", MISUSED)
-        except TargetError as error:
-            fail(str(error), MISUSED)
+            raise Misuse(f"--target {text}: {error}") from None
         targets.append(target)
     if secured != Secured() and not any(target.encrypted for target in targets):
-        fail("--ca, --cert, --key and --insecure are for mqtts:// and wss://", MISUSED)
+        raise Misuse("--ca, --cert, --key and --insecure are for mqtts:// and wss://")
     return targets
-
-
-def with_users(scenario: Scenario, who: Credentials) -> Scenario:
-    """The scenario with the credentials of the command line; ends the command where they are wrong."""
-    from loadtest.load.scenario import library
-
-    try:
-        return library.with_users(scenario, who.user, who.password, who.users)
-    except library.ScenarioError as error:
-        fail(str(error), MISUSED)
 
 
 def default_processes(scenario: Scenario) -> int:
@@ -246,67 +236,49 @@ def size_option(given: str | int) -> int:
         raise typer.BadParameter(str(error)) from None
 
 
-def spare_report(folder: Path | None) -> None:
-    """End the command where `--out` holds the report of an earlier run: it would be written over."""
-    from loadtest.load.report import files
-
-    if folder is not None and files.holds_report(folder):
-        fail(f"{folder}: holds the report of an earlier run; give another --out")
-
-
 def stamp() -> str:
     """The time, in the name of what is written when no name was given."""
     return f"{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
 
-def play_and_report(job: Job, output: Output, calibrate: bool) -> None:
-    """Play a job with a view on the terminal, write the report, end the command with its exit code. `calibrate`: the
-    generator's own limit is measured first."""
+def play_and_report(job: Job, output: Output, who: Credentials) -> None:
+    """Play a job as these users with a view on the terminal, write the report, end the command with its exit code."""
     from dataclasses import replace
 
     from rich.console import Console
 
-    from loadtest.load.engine.running import PlayError, own_limit, play
+    from loadtest.load.engine.running import play
     from loadtest.load.report import exports, files, live
-    from loadtest.load.scenario import thresholds
+    from loadtest.load.scenario import library, thresholds
 
+    scenario = library.with_users(job.scenario, who.user, who.password, who.users)
     conditions = tuple(output.threshold or ())
-    processes = output.processes or default_processes(job.scenario)
-    job = replace(job, processes=processes, thresholds=conditions, strict=output.strict)
     for text in conditions:
         try:
-            thresholds.parse(text, [group.name for group in job.scenario.groups])
+            thresholds.parse(text, [group.name for group in scenario.groups])
         except ValueError as error:
-            fail(f"--threshold {text}: {error}", MISUSED)
-    spare_report(output.out)
+            raise Misuse(f"--threshold {text}: {error}") from None
+    processes = output.processes or default_processes(scenario)
+    job = replace(job, scenario=scenario, processes=processes, thresholds=conditions, strict=output.strict)
+    files.spare(output.out)
     console = Console(stderr=False)
-    folder = output.out or Path("canopy-load") / f"{job.scenario.name}-{stamp()}"
-    try:
-        for place in (folder, *(file.parent for file in (output.junit, output.prometheus) if file)):
-            files.check(place)
-        if calibrate:
-            job = replace(job, own_limit=own_limit(console))
-        with live.audience(console, job.scenario, str(job.targets[0])) as audience:
-            told = audience if output.prometheus is None else exports.Metrics(audience, job.scenario, output.prometheus)
-            result = play(job, told)
-        written = files.write(result, folder)
-        for path, form in (
-            (output.junit, exports.junit),
-            (output.prometheus, exports.prometheus),
-        ):
-            if path is not None:
-                exports.write(path, form(result))
-    except PlayError as error:
-        fail(str(error))
-    except files.ReportError as error:
-        fail(str(error))
+    folder = output.out or Path("canopy-load") / f"{scenario.name}-{stamp()}"
+    for place in (folder, *(file.parent for file in (output.junit, output.prometheus) if file)):
+        files.check(place)
+    metrics = [] if output.prometheus is None else [exports.Metrics(scenario.name, output.prometheus)]
+    with live.audience(console, scenario, str(job.targets[0])) as audience:
+        result = play(job, audience, *metrics)
+    written = files.write(result, folder)
+    if output.junit is not None:
+        exports.write(output.junit, exports.junit(result))
+    if output.prometheus is not None:
+        exports.write(output.prometheus, exports.prometheus(result))
     console.print(live.summary(result))
-    console.print(f"report: {written.page}", soft_wrap=True, highlight=False)
+    console.print(f"report: {written / 'report.html'}", soft_wrap=True, highlight=False)
     raise typer.Exit(exit_code(result, output.strict))
 
 
 def exit_code(result: Result, strict: bool) -> int:
-    """What the command ends with."""
     if result.interrupted:
         return INTERRUPTED
     subscribed = any(group.connects for group in result.groups)

@@ -17,17 +17,15 @@ from typer.core import TyperCommand
 
 from loadtest.load.capture.recording import OPEN_END
 from loadtest.load.cli.common import (
-    MISUSED,
     Credentials,
     Output,
     Secured,
-    fail,
     parse_targets,
     play_and_report,
     seconds_option,
     size_option,
-    with_users,
 )
+from loadtest.load.errors import Misuse
 
 LEVELS: Final = {"3": "3.1.1", "4": "3.1.1", "3.1.1": "3.1.1", "5": "5.0", "5.0": "5.0"}
 _TOKEN: Final = re.compile(r"%([%icu])")
@@ -39,7 +37,6 @@ class HostOrHelp(TyperCommand):
     """A command whose `-h` is the host, as emqtt-bench and mosquitto_pub have it; alone it asks for help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """The words of the command line."""
         return super().parse_args(ctx, ["--help"] if args == ["-h"] else args)
 
 
@@ -92,15 +89,12 @@ class Clients:
             "--duration", metavar="TIME", parser=seconds_option, help="Such as 30s or 5m; default: until Ctrl-C."
         ),
     ] = None
-    calibrate: Annotated[bool, typer.Option("--calibrate", help="Measure the generator's own limit first.")] = False
 
     @property
     def number(self) -> str:
-        """The pattern of a client's number."""
         return f"%{{c+{self.start}}}" if self.start else "%c"
 
     def client_id(self, name: str) -> str:
-        """The pattern of the client identifiers."""
         if self.prefix is not None:
             return self.prefix.replace("%", "%%") + self.number
         return f"load-%r-{name}-{self.number}"
@@ -110,14 +104,13 @@ class Clients:
         meant = {"%": "%%", "i": self.number, "c": self.client_id(name)}
         if "%u" in text.replace("%%", ""):
             if user is None:
-                fail("-t: %u is the user name: give one with -u", MISUSED)
+                raise Misuse("-t: %u is the user name: give one with -u")
             meant["u"] = user.replace("%i", self.number)
         return _TOKEN.sub(lambda found: meant[found[1]], text)
 
     def group(self, name: str, **more: Any) -> dict[str, Any]:
-        """The group that these clients are."""
         if self.version not in LEVELS:
-            fail(f"-V {self.version}: 3 and 4 are MQTT 3.1.1, 5 is 5.0", MISUSED)
+            raise Misuse(f"-V {self.version}: 3 and 4 are MQTT 3.1.1, 5 is 5.0")
         connect_rate = self.rate or (1000 / self.interval if self.interval else 0.0)
         made: dict[str, Any] = {
             "name": name,
@@ -133,7 +126,6 @@ class Clients:
         return made | more
 
     def urls(self) -> list[str]:
-        """A URL for each host."""
         scheme = ("wss" if self.ssl else "ws") if self.ws else "mqtts" if self.ssl else "mqtt"
         port = "" if self.port is None else f":{self.port}"
         hosts = [each.strip() for each in self.host.split(",")]
@@ -221,7 +213,6 @@ def _play(
     secured: Secured,
     who: Credentials,
 ) -> None:
-    """Make the scenario and play it."""
     from loadtest.load.engine.job import Job
     from loadtest.load.scenario import library
 
@@ -236,9 +227,5 @@ def _play(
         "stages": [{"name": "run", "seconds": duration or OPEN_END}],
         "groups": groups,
     }
-    try:
-        scenario, text = library.made(f"canopy load {name}", data)
-    except library.ScenarioError as error:
-        fail(str(error), MISUSED)
-    job = Job(with_users(scenario, numbered), text, parse_targets(clients.urls(), secured))
-    play_and_report(job, output, clients.calibrate)
+    scenario, text = library.made(f"canopy load {name}", data)
+    play_and_report(Job(scenario, text, parse_targets(clients.urls(), secured)), output, numbered)

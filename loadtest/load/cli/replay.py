@@ -2,7 +2,7 @@
 
 Owns: their arguments, and what `capture` prints; a replay is played and reported like a run.
 
-Promises: what can be foreseen is told in a line, without a traceback. Exit codes of `capture`: 0 when it ended as it
+Exit codes of `capture`: 0 when it ended as it
 was asked to, Ctrl-C included; 1 when the broker ended it (what came until then is in the file) or nothing could be
 captured; 2 for a wrong command line. Of `replay`: those of `run`.
 
@@ -20,21 +20,17 @@ import typer
 
 from broker.words import counted
 from loadtest.load.cli.common import (
-    FAILED,
-    MISUSED,
     Credentials,
-    LimitOption,
     Output,
     Secured,
     TargetOption,
-    fail,
     parse_targets,
     play_and_report,
     seconds_option,
     stamp,
-    with_users,
 )
 from loadtest.load.cli.compare import VERSIONS, Mqtt
+from loadtest.load.errors import LoadError, Misuse
 
 MOST_PUBLISHERS: Final = 10_000
 MOST_SUBSCRIBERS: Final = 10_000
@@ -74,8 +70,7 @@ def capture(
     ] = None,
 ) -> None:
     """Write the messages that a subscriber receives to a file for `replay`, until Ctrl-C."""
-    from loadtest.load.capture.file import CaptureError
-    from loadtest.load.capture.subscriber import Captured, Wanted
+    from loadtest.load.capture.subscriber import Wanted
     from loadtest.load.capture.subscriber import capture as work
     from loadtest.load.engine.running import run
 
@@ -91,19 +86,16 @@ def capture(
         if watched:
             typer.echo(f"\r\x1b[K{counted(count, 'message')} (Ctrl-C ends the capture)", nl=False, err=True)
 
-    found: Captured
     try:
         found = run(lambda stop: work(wanted, stop, progress))
-    except CaptureError as error:
-        fail(str(error), MISUSED if str(error).startswith("--") else FAILED)
     except asyncio.CancelledError:
-        fail("ended by a second signal; there is no capture")
+        raise LoadError("ended by a second signal; there is no capture") from None
     finally:
         if watched:
             typer.echo("\r\x1b[K", nl=False, err=True)
     typer.echo(f"{file}: {found}")
     if found.trouble:
-        fail(f"{wanted.target}: {found.trouble}; {file} holds what came until then")
+        raise LoadError(f"{wanted.target}: {found.trouble}; {file} holds what came until then")
 
 
 def replay(
@@ -136,32 +128,25 @@ def replay(
     ] = None,
     prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Prefix of every topic.")] = "",
     mqtt: MqttOption = Mqtt.V5_0,
-    calibrate: LimitOption = True,
     *,
     output: Output,
     secured: Secured,
     who: Credentials,
 ) -> None:
     """Publish recorded traffic to a running broker with its recorded timing, and write a report."""
-    from dataclasses import replace
-
     from pydantic import ValidationError
 
     from loadtest.load.capture.file import CaptureError
     from loadtest.load.capture.replay import Asked, parse_speed, prepare
-    from loadtest.load.scenario.plan import Plan, PlanError
+    from loadtest.load.scenario.plan import Plan
 
     try:
-        pace = parse_speed(speed)
-    except ValueError as error:
-        fail(f"--speed {speed}: {error}", MISUSED)
-    asked = Asked(pace, publishers, subscribers, filters or (), prefix, VERSIONS[mqtt])
-    try:
+        asked = Asked(parse_speed(speed), publishers, subscribers, filters or (), prefix, VERSIONS[mqtt])
         job = prepare(source, asked, parse_targets(target, secured))
         Plan(job.scenario, "0" * 8)
-    except (CaptureError, PlanError) as error:
-        fail(str(error), MISUSED)
+    except CaptureError as error:
+        raise Misuse(str(error)) from error
     except ValidationError as error:
-        fail("; ".join(each["msg"] for each in error.errors()), MISUSED)
+        raise Misuse("; ".join(each["msg"] for each in error.errors())) from error
     typer.echo(f"{source}: {job.notes['replay']}", err=True)
-    play_and_report(replace(job, scenario=with_users(job.scenario, who)), output, calibrate)
+    play_and_report(job, output, who)

@@ -18,7 +18,6 @@ from typing import Any, Final, Literal
 from canopy_pages import plain
 from loadtest.brokers.registry import Peer
 from loadtest.brokers.stats import median, ratio
-from loadtest.load.compare.generator_limit import OwnLimit
 from loadtest.load.report.result import PARTLY, Result
 from loadtest.load.report.wording import micros, micros_exact, number, percent
 
@@ -95,12 +94,10 @@ class Entrant:
 
     @property
     def counted(self) -> list[Result]:
-        """The runs that make the figures."""
         return [result for result in self.results if not result.interrupted] or self.results
 
     @property
     def limited(self) -> int:
-        """Runs in which the generator was the limit."""
         return sum(result.limit == "generator" for result in self.counted)
 
     def spread(self, figure: Figure) -> Spread | None:
@@ -163,7 +160,6 @@ class Comparison:
     environment: dict[str, str]
     remarks: list[str] = field(default_factory=list)
     """What was changed in the scenario, or could not be had."""
-    own_limit: OwnLimit | None = None
     interrupted: bool = False
 
     @property
@@ -178,6 +174,12 @@ class Comparison:
             entrant.failure is None and len(entrant.results) == self.rounds for entrant in self.entrants
         )
 
+    def notes(self) -> list[str]:
+        """What changes the reading of the figures."""
+        found = ["Interrupted: not all rounds were played."] if self.interrupted else []
+        found += self.remarks
+        return found + [f"{entrant.label}: {note}" for entrant in self.entrants for note in entrant.notes()]
+
     def ratio(self, entrant: Entrant, figure: Figure) -> float | None:
         """A broker's figure relative to the first one's; None where there is none to be had."""
         first = self.first
@@ -188,7 +190,6 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """Everything, each run with its own summary (see ``result``)."""
-        own = self.own_limit
         return {
             "format": FORMAT,
             "scenario": self.name,
@@ -200,7 +201,6 @@ class Comparison:
             "remarks": self.remarks,
             "cores": self.cores,
             "environment": self.environment,
-            "own_limit": None if own is None else {"rate": own.rate, "per_cpu_second": own.per_cpu_second},
             "compared_with": self.first.label if self.first else None,
             "brokers": [self._entrant(entrant) for entrant in self.entrants],
         }

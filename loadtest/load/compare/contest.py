@@ -15,66 +15,48 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
-from loadtest.brokers.process import BrokerFailed, raise_file_limit, waited
-from loadtest.brokers.registry import V5, Peer
+from loadtest.brokers.process import HOST, BrokerFailed, BrokerProcess, raise_file_limit, waited
+from loadtest.brokers.registry import PEERS, V5, Peer
 from loadtest.load.checks import broker_usage
-from loadtest.load.compare import generator_limit
 from loadtest.load.compare.comparison import Comparison, Entrant
-from loadtest.load.compare.generator_limit import LimitError, Play
 from loadtest.load.compare.started_brokers import (
     Cores,
-    Running,
     Version,
     VersionConflict,
-    choose,
     most_processes,
     needs,
     started,
     with_version,
 )
 from loadtest.load.engine import conductor
-from loadtest.load.engine.conductor import RunError
-from loadtest.load.engine.job import Audience, Job, Nobody
+from loadtest.load.engine.job import Job, Target
+from loadtest.load.errors import LoadError, Misuse
+from loadtest.load.report.result import Result
 from loadtest.load.scenario.plan import Plan
 from loadtest.load.scenario.schema import Scenario
 from loadtest.load.scenario.toml_text import dumps
 
 SPARE_FILES: Final = 200  # descriptors that are no client's connection
 
-Start: TypeAlias = Callable[[Peer, int | None], AbstractContextManager[Running]]
-
-
-class Listener(Protocol):
-    """Who hears how a comparison goes. Called in the event loop: nothing here may take long."""
-
-    def run(self, label: str, number: int, rounds: int) -> Audience:
-        """A run begins: of this broker, in this round. Who hears how it goes."""
-
-    def note(self, text: str) -> None:
-        """Something is to be told: a broker is missing, or failed."""
-
-
-class Silent:
-    """A listener that does not listen."""
-
-    def run(self, label: str, number: int, rounds: int) -> Audience:
-        del label, number, rounds
-        return Nobody()
-
-    def note(self, text: str) -> None: ...
+Play: TypeAlias = Callable[..., Awaitable[Result]]
+"""As `conductor.play`: a job, and `stop`."""
+Start: TypeAlias = Callable[[Peer, int | None], AbstractContextManager[BrokerProcess]]
 
 
 @dataclass(frozen=True)
 class Means:
     """What a comparison is run with. `start` and `play` stand in for brokers and for the conductor in tests."""
 
-    listener: Listener = field(default_factory=Silent)
+    turn: Callable[[str], None] = lambda _: None
+    """Hears which run begins. Like `note` it is called in the event loop: nothing here may take long."""
+    note: Callable[[str], None] = lambda _: None
+    """Hears of a broker that is missing or failed."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by whoever wants it to end."""
     start: Start = started
@@ -92,10 +74,9 @@ class Contest:
 
         Raises:
             PlanError: the scenario cannot be played.
-            UnknownBroker: of a name there is no broker.
-            VersionConflict: the scenario uses what this version does not have.
+            Misuse: of a name there is no broker, or the scenario uses what this version does not have.
         """
-        entrants = _entrants(choose(brokers))
+        entrants = _entrants(brokers)
         remarks: list[str] = []
         if mqtt is not None:
             scenario = with_version(scenario, mqtt)
@@ -130,36 +111,29 @@ class Contest:
         if not raise_file_limit(files):
             remarks.append(f"{files:,} open files are more than this system allows: raise the limit (ulimit -n)")
 
-    async def run(
-        self, means: Means | None = None, *, processes: int | None = None, own_limit: bool = True
-    ) -> Comparison:
+    async def run(self, means: Means, processes: int | None = None) -> Comparison:
         """Play all rounds, or what can be played until it is stopped: the run that is under way then is broken off.
-        `processes` is how many the generator has (None: one for each of its cores, as far as the scenario bears it);
-        `own_limit` says whether the generator's own limit is measured first. To start and to end a broker blocks the
-        event loop.
+        `processes` is how many the generator has (None: one for each of its cores, as far as the scenario bears it). To
+        start and to end a broker blocks the event loop.
 
         Raises:
             CancelledError: it was cancelled; `comparison` holds what there is.
         """
-        means = means or Means()
         comparison = self.comparison
         for text in comparison.remarks:
-            means.listener.note(text)
+            means.note(text)
         for entrant in comparison.entrants:
             if entrant.failure is not None:
-                means.listener.note(f"{entrant.label}: {entrant.failure}")
+                means.note(f"{entrant.label}: {entrant.failure}")
             else:
                 entrant.version = entrant.peer.version()
         try:
-            if own_limit and any(entrant.failure is None for entrant in comparison.entrants):
-                await self._measure_limit(means)
             job = Job(
                 self.scenario,
                 comparison.scenario_text,
                 targets=[],
                 processes=processes or most_processes(self.scenario, len(self.cores.generator)),
                 cores=self.cores.generator,
-                own_limit=None if comparison.own_limit is None else comparison.own_limit.rate,
             )
             with self.cores.kept():
                 for number in range(1, comparison.rounds + 1):
@@ -172,38 +146,33 @@ class Contest:
             raise
         return comparison
 
-    async def _measure_limit(self, means: Means) -> None:
-        try:
-            self.comparison.own_limit = await generator_limit.measure(play=means.play, stop=means.stop)
-        except (LimitError, BrokerFailed, RunError) as error:
-            self.comparison.remarks.append(f"the generator's own limit is not known: {error}")
-            means.listener.note(self.comparison.remarks[-1])
-
     async def _turn(self, entrant: Entrant, number: int, job: Job, means: Means) -> None:
         """One run on a fresh broker. What goes wrong becomes the entrant's failure, and it is not asked again."""
-        audience = means.listener.run(entrant.label, number, self.comparison.rounds)
+        means.turn(f"round {number} of {self.comparison.rounds}: {entrant.label}")
         try:
             with means.start(entrant.peer, self.cores.broker) as running:
                 notes = {"round": f"{number} of {self.comparison.rounds}", "cores used": str(self.cores)}
-                job = replace(job, targets=[running.target], broker_pid=running.pid, notes=notes)
+                job = replace(job, targets=[Target(HOST, running.port)], broker_pid=running.pid, notes=notes)
                 begun, before = time.monotonic(), waited(running.pid)
-                result = await means.play(job, audience, means.stop)
+                result = await means.play(job, stop=means.stop)
                 share = (waited(running.pid) - before) / 1e9 / (time.monotonic() - begun)
                 entrant.waited = max(entrant.waited, share)
                 self.comparison.interrupted |= result.interrupted
-                running.process.check()  # a run in which the broker died is no run
+                running.check()  # a run in which the broker died is no run
                 entrant.results.append(result)
-        except (BrokerFailed, RunError) as error:
+        except (BrokerFailed, LoadError) as error:
             entrant.failure = f"failed in round {number}: {error}"
-            means.listener.note(f"{entrant.label}: {entrant.failure}")
+            means.note(f"{entrant.label}: {entrant.failure}")
 
 
-def _entrants(peers: Sequence[Peer]) -> list[Entrant]:
+def _entrants(names: Sequence[str]) -> list[Entrant]:
     """One for each name; a broker that is asked for twice is compared with itself, which shows the machine's noise."""
     entrants: list[Entrant] = []
-    for at, peer in enumerate(peers):
-        before = sum(other.name == peer.name for other in peers[:at])
-        entrants.append(Entrant(f"{peer.name} ({before + 1})" if before else peer.name, peer))
+    for at, name in enumerate(names):
+        if name not in PEERS:
+            raise Misuse(f"no broker {name!r}; there are: {', '.join(PEERS)}")
+        before = names[:at].count(name)
+        entrants.append(Entrant(f"{name} ({before + 1})" if before else name, PEERS[name]))
     return entrants
 
 
@@ -225,6 +194,5 @@ def _for_all(scenario: Scenario, there: Sequence[Entrant], remarks: list[str]) -
 
 
 def _written(scenario: Scenario, version: Version) -> str:
-    """A scenario that was rewritten, as TOML."""
     data = scenario.model_dump(mode="json", exclude_defaults=True)
     return f"# {scenario.name}, in MQTT {version} for every client\n\n{dumps(data)}"

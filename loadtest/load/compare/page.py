@@ -14,48 +14,25 @@ import json
 from pathlib import Path
 from typing import Final
 
-from canopy_pages import (
-    COLOURS,
-    Bar,
-    Markup,
-    barred,
-    document,
-    element,
-    folded_text,
-    joined,
-    label,
-    table,
-    text,
-)
+from canopy_pages import Markup, document, element, folded_text, joined, table, text
 from loadtest.load.compare.comparison import FIGURES, Comparison, Entrant, Figure
-from loadtest.load.report import exports
-from loadtest.load.report.files import unused
+from loadtest.load.report.files import put
 
 MARK: Final = "*"
 FOOTNOTE: Final = "* The generator was the limit in at least one run: the figure is not the broker's, and has no ratio."
 
 
-def write(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
-    """Write `compare.html` and `compare.json` into a folder, which is made where there is none; both paths. Where it
-    holds a report, they go beside it.
-
-    Raises:
-        ReportError: that is not possible.
-    """
-    folder = unused(folder)
-    found = folder / "compare.html", folder / "compare.json"
-    exports.write(found[0], page(comparison))
-    exports.write(found[1], json.dumps(comparison.as_json(), indent=1) + "\n")
-    return found
+def write(comparison: Comparison, folder: Path) -> Path:
+    """Write `compare.html` and `compare.json`; see `files.put`."""
+    data = json.dumps(comparison.as_json(), indent=1) + "\n"
+    return put(folder, {"compare.html": page(comparison), "compare.json": data})
 
 
 def page(comparison: Comparison) -> str:
-    """The whole page."""
     title = f"{comparison.name}: {', '.join(entrant.label for entrant in comparison.entrants)}"
     body = [
         _head(comparison, title),
         _table(comparison),
-        _plots(comparison),
         _brokers(comparison),
         _environment(comparison),
         element("h2", "Scenario"),
@@ -76,12 +53,7 @@ def _head(comparison: Comparison, title: str) -> Markup:
             f"{comparison.begun}"
         )
     )
-    if comparison.own_limit is not None:
-        lines.append(_quiet(f"The generator's own limit: {comparison.own_limit}."))
-    warnings = ["Interrupted: not all rounds were played."] if comparison.interrupted else []
-    warnings += comparison.remarks
-    warnings += [f"{entrant.label}: {note}" for entrant in comparison.entrants for note in entrant.notes()]
-    return joined([*lines, *map(_warning, warnings)])
+    return joined([*lines, *map(_warning, comparison.notes())])
 
 
 def _table(comparison: Comparison) -> Markup:
@@ -108,31 +80,6 @@ def _cell(comparison: Comparison, entrant: Entrant, figure: Figure) -> str:
         parts += [Markup(" "), element("b", f"{relative:.2f}×")]
     parts.append(element("small", f"{figure.show(spread.low)} – {figure.show(spread.high)}"))
     return joined(parts)
-
-
-def _plots(comparison: Comparison) -> Markup:
-    drawn = [found for figure in FIGURES if (found := _bars(comparison, figure))]
-    if not drawn:
-        return Markup()
-    note = _quiet("Bars: medians. Lines across them: from the least to the greatest of the runs.")
-    return joined([element("h2", "Bars"), note, element("div", joined(drawn), class_="plots")])
-
-
-def _bars(comparison: Comparison, figure: Figure) -> Markup:
-    bars = [
-        Bar(
-            label(entrant.label, 18),
-            spread.median,
-            figure.show(spread.median) + (MARK if entrant.is_not_its(figure) else ""),
-            COLOURS[number % len(COLOURS)],
-            spread.low,
-            spread.high,
-        )
-        for number, entrant in enumerate(comparison.entrants)
-        if (spread := entrant.spread(figure)) is not None
-    ]
-    key = f"figure-{FIGURES.index(figure)}"
-    return barred(key, figure.title, f"{figure.better} is good", bars) if bars else Markup()
 
 
 def _brokers(comparison: Comparison) -> Markup:

@@ -18,7 +18,6 @@ from loadtest.load.compare.comparison import FIGURES, Comparison, Entrant, Figur
 
 
 def table(comparison: Comparison) -> RenderableType:
-    """What came of a comparison, to be printed with rich."""
     first = comparison.first
     parts: list[RenderableType] = []
     if first is None:
@@ -53,12 +52,6 @@ def _cells(comparison: Comparison, entrant: Entrant, figure: Figure) -> tuple[st
 def _words(comparison: Comparison) -> list[str]:
     rounds = "round" if comparison.rounds == 1 else "rounds"
     words = [f"{comparison.rounds} {rounds}, brokers in turn; {comparison.cores}."]
-    if comparison.own_limit is not None:
-        words.append(f"The generator's own limit: {comparison.own_limit}.")
     if any(entrant.limited for entrant in comparison.entrants):
         words.append("* The generator was the limit in at least one run: not the broker's figure.")
-    words += comparison.remarks
-    words += [f"{entrant.label}: {note}" for entrant in comparison.entrants for note in entrant.notes()]
-    if comparison.interrupted:
-        words.append("Interrupted: not all rounds were played.")
-    return words
+    return words + comparison.notes()

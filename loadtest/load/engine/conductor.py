@@ -16,14 +16,13 @@ import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
 from loadtest.brokers.registry import python_module
-from loadtest.load.capture.loading import recorded
 from loadtest.load.checks import broker_usage
 from loadtest.load.checks.broker_statistics import LONGEST, SOON, Listener
 from loadtest.load.checks.expected import Sent, Subscriptions
@@ -40,14 +39,14 @@ from loadtest.load.engine.process_messages import (
     Interval,
     Outcome,
     Over,
-    Ready,
     Start,
     Stop,
     Up,
 )
+from loadtest.load.errors import LoadError
 from loadtest.load.report import assemble
 from loadtest.load.report.result import Result
-from loadtest.load.scenario.plan import SECOND, Plan, PlanError
+from loadtest.load.scenario.plan import SECOND, Plan
 
 NO_PROGRESS: Final = 10.0
 """Seconds in which nobody came up, after which the stages begin without those who are missing."""
@@ -65,8 +64,8 @@ GRACE: Final = 10.0
 """Seconds a process has to end."""
 
 
-class RunError(Exception):
-    """A run that could not take place; the message is for people."""
+class RunError(LoadError):
+    """A run that could not take place."""
 
 
 @dataclass
@@ -75,7 +74,6 @@ class _Process:
 
     child: subprocess.Popen[bytes]
     channel: ProcessChannel | None = None
-    clients: int | None = None
     up: Up | None = None
     over: Over | None = None
     draining: Draining | None = None
@@ -84,13 +82,14 @@ class _Process:
     intervals: list[Interval] = field(default_factory=list)
 
 
-async def play(job: Job, audience: Audience, stop: asyncio.Event | None = None) -> Result:
+async def play(job: Job, *audience: Audience, stop: asyncio.Event | None = None) -> Result:
     """Play a scenario. When `stop` is set, the stages end at once and the result says so.
 
     Raises:
-        RunError: the scenario cannot be played, or one of the processes failed.
+        LoadError: the scenario cannot be played, or one of the processes failed.
     """
-    conductor = Conductor(job, audience, stop or asyncio.Event())
+    plan = await asyncio.to_thread(job.plan, secrets.token_hex(4))
+    conductor = Conductor(job, plan, audience, stop or asyncio.Event())
     try:
         return await conductor.run()
     finally:
@@ -100,16 +99,13 @@ async def play(job: Job, audience: Audience, stop: asyncio.Event | None = None) 
 class Conductor:
     """One run."""
 
-    def __init__(self, job: Job, audience: Audience, stop: asyncio.Event) -> None:
+    def __init__(self, job: Job, plan: Plan, audience: Sequence[Audience], stop: asyncio.Event) -> None:
         self._job = job
+        self._plan = plan
+        self._run = plan.run
         self._audience = audience
         self._stop = stop
         self._loop = asyncio.get_running_loop()
-        self._run = secrets.token_hex(4)
-        try:
-            self._plan = Plan(job.scenario, self._run, recorded(job.replay, job.prefix, job.scenario))
-        except PlanError as error:
-            raise RunError(str(error)) from error
         self._processes: list[_Process] = []
         self._heard = asyncio.Event()
         self._failure = ""
@@ -121,20 +117,19 @@ class Conductor:
         self._start_at = 0
 
     async def run(self) -> Result:
-        """All phases, in order."""
-        job, audience = self._job, self._audience
+        job = self._job
         begun = datetime.now(UTC)
         target = job.targets[0]
         pid = job.broker_pid
         if pid is None:
             pid = await asyncio.to_thread(broker_usage.find, target.host, target.port)
         self._watch = broker_usage.Watch(pid) if pid is not None else None
-        audience.phase(f"starting {job.processes} process{'es' if job.processes > 1 else ''}")
+        self._phase(f"starting {job.processes} process{'es' if job.processes > 1 else ''}")
         listener = Listener(f"load-{self._run}-listener", *self._plan.any_credentials())
         opening = asyncio.create_task(listener.open(target))
         try:
             await self._spawn()
-            await self._until(lambda: all(each.clients is not None for each in self._processes))
+            await self._until(lambda: all(each.up is not None for each in self._processes))
             heard = await opening
             before = listener.dropped() if heard else None
             self._look()
@@ -164,7 +159,7 @@ class Conductor:
                 version=listener.values.get("version", ""),
             ),
         )
-        audience.finished(result)
+        self._phase("interrupted" if self._interrupted else "over")
         return result
 
     # -- processes -----------------------------------------------------------------------------------------------------
@@ -179,12 +174,7 @@ class Conductor:
                 ours, partial(self._hear, process), partial(self._gone, process)
             )
             core = job.cores[index % len(job.cores)] if job.cores else None
-            channel.send(
-                Assignment(
-                    job.scenario, self._run, job.targets, index, job.processes, core,
-                    job.replay, job.speed, job.prefix, wall,
-                )
-            )  # fmt: skip
+            channel.send(Assignment(job, self._run, index, core, wall))
 
     def _gone(self, process: _Process) -> None:
         process.channel = None
@@ -200,8 +190,6 @@ class Conductor:
             process.draining = message
         elif isinstance(message, Up):
             process.up = message
-        elif isinstance(message, Ready):
-            process.clients = message.clients
         elif isinstance(message, Over):
             process.over = message
         elif isinstance(message, Outcome):
@@ -233,7 +221,6 @@ class Conductor:
         return True
 
     async def close(self) -> None:
-        """End every process."""
         if self._looking is not None:
             self._looking.cancel()
         for process in self._processes:
@@ -247,7 +234,7 @@ class Conductor:
         wanted = sum(
             count for group, count in zip(self._plan.groups, self._plan.counts, strict=True) if group.joins is None
         )
-        self._audience.phase(f"connecting {wanted:,} clients")
+        self._phase(f"connecting {wanted:,} clients")
         self._say(Connect(clock() + LEAD))
         ramp = max(
             count / group.connect_rate if group.connect_rate and group.joins is None else 0.0
@@ -263,7 +250,8 @@ class Conductor:
                 raise RunError(self._failure)
             states = [each.up for each in self._processes]
             up = sum(state.up for state in states if state is not None)
-            self._audience.clients(up, wanted)
+            for each in self._audience:
+                each.clients(up, wanted)
             if up >= wanted:
                 return
             if up > best or clock() < since + ramp * SECOND:
@@ -283,7 +271,7 @@ class Conductor:
         begin = self._start_at
         timers = []
         for stage in self._plan.scenario.stages:
-            timers.append(self._loop.call_at(begin / 1e6, self._audience.phase, f"stage {stage.name}"))
+            timers.append(self._loop.call_at(begin / 1e6, self._phase, f"stage {stage.name}"))
             begin += int(stage.seconds * SECOND)
         stopping = asyncio.create_task(self._wait_for_stop())
         try:
@@ -300,7 +288,7 @@ class Conductor:
 
     async def _figures(self, listener: Listener, complete: bool) -> bool:
         """Wait for the broker's own figures; whether they came before somebody wanted to wait no longer."""
-        self._audience.phase("waiting for the broker's own figures")
+        self._phase("waiting for the broker's own figures")
         fresh = asyncio.create_task(listener.fresh(complete, SOON if complete and not self._job.strict else LONGEST))
         # One signal that ended the stages is not one against this.
         stopping = asyncio.create_task(asyncio.Event().wait() if self._interrupted else self._stop.wait())
@@ -314,7 +302,7 @@ class Conductor:
 
     async def _drain(self) -> bool:
         """Wait for what is under way; whether all that had to come has come, as far as that is quickly found out."""
-        self._audience.phase("waiting for what is under way")
+        self._phase("waiting for what is under way")
         scenario = self._plan.scenario
         expected = self._expected()
         end = clock() + int(scenario.drain * SECOND)
@@ -357,12 +345,18 @@ class Conductor:
             self._trace.append((clock(), found.cpu_seconds(), found.memory()))
         self._looking = self._loop.call_later(LOOK, self._look)
 
+    def _phase(self, text: str) -> None:
+        for each in self._audience:
+            each.phase(text)
+
     def _tell_seconds(self) -> None:
         """Tell the audience of every second that all processes have reported."""
         while all(len(each.intervals) > self._told for each in self._processes):
             parts = [each.intervals[self._told] for each in self._processes]
             self._told += 1
-            self._audience.second(assemble.second(self._plan, parts, self._start_at, self._trace))
+            second = assemble.second(self._plan, parts, self._start_at, self._trace)
+            for each in self._audience:
+                each.second(second)
 
 
 def _begin() -> tuple[socket.socket, _Process]:

@@ -1,16 +1,14 @@
-"""What a run is asked for, and who wants to hear how it goes.
-
-Owns: ``Target``, ``Job`` and the ``Audience`` protocol, over which the command line, the live view, ``compare`` and the
-tests meet the conductor (``conductor.play(job, audience) -> Result``).
-"""
+"""What a run is asked for, and who wants to hear how it goes: `conductor.play(job, *audience) -> Result`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import urlsplit
 
-from loadtest.load.report.result import Result, Second
+from loadtest.load.capture.recording import PUBLISHERS, Recording
+from loadtest.load.report.result import Second
+from loadtest.load.scenario.plan import Plan
 from loadtest.load.scenario.schema import Scenario
 
 PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 8080, "wss": 8443}
@@ -71,12 +69,10 @@ class Target:
 
     @property
     def encrypted(self) -> bool:
-        """Whether it speaks TLS."""
         return self.scheme in ("mqtts", "wss")
 
     @property
     def framed(self) -> bool:
-        """Whether it speaks WebSocket."""
         return self.scheme in ("ws", "wss")
 
     @property
@@ -101,8 +97,6 @@ class Job:
     """The process of a broker that was started for this run; else it is looked for behind a local target."""
     cores: tuple[int, ...] = ()
     """Processor cores for the generator's processes, in turn; empty: the system's choice."""
-    own_limit: float | None = None
-    """What `limit.measure` found on this machine, when it was asked."""
     replay: str | None = None
     """A capture whose messages are sent as well (see ``replay``)."""
     speed: float = 1.0
@@ -116,9 +110,23 @@ class Job:
     notes: dict[str, str] = field(default_factory=dict)
     """More for the result's environment."""
 
+    def recording(self) -> Recording | None:
+        """What is replayed, dealt to the publishers. Blocks. Raises CaptureError."""
+        if self.replay is None:
+            return None
+        # Only a replay needs Parquet.
+        from loadtest.load.capture.spool import scan
 
-class Audience(Protocol):
-    """Who hears how a run goes. Called in the conductor's event loop: nothing here may take long."""
+        publishers = sum(group.clients for group in self.scenario.groups if group.name == PUBLISHERS)
+        return scan(self.replay, self.prefix, publishers)
+
+    def plan(self, run: str) -> Plan:
+        """Who exists in a run of this job. Blocks. Raises PlanError, CaptureError."""
+        return Plan(self.scenario, run, self.recording())
+
+
+class Audience:
+    """Who hears how a run goes, as far as it wants to. Called in the conductor's event loop: nothing may take long."""
 
     def phase(self, text: str) -> None:
         """Something begins: connecting, a stage, the drain, the end."""
@@ -128,18 +136,3 @@ class Audience(Protocol):
 
     def second(self, second: Second) -> None:
         """Another second is over, in all processes."""
-
-    def finished(self, result: Result) -> None:
-        """The run is over."""
-
-
-class Nobody:
-    """An audience that does not listen."""
-
-    def phase(self, text: str) -> None: ...
-
-    def clients(self, up: int, wanted: int) -> None: ...
-
-    def second(self, second: Second) -> None: ...
-
-    def finished(self, result: Result) -> None: ...

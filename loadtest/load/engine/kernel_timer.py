@@ -53,7 +53,6 @@ class KernelTimer:
         self._timer = None if at == float("inf") else self._loop.call_at(at / 1e6, self._ring)
 
     def close(self) -> None:
-        """Ring no more."""
         if self._number >= 0:
             self._loop.remove_reader(self._number)
             os.close(self._number)

@@ -37,19 +37,16 @@ class ProcessChannel(asyncio.Protocol):
         return channel
 
     def send(self, message: object) -> None:
-        """Send, or forget it when the channel is closed."""
         if self._transport is not None:
             raw = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
             self._transport.write(_LENGTH.pack(len(raw)) + raw)
 
     async def close(self) -> None:
-        """Let everything out, then hang up."""
         if self._transport is not None:
             self._transport.close()
             await self._closed.wait()
 
     def abort(self) -> None:
-        """Hang up."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtest.load.checks.expected import Account, Sent
-from loadtest.load.engine.job import Target
-from loadtest.load.scenario.schema import Scenario
+from loadtest.load.engine.job import Job
 
 # -- to a process ------------------------------------------------------------------------------------------------------
 
@@ -19,16 +18,11 @@ from loadtest.load.scenario.schema import Scenario
 class Assignment:
     """The first message: who a process is."""
 
-    scenario: Scenario
+    job: Job
     run: str
-    targets: list[Target]
     index: int
-    processes: int
     core: int | None
-    replay: str | None
-    speed: float
-    prefix: str
-    wall: int = 0
+    wall: int
     """Microseconds since 1970 at 0 of the monotonic clock."""
 
 
@@ -62,13 +56,6 @@ class Finish:
 
 
 @dataclass(frozen=True)
-class Ready:
-    """The clients are made."""
-
-    clients: int
-
-
-@dataclass(frozen=True)
 class Failed:
     """The process cannot go on."""
 
@@ -77,7 +64,8 @@ class Failed:
 
 @dataclass(frozen=True)
 class Up:
-    """So many clients are connected and subscribed; so many have neither come up nor failed yet."""
+    """So many clients are connected and subscribed; so many have neither come up nor failed yet. The first one says
+    that the clients are made."""
 
     up: int
     unsettled: int

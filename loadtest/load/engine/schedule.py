@@ -101,7 +101,6 @@ class Schedule(Source):
         return count
 
     def _together(self) -> float:
-        """Messages that are due at the same time."""
         return float(self.burst) if self.arrival == BURSTS else 1.0
 
     def skip(self, now: float, share: float) -> None:

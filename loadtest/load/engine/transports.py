@@ -16,10 +16,11 @@ from broker.client.address import BrokerAddress
 from broker.client.failures import describe
 from loadtest.load.engine.job import Target
 from loadtest.load.engine.websocket import WebSocket
+from loadtest.load.errors import Misuse
 
 
-class TargetError(Exception):
-    """A target's certificate, key or authority cannot be used; the message is a line for people."""
+class TargetError(Misuse):
+    """A target's certificate, key or authority cannot be used."""
 
 
 @lru_cache(maxsize=64)

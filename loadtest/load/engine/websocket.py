@@ -24,12 +24,10 @@ class WebSocket:
     # -- as a protocol -------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask for the WebSocket."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.write(self._machine.take())
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the answer, or of frames."""
         was_open = self._machine.open
         try:
             data = self._machine.receive(data)
@@ -48,11 +46,9 @@ class WebSocket:
             self._transport.close()
 
     def eof_received(self) -> bool:
-        """The server will send no more."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
         self._transport = None
         if self._machine.open:
             self._inner.connection_lost(self._fault or exc)
@@ -61,12 +57,10 @@ class WebSocket:
             self.opened.set_exception(exc if isinstance(exc, OSError) else self._fault or hung_up)
 
     def pause_writing(self) -> None:
-        """The socket has more than it can send."""
         if self._machine.open:
             self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """There is room again."""
         if self._machine.open:
             self._inner.resume_writing()
 
@@ -85,31 +79,25 @@ class WebSocket:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
         if self._transport is not None:
             self._transport.abort()
 
     def is_closing(self) -> bool:
-        """Whether it is closed, or about to be."""
         return self._machine.closed or self._transport is None or self._transport.is_closing()
 
     def pause_reading(self) -> None:
-        """Read no more for now."""
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again."""
         if self._transport is not None:
             self._transport.resume_reading()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """As the socket's transport has it."""
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high, low)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """As the socket's transport has it."""
         return default if self._transport is None else self._transport.get_extra_info(name, default)
 
     def _flush(self) -> None:

@@ -21,7 +21,6 @@ import time
 from typing import Any, Final
 
 from loadtest.brokers.process import waited
-from loadtest.load.capture.loading import recorded
 from loadtest.load.engine.clients.client_pool import ClientPool
 from loadtest.load.engine.clients.connection import clock
 from loadtest.load.engine.event_loop import loop_factory
@@ -37,13 +36,13 @@ from loadtest.load.engine.process_messages import (
     Interval,
     Outcome,
     Over,
-    Ready,
     Start,
     Stop,
     Up,
 )
 from loadtest.load.engine.schedule import NEVER
-from loadtest.load.scenario.plan import SECOND, Plan, PlanError
+from loadtest.load.errors import LoadError
+from loadtest.load.scenario.plan import SECOND
 from loadtest.load.scenario.schema import Stage
 
 STEP: Final = 100_000
@@ -67,14 +66,11 @@ class Worker:
 
     def __init__(self, channel: ProcessChannel, assignment: Assignment) -> None:
         self._channel = channel
-        self._assignment = assignment
         self._loop = asyncio.get_running_loop()
-        recording = recorded(assignment.replay, assignment.prefix, assignment.scenario)
-        self._plan = Plan(assignment.scenario, assignment.run, recording)
+        job = assignment.job
+        self._plan = job.plan(assignment.run)
         self._plan.wall = assignment.wall
-        self._pool = ClientPool(
-            self._plan, assignment.targets, assignment.index, assignment.processes, recording, assignment.speed
-        )
+        self._pool = ClientPool(self._plan, job, assignment.index)
         self._alarm = KernelTimer(self._loop, self._due)
         self._pool.wake = self._due
         self._done = asyncio.Event()
@@ -92,14 +88,14 @@ class Worker:
         self._over = False
         self._ends_at: float = NEVER
         """When the stages end, as far as is known."""
-        self._hurried = recording is not None and math.isinf(assignment.speed)
+        self._hurried = job.replay is not None and math.isinf(job.speed)
         """Whether the conductor wants to hear that everything is sent."""
         self._stranded = 0
         """Seconds for which nobody has been connected who has something left to send."""
 
     async def run(self) -> None:
         """Serve the conductor until the run is over or the conductor gone."""
-        self._say(Ready(len(self._pool.clients)))
+        self._say(Up(0, self._pool.unsettled(), ""))
         gc.collect()
         gc.freeze()
         gc.set_threshold(100_000, 50, 100)
@@ -114,11 +110,9 @@ class Worker:
         self._channel.send(message)
 
     def hang_up(self) -> None:
-        """The conductor is gone."""
         self._done.set()
 
     def order(self, message: object) -> None:
-        """The conductor wants something."""
         if isinstance(message, Connect):
             self._connect(message.at)
         elif isinstance(message, Start):
@@ -321,7 +315,6 @@ class _Line:
 
 
 async def work(sock: socket.socket) -> int:
-    """Serve the conductor at the other end."""
     end = _Line()
     channel = await ProcessChannel.open(sock, end.message, end.closed)
     try:
@@ -334,7 +327,7 @@ async def work(sock: socket.socket) -> int:
     try:
         worker = end.worker = Worker(channel, assignment)
         await worker.run()
-    except PlanError as error:
+    except LoadError as error:
         channel.send(Failed(str(error)))
         return 1
     finally:

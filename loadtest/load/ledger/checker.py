@@ -178,7 +178,6 @@ class _Whole:
         session.subscriptions.append(_Subscription(asked, asked.qos))
 
     def all_sessions(self) -> Iterator[_Session]:
-        """Those of all clients."""
         for found in self.sessions.values():
             yield from found
 

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 _FINE: Final = 2048
 
+COUNTS: Final = (
+    "sent", "received", "bytes_sent", "bytes_received", "gaps", "copies", "connects", "connections_lost", "subscribes",
+    "foreign", "answered", "answered_again",
+)  # fmt: skip
+TIMES: Final = ("round_trips", "latencies", "carried", "late", "connect_times", "subscribe_times")
+
 
 class Tally:
     """Counters since the last `take`, and the latencies in microseconds."""
@@ -52,7 +58,6 @@ class Tally:
         self._count: i64 = 0
 
     def latency(self, microseconds: i64) -> None:
-        """Record the latency of one delivery."""
         if microseconds == self._value:
             self._count += 1
             return
@@ -78,44 +83,13 @@ class Tally:
     def take(self) -> dict[str, object]:
         """Everything since the last call, by name; the counters begin again."""
         self._flush()
-        taken: dict[str, object] = {
-            "sent": int(self.sent),
-            "received": int(self.received),
-            "bytes_sent": int(self.bytes_sent),
-            "bytes_received": int(self.bytes_received),
-            "gaps": int(self.gaps),
-            "copies": int(self.copies),
-            "connects": int(self.connects),
-            "connections_lost": int(self.connections_lost),
-            "subscribes": int(self.subscribes),
-            "foreign": int(self.foreign),
-            "answered": int(self.answered),
-            "answered_again": int(self.answered_again),
-            "round_trips": self.round_trips,
-            "latencies": self.latencies,
-            "carried": self.carried,
-            "late": self.late,
-            "connect_times": self.connect_times,
-            "subscribe_times": self.subscribe_times,
-        }
-        self.sent = 0
-        self.received = 0
-        self.bytes_sent = 0
-        self.bytes_received = 0
-        self.gaps = 0
-        self.copies = 0
-        self.connects = 0
-        self.connections_lost = 0
-        self.subscribes = 0
-        self.foreign = 0
-        self.answered = 0
-        self.answered_again = 0
-        self.round_trips = {}
-        self.latencies = {}
-        self.carried = {}
-        self.late = {}
-        self.connect_times = {}
-        self.subscribe_times = {}
+        taken: dict[str, object] = {}
+        for name in COUNTS:
+            taken[name] = int(getattr(self, name))
+            setattr(self, name, 0)
+        for name in TIMES:
+            taken[name] = getattr(self, name)
+            setattr(self, name, {})
         return taken
 
 

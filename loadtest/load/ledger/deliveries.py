@@ -181,7 +181,6 @@ class Judge:
         self._granted: set[str] = set()
 
     def answered(self, topic_filter: str, granted: bool) -> None:
-        """A SUBSCRIBE was answered, for one of its filters."""
         if granted:
             self.refused.discard(topic_filter)
             if self.shared:
@@ -190,7 +189,6 @@ class Judge:
             self.refused.add(topic_filter)
 
     def joined(self) -> None:
-        """A member of the shared subscription is subscribed."""
         self._members += 1
         self.open = True
 
@@ -202,13 +200,11 @@ class Judge:
             self.left(session_kept=False)
 
     def left(self, session_kept: bool) -> None:
-        """The connection is gone."""
         self.absence += 1
         if not session_kept:
             self.forgotten()
 
     def forgotten(self) -> None:
-        """The session is gone."""
         self.epoch += 1
         self.whole = False
 

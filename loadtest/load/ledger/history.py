@@ -36,7 +36,6 @@ class Operation(Event):
     outcome: Outcome = "unknown"
 
     def ok(self, at: float) -> None:
-        """The broker said yes."""
         self.outcome, self.ended = "ok", at
 
     def fail(self, at: float) -> None:
@@ -94,7 +93,6 @@ class Publish(Operation):
 
     @property
     def stream(self) -> Stream:
-        """Its stream."""
         return self.client, self.topic, self.qos
 
 
@@ -157,9 +155,7 @@ class History:
         return event
 
     def of(self, kind: type[Kind]) -> list[Kind]:
-        """All of a kind."""
         return [event for event in self.events if isinstance(event, kind)]
 
     def dumps(self) -> str:
-        """A line of JSON for each."""
         return "".join(json.dumps([type(event).__name__, asdict(event)]) + "\n" for event in self.events)

@@ -18,12 +18,11 @@ from loadtest.brokers.stats import counted_percentile, merged
 from loadtest.load.checks import broker_usage
 from loadtest.load.checks.broker_statistics import reconcile
 from loadtest.load.checks.expected import Sent, Settled, Subscriptions, add, settle
-from loadtest.load.checks.histogram import latency
 from loadtest.load.checks.judged import judge
 from loadtest.load.checks.verdict import verdict
 from loadtest.load.engine.job import Job
 from loadtest.load.engine.process_messages import Interval, Outcome
-from loadtest.load.report.result import GroupResult, Result, Second
+from loadtest.load.report.result import GroupResult, Latency, Result, Second
 from loadtest.load.scenario import thresholds
 from loadtest.load.scenario.library import without_passwords
 from loadtest.load.scenario.plan import SECOND, Plan
@@ -140,7 +139,6 @@ def _at(trace: Trace, time: int) -> float | None:
 
 
 def assemble(job: Job, plan: Plan, heard: Heard) -> Result:
-    """The result of a run."""
     scenario = job.scenario
     count = min((len(each) for each in heard.intervals), default=0)
     rows = [[each[index] for each in heard.intervals] for index in range(count)]
@@ -174,13 +172,12 @@ def assemble(job: Job, plan: Plan, heard: Heard) -> Result:
         sent=sum(each.sent for each in measured),
         received=sum(each.received for each in measured),
         foreign=sum(each.foreign for each in measured),
-        latency=latency(_measured(plan, rows)),
-        late=latency(merged(group["late"] for row in measured_rows for part in row for group in part.groups)),
-        connect=latency(_times(rows, "connect_times")),
-        subscribe=latency(_times(rows, "subscribe_times")),
-        round_trip=latency(_round_trips(plan, rows)),
+        latency=Latency.of(_measured(plan, rows)),
+        late=Latency.of(merged(group["late"] for row in measured_rows for part in row for group in part.groups)),
+        connect=Latency.of(_times(rows, "connect_times")),
+        subscribe=Latency.of(_times(rows, "subscribe_times")),
+        round_trip=Latency.of(_round_trips(plan, rows)),
         closed_loop=_closed(plan),
-        own_limit=job.own_limit,
         errors=_errors(heard.outcomes, settled),
         groups=_groups(plan, heard, settled, rows, sent),
         pairs=settled.pairs,
@@ -218,7 +215,6 @@ def _measured(plan: Plan, rows: Sequence[Sequence[Interval]], group: int | None 
 
 
 def all_sent(outcomes: Sequence[Outcome]) -> Sent:
-    """What all processes sent."""
     total = Sent()
     for outcome in outcomes:
         total.streams.update(outcome.sent.streams)
@@ -281,14 +277,12 @@ def _groups(
                 requests=_requests(plan, number, sent),
                 answered=sum(part.groups[number]["answered"] for row in rows for part in row),
                 answered_again=sum(part.groups[number]["answered_again"] for row in rows for part in row),
-                connects=sum(
-                    part.groups[number]["connects"] for process in heard.intervals for part in process
-                ),
+                connects=sum(part.groups[number]["connects"] for process in heard.intervals for part in process),
                 connects_failed=sum(each.failed_connects[number] for each in outcomes),
                 connections_lost=sum(each.lost_connections[number] for each in outcomes),
                 subscribes_refused=sum(each.refused_subscribes[number] for each in outcomes),
                 deliveries=settled.groups[number],
-                latency=latency(_measured(plan, rows, number)),
+                latency=Latency.of(_measured(plan, rows, number)),
             )
         )  # fmt: skip
     return made

@@ -12,18 +12,19 @@ import contextlib
 import platform
 import re
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
 
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
 from loadtest.load.engine.job import Audience
 from loadtest.load.report.files import ReportError
-from loadtest.load.report.result import Latency, Met, Result, Second
+from loadtest.load.report.result import Met, Result, Second
 from loadtest.load.report.wording import findings, threshold_value
-from loadtest.load.scenario.schema import Scenario
 
 QUANTILES: Final = {"0.5": "p50", "0.9": "p90", "0.99": "p99", "0.999": "p999"}
+LATENCY: Final = "From the intended time of sending to the delivery"
 FAULTS: Final = (
     "lost", "duplicates", "redelivered", "reordered", "altered", "unconfirmed", "unjudged", "retained",
 )  # fmt: skip
@@ -73,117 +74,88 @@ def _xml(text: str) -> str:
 
 def prometheus(result: Result) -> str:
     """The result as metrics, for the node exporter's textfile collector or a push gateway."""
-    labels = {"scenario": result.scenario}
-    lines = [
-        *_metric("run_info", "gauge", "What was run", [({**labels, "run": result.run, "broker": result.broker}, 1)]),
-        *_metric("sent_messages", "gauge", "Messages sent in the measured stages", [(labels, result.sent)]),
-        *_metric("received_messages", "gauge", "Messages received in the measured stages", [(labels, result.received)]),
-        *_metric("sent_rate", "gauge", "Messages sent a second", [(labels, result.send_rate)]),
-        *_metric("received_rate", "gauge", "Messages received a second", [(labels, result.receive_rate)]),
-        *_metric("expected_deliveries", "gauge", "Deliveries that were due", [(labels, result.deliveries.expected)]),
-        *_metric(
-            "deliveries",
-            "gauge",
-            "Deliveries of the whole run that were not as they should be, by kind",
-            [({**labels, "kind": kind}, getattr(result.deliveries, kind)) for kind in FAULTS],
-        ),
-        *_latency("latency_seconds", "From the intended time of sending to the delivery", labels, result.latency),
-        *_latency("connect_seconds", "From the intended time of connecting to the CONNACK", labels, result.connect),
-        *_metric(
-            "connections_lost", "gauge", "Connections that broke", [({**labels, "group": each.name},
-            each.connections_lost) for each in result.groups],
-        ),
-        *_metric(
-            "unsent_messages", "gauge", "Messages that were due and could not be sent",
-            [({**labels, "group": each.name}, each.unsent) for each in result.groups],
-        ),
-        *_metric(
-            "threshold_met", "gauge", "1 where the threshold holds",
-            [({**labels, "threshold": each.text}, int(each.met)) for each in result.thresholds],
-        ),
-        *_metric("broker_cpu_cores", "gauge", "CPU of the broker", [(labels, result.broker_cpu)]),
-        *_metric("broker_memory_bytes", "gauge", "Resident memory of the broker", [(labels, result.broker_memory)]),
-        *_metric("generator_cpu_cores", "gauge", "CPU of the generator", [(labels, result.generator_cpu)]),
-        *_metric(
-            "generator_limited", "gauge", "1 where the generator was the limit, and not the broker",
-            [(labels, int(result.limit == "generator"))],
-        ),
-        *_metric(
-            "generator_disturbed_ratio", "gauge", "How much of the latency may be the generator's own, from 0 to 1",
-            [(labels, result.disturbed)],
-        ),
-    ]  # fmt: skip
-    return "".join(lines)
+    made = _Gauges(result.scenario)
+    made.add("run_info", "What was run", 1, run=result.run, broker=result.broker)
+    made.add("sent_messages", "Messages sent in the measured stages", result.sent)
+    made.add("received_messages", "Messages received in the measured stages", result.received)
+    made.add("sent_rate", "Messages sent a second", result.send_rate)
+    made.add("received_rate", "Messages received a second", result.receive_rate)
+    made.add("expected_deliveries", "Deliveries that were due", result.deliveries.expected)
+    for kind in FAULTS:
+        about = "Deliveries of the whole run that were not as they should be, by kind"
+        made.add("deliveries", about, getattr(result.deliveries, kind), kind=kind)
+    for name, about, latency in (
+        ("latency_seconds", LATENCY, result.latency),
+        ("connect_seconds", "From the intended time of connecting to the CONNACK", result.connect),
+    ):
+        for at, key in QUANTILES.items():
+            made.add(name, about, _seconds(getattr(latency, key)), quantile=at)
+    for group in result.groups:
+        made.add("connections_lost", "Connections that broke", group.connections_lost, group=group.name)
+        made.add("unsent_messages", "Messages that were due and could not be sent", group.unsent, group=group.name)
+    for each in result.thresholds:
+        made.add("threshold_met", "1 where the threshold holds", int(each.met), threshold=each.text)
+    made.add("broker_cpu_cores", "CPU of the broker", result.broker_cpu)
+    made.add("broker_memory_bytes", "Resident memory of the broker", result.broker_memory)
+    made.add("generator_cpu_cores", "CPU of the generator", result.generator_cpu)
+    limited = "1 where the generator was the limit, and not the broker"
+    made.add("generator_limited", limited, int(result.limit == "generator"))
+    disturbed = "How much of the latency may be the generator's own, from 0 to 1"
+    made.add("generator_disturbed_ratio", disturbed, result.disturbed)
+    return made.text()
 
 
 def prometheus_second(scenario: str, second: Second) -> str:
     """One second of a run that goes on."""
-    labels = {"scenario": scenario}
+    made = _Gauges(scenario)
     length = second.seconds or 1.0
-    times = [({**labels, "quantile": at}, getattr(second, name)) for at, name in QUANTILES.items() if name != "p999"]
-    return "".join(
-        [
-            *_metric("clients", "gauge", "Clients that are connected and subscribed", [(labels, second.clients_up)]),
-            *_metric("sent_rate", "gauge", "Messages sent a second", [(labels, second.sent / length)]),
-            *_metric("received_rate", "gauge", "Messages received a second", [(labels, second.received / length)]),
-            *_metric(
-                "latency_seconds", "gauge", "From the intended time of sending to the delivery",
-                [(named, None if value is None else value / 1e6) for named, value in times],
-            ),
-            *_metric("broker_cpu_cores", "gauge", "CPU of the broker", [(labels, second.broker_cpu)]),
-            *_metric("broker_memory_bytes", "gauge", "Resident memory of the broker", [(labels, second.broker_memory)]),
-            *_metric("generator_cpu_cores", "gauge", "CPU of the generator", [(labels, second.generator_cpu)]),
-        ]
-    )  # fmt: skip
+    made.add("clients", "Clients that are connected and subscribed", second.clients_up)
+    made.add("sent_rate", "Messages sent a second", second.sent / length)
+    made.add("received_rate", "Messages received a second", second.received / length)
+    for at, key in QUANTILES.items():
+        if key != "p999":
+            made.add("latency_seconds", LATENCY, _seconds(getattr(second, key)), quantile=at)
+    made.add("broker_cpu_cores", "CPU of the broker", second.broker_cpu)
+    made.add("broker_memory_bytes", "Resident memory of the broker", second.broker_memory)
+    made.add("generator_cpu_cores", "CPU of the generator", second.generator_cpu)
+    return made.text()
 
 
-def _latency(name: str, about: str, labels: dict[str, str], of: Latency) -> Iterator[str]:
-    found = [({**labels, "quantile": at}, getattr(of, key)) for at, key in QUANTILES.items()]
-    return _metric(name, "gauge", about, [(each, None if us is None else us / 1e6) for each, us in found])
+class _Gauges:
+    """Metrics of one scenario; a value that is None is left out."""
+
+    def __init__(self, scenario: str) -> None:
+        self._scenario = scenario
+        self._registry = CollectorRegistry()
+        self._gauges: dict[str, Gauge] = {}
+
+    def add(self, name: str, about: str, value: float | None, **labels: str) -> None:
+        if value is None:
+            return
+        gauge = self._gauges.get(name)
+        if gauge is None:
+            names = ["scenario", *labels]
+            gauge = self._gauges[name] = Gauge(f"canopy_load_{name}", about, names, registry=self._registry)
+        gauge.labels(self._scenario, *labels.values()).set(value)
+
+    def text(self) -> str:
+        return generate_latest(self._registry).decode()
 
 
-def _metric(name: str, kind: str, about: str, values: list[tuple[dict[str, str], float | None]]) -> Iterator[str]:
-    known = [(labels, value) for labels, value in values if value is not None]
-    if not known:
-        return
-    yield f"# HELP canopy_load_{name} {about}.\n# TYPE canopy_load_{name} {kind}\n"
-    for labels, value in known:
-        inside = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items())
-        yield f"canopy_load_{name}{{{inside}}} {value!r}\n"
+def _seconds(micros: float | None) -> float | None:
+    return None if micros is None else micros / 1e6
 
 
-def _label(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+class Metrics(Audience):
+    """Writes every second into a file. A file that cannot be written ends nothing: the end of the run says so."""
 
-
-class Metrics:
-    """An audience that writes every second into a file, and tells another one.
-
-    A file that cannot be written ends nothing: the end of the run says so.
-    """
-
-    def __init__(self, audience: Audience, scenario: Scenario, path: Path) -> None:
-        self._audience = audience
-        self._name = scenario.name
+    def __init__(self, name: str, path: Path) -> None:
+        self._name = name
         self._path = path
 
-    def phase(self, text: str) -> None:
-        """Tell it."""
-        self._audience.phase(text)
-
-    def clients(self, up: int, wanted: int) -> None:
-        """Tell it."""
-        self._audience.clients(up, wanted)
-
     def second(self, second: Second) -> None:
-        """Write it and tell it."""
         with contextlib.suppress(ReportError):
             write(self._path, prometheus_second(self._name, second))
-        self._audience.second(second)
-
-    def finished(self, result: Result) -> None:
-        """Tell it."""
-        self._audience.finished(result)
 
 
 def write(path: Path, text: str) -> None:

@@ -3,7 +3,7 @@
 Owns: which files there are, their names, and how they come into their folder.
 
 Promises: everything is written into a hidden folder beside its place first and then moved there; an interruption leaves
-nothing half written. `summary.json` is moved last: where it stands, the others do.
+nothing half written. The JSON is moved last: where it stands, the others do.
 
 No report is replaced: one that finds another in its folder goes into a folder beside it.
 """
@@ -13,38 +13,17 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from loadtest.load.errors import LoadError
 from loadtest.load.report.page import page
 from loadtest.load.report.result import Result
 
 
-class ReportError(Exception):
-    """A report could not be written; the message is one line for people."""
-
-
-@dataclass(frozen=True)
-class Files:
-    """Where the parts of a report are."""
-
-    folder: Path
-
-    @property
-    def summary(self) -> Path:
-        """Everything but the seconds' distributions and faultless pairs, as JSON."""
-        return self.folder / "summary.json"
-
-    @property
-    def page(self) -> Path:
-        """The report for people, one self-contained HTML file."""
-        return self.folder / "report.html"
-
-    @property
-    def scenario(self) -> Path:
-        """The scenario as it was played."""
-        return self.folder / "scenario.toml"
+class ReportError(LoadError):
+    """A report could not be written."""
 
 
 SUMMARIES: Final = ("summary.json", "compare.json")
@@ -63,6 +42,12 @@ def unused(folder: Path) -> Path:
         number += 1
         found = folder.parent / f"{folder.name or 'report'}-{number}"
     return found
+
+
+def spare(folder: Path | None) -> None:
+    """Refuse the folder that was asked for, if one was, where it holds a report. Raises ReportError."""
+    if folder is not None and holds_report(folder):
+        raise ReportError(f"{folder}: holds the report of an earlier run; give another --out")
 
 
 def check(folder: Path) -> None:
@@ -84,23 +69,27 @@ def check(folder: Path) -> None:
                 each.rmdir()
 
 
-def write(result: Result, folder: Path) -> Files:
-    """Write the whole report into a folder, which is made where it does not exist; beside it, where it holds one.
+def write(result: Result, folder: Path) -> Path:
+    """Write the whole report of a run; see `put`."""
+    summary = json.dumps(result.as_json(), indent=1) + "\n"
+    return put(folder, {"scenario.toml": result.scenario_text, "report.html": page(result), "summary.json": summary})
+
+
+def put(folder: Path, texts: Mapping[str, str]) -> Path:
+    """Write files, by name, into a folder, which is made where it does not exist, or beside it where it holds a report;
+    where they are.
 
     Raises:
         ReportError: the folder cannot be made or written to, or the disk is full.
     """
     folder = unused(folder)
-    files = Files(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".report-", dir=folder) as hidden:
-            draft = Files(Path(hidden))
-            draft.page.write_bytes(page(result).encode("utf-8", "backslashreplace"))
-            draft.scenario.write_bytes(result.scenario_text.encode("utf-8", "backslashreplace"))
-            draft.summary.write_text(json.dumps(result.as_json(), indent=1) + "\n", encoding="ascii")
-            for name in ("scenario", "page", "summary"):
-                getattr(draft, name).replace(getattr(files, name))
+            for name, text in texts.items():
+                (Path(hidden) / name).write_bytes(text.encode("utf-8", "backslashreplace"))
+            for name in texts:
+                (Path(hidden) / name).replace(folder / name)
     except OSError as error:
         raise ReportError(f"{folder}: the report cannot be written ({error.strerror or error})") from error
-    return files
+    return folder

@@ -83,7 +83,7 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(_BARS[min(len(_BARS) - 1, round(max(value, 0) / most * (len(_BARS) - 1)))] for value in values)
 
 
-class Live:
+class Live(Audience):
     """The view in a terminal. `screen` may be absent: then it is only drawn when somebody asks (`__rich__`)."""
 
     def __init__(self, scenario: Scenario, target: str) -> None:
@@ -103,18 +103,15 @@ class Live:
         self._drawn = float("-inf")
 
     def phase(self, text: str) -> None:
-        """Show it at once."""
         self._phase = plain(text)
         self._draw()
 
     def clients(self, up: int, wanted: int) -> None:
-        """Show it soon."""
         self._up, self._wanted = up, wanted
         if time.monotonic() - self._drawn >= REDRAW or up == wanted:
             self._draw()
 
     def second(self, second: Second) -> None:
-        """Show it at once, and remember it for the curves."""
         self._last = second
         self._up = second.clients_up
         self._wanted = max(self._wanted, self._up)
@@ -123,11 +120,6 @@ class Live:
         self._out.append(_rate(second.sent, second))
         self._in.append(_rate(second.received, second))
         self._p99.append(second.p99 or 0.0)
-        self._draw()
-
-    def finished(self, result: Result) -> None:
-        """Nothing more to show: the command prints the summary."""
-        self._phase = "interrupted" if result.interrupted else "over"
         self._draw()
 
     def _draw(self) -> None:
@@ -179,7 +171,7 @@ class Live:
         return rows
 
 
-class Plain:
+class Plain(Audience):
     """One line a second for files and pipes."""
 
     COLUMNS: Final = (
@@ -203,16 +195,13 @@ class Plain:
         self._print("".join(name.rjust(width) for name, width in self.COLUMNS) + "  stage")
 
     def phase(self, text: str) -> None:
-        """A line of its own."""
         self._print(f"-- {text}")
 
     def clients(self, up: int, wanted: int) -> None:
-        """Only the last one is a line: each second has its own count."""
         if up == wanted:
             self._print(f"-- {up} of {wanted} clients are up")
 
     def second(self, second: Second) -> None:
-        """The line under the columns; `-` where something is not known."""
         figures_of = (
             f"{second.start + second.seconds:.1f}",
             str(second.clients_up),
@@ -229,10 +218,6 @@ class Plain:
         )
         line = "".join(text.rjust(width) for text, (_, width) in zip(figures_of, self.COLUMNS, strict=True))
         self._print(f"{line}  {second.stage}")
-
-    def finished(self, result: Result) -> None:
-        """A last line; the summary is the command's to print."""
-        self._print("-- interrupted" if result.interrupted else "-- over")
 
     def _print(self, line: str) -> None:
         safe = plain(line).encode("ascii", "backslashreplace").decode("ascii")

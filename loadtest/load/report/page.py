@@ -34,7 +34,6 @@ GROUPS: Final = 200
 
 
 def page(result: Result) -> str:
-    """The whole page."""
     drawn = plots(result)
     body = joined(
         [

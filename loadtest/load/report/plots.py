@@ -2,7 +2,7 @@
 
 Owns: which charts there are and what each shows.
 
-Promises: what was not measured leaves a chart out and a sentence in its place, and a gap in time is a gap in the lines.
+Promises: what was not measured leaves a chart out and a sentence in its place.
 Long runs are drawn in about `POINTS` points, and say so.
 
 Nothing is smoothed: a line goes through what was measured.
@@ -12,35 +12,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final
+from dataclasses import replace
+from itertools import groupby
+from typing import Any, Final
 
 from canopy_pages import AMBER, BLUE, GREEN, GREY, RED, VIOLET, Chart, Series, Stage
-from loadtest.load.report.fold import fold
 from loadtest.load.report.result import Deliveries, Result, Second
 
 POINTS: Final = 1200
 NAMED_STAGES: Final = 40
 """So many stages get their names into the first chart; more would only cover each other."""
 
+SUMS: Final = (
+    "seconds", "offered", "sent", "received", "bytes_sent", "bytes_received", "foreign", "gaps", "slow_gaps", "copies",
+    "connects", "connections_lost", "subscribes",
+)  # fmt: skip
+MOST: Final = ("p50", "p90", "p99", "max", "late_p99", "generator_busiest", "generator_waited", "broker_memory")
+MEANS: Final = ("generator_cpu", "broker_cpu")
+
 Figure = Callable[[Second], float | None]
-Points = Sequence[Second | None]
-"""None is a gap: a place between two seconds that do not follow each other."""
+Points = Sequence[Second]
 
 
 def plots(result: Result) -> list[Chart]:
-    """All charts of a run, in the order of the page."""
     seconds = sorted(result.seconds, key=lambda second: second.start)
     folded = fold(seconds, POINTS)
-    points = _with_gaps(folded)
-    rates = _rates(points)
+    rates = _rates(folded)
     rates.named = len(result.stages) <= NAMED_STAGES
-    rest = [_faults(points, result.deliveries), _cpu(points), _memory(points), _clients(points)]
+    rest = [_faults(folded, result.deliveries), _cpu(folded), _memory(folded), _clients(folded)]
     for chart in rest:
         chart.broad = False
-    made = [rates, _percentiles(points), *rest]
+    made = [rates, _percentiles(folded), *rest]
     if not seconds:
         return made
-    x = _places(points)
+    x = [round(each.start + each.seconds / 2, 3) for each in folded]
     for chart in made:
         chart.x, chart.stages, chart.view = x, _stages(result), _extent(seconds, result)
         if len(folded) < len(seconds):
@@ -48,37 +53,16 @@ def plots(result: Result) -> list[Chart]:
     return made
 
 
-def _with_gaps(seconds: Sequence[Second]) -> list[Second | None]:
-    points: list[Second | None] = []
-    for position, each in enumerate(seconds):
-        if position and each.start > seconds[position - 1].start + seconds[position - 1].seconds + 1e-3:
-            points.append(None)
-        points.append(each)
-    return points
-
-
-def _places(points: Points) -> list[float]:
-    """The middles of the points; a gap is right behind the second before it."""
-    x: list[float] = []
-    for position, each in enumerate(points):
-        before = points[position - 1]
-        if each is not None:
-            x.append(round(each.start + each.seconds / 2, 3))
-        elif before is not None:
-            x.append(round(before.start + before.seconds, 3))
-    return x
-
-
 def _line(name: str, points: Points, value: Figure, colour: str, dashed: bool = False, right: bool = False) -> Series:
     return Series(name, _values(points, value), colour, dashed=dashed, right=right)
 
 
 def _values(points: Points, value: Figure) -> list[float | None]:
-    return [None if each is None else value(each) for each in points]
+    return [value(each) for each in points]
 
 
 def _has(points: Points, value: Figure) -> bool:
-    return any(each is not None and value(each) for each in points)
+    return any(value(each) for each in points)
 
 
 def _extent(seconds: Sequence[Second], result: Result) -> tuple[float, float]:
@@ -123,7 +107,7 @@ def _percentiles(points: Points) -> Chart:
         "Deliveries, from the intended time of sending. The dotted line is how late the generator itself was: what "
         "lies near it is not the broker's.",
     )
-    if not any(each is not None and each.max is not None for each in points):
+    if not any(each.max is not None for each in points):
         chart.absent = "No latency was measured, so there are no percentiles over time."
         return chart
     lines: list[tuple[str, Figure, str]] = [
@@ -134,7 +118,7 @@ def _percentiles(points: Points) -> Chart:
         ("generator late, p99", lambda each: each.late_p99, GREY),
     ]
     for name, value, colour in lines:
-        if any(each is not None and value(each) is not None for each in points):
+        if any(value(each) is not None for each in points):
             chart.series.append(_line(name, points, _milliseconds(value), colour, dashed=colour == GREY))
     chart.unit, chart.powers = "ms", True
     return chart
@@ -175,7 +159,7 @@ def _cpu(points: Points) -> Chart:
     if not points:
         chart.absent = "No second of the run was over, so there is no CPU over time."
         return chart
-    if any(each is not None and each.broker_cpu is not None for each in points):
+    if any(each.broker_cpu is not None for each in points):
         chart.series.append(_line("broker", points, lambda each: each.broker_cpu, GREEN))
     else:
         chart.about += " The broker's is not known: it runs elsewhere, or its process was not found."
@@ -233,3 +217,33 @@ def _milliseconds(value: Figure) -> Figure:
         return None if found is None else max(found, 1.0) / 1e3
 
     return converted
+
+
+def fold(seconds: Sequence[Second], at_most: int) -> list[Second]:
+    """As few as `at_most` points, and one more for each stage at the most: of seconds next to each other in a stage
+    counts are added, rates stay those of the stretch, and percentiles are the worst, so that no peak gets lost."""
+    if len(seconds) <= at_most:
+        return list(seconds)
+    each = -(-len(seconds) // at_most)
+    folded: list[Second] = []
+    for _, same in groupby(seconds, key=lambda second: (second.stage, second.measured)):
+        stage = list(same)
+        folded += [_merged(stage[at : at + each]) for at in range(0, len(stage), each)]
+    return folded
+
+
+def _merged(parts: list[Second]) -> Second:
+    def mean(name: str) -> Any:
+        known = [(part.seconds, getattr(part, name)) for part in parts if getattr(part, name) is not None]
+        return sum(length * value for length, value in known) / sum(length for length, _ in known) if known else None
+
+    def most(name: str) -> Any:
+        return max((found for part in parts if (found := getattr(part, name)) is not None), default=None)
+
+    return replace(
+        parts[-1],
+        start=parts[0].start,
+        **{name: sum(getattr(part, name) for part in parts) for name in SUMS},
+        **{name: most(name) for name in MOST},
+        **{name: mean(name) for name in MEANS},
+    )

@@ -14,7 +14,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
-FORMAT: Final = 2
+from loadtest.brokers.stats import counted_percentile
+
+FORMAT: Final = 3
 """Version of the JSON summary; it grows when a key changes its meaning or goes away."""
 
 Limit = Literal["broker", "generator", "neither", "unknown"]
@@ -32,8 +34,18 @@ class Latency:
     p99: float | None = None
     p999: float | None = None
     max: float | None = None
-    histogram: str = ""
-    """The whole distribution, as HdrHistogram encodes it (base64); empty where nothing was measured."""
+    counts: dict[int, int] = field(default_factory=dict, repr=False)
+    """The whole distribution: microseconds (three significant digits) to how many took so long. Not in the JSON."""
+
+    @classmethod
+    def of(cls, counts: dict[int, int]) -> Latency:
+        """That of some counts by microseconds."""
+        total = sum(counts.values())
+        if not total:
+            return cls()
+        p50, p90, p99, p999 = (counted_percentile(counts, percent) for percent in (50, 90, 99, 99.9))
+        mean = sum(value * count for value, count in counts.items()) / total
+        return cls(total, float(min(counts)), mean, p50, p90, p99, p999, float(max(counts)), counts)
 
 
 @dataclass
@@ -260,8 +272,6 @@ class Result:
     """Microseconds of the broker's CPU for each delivery."""
     broker_memory: int | None = None
     """Bytes resident at the most."""
-    own_limit: float | None = None
-    """Deliveries a second that one process of the generator checks against a bare server on this machine."""
     limit: Limit = "unknown"
     verdict: str = ""
     """In a sentence: whose figures these are."""
@@ -295,7 +305,6 @@ class Result:
 
     @property
     def missed(self) -> list[Met]:
-        """The thresholds that do not hold."""
         return [each for each in self.thresholds if not each.met]
 
     @property
@@ -305,12 +314,10 @@ class Result:
 
     @property
     def requests(self) -> int:
-        """Messages that asked for an answer."""
         return sum(group.requests for group in self.groups)
 
     @property
     def unanswered(self) -> int:
-        """Requests to which no answer came."""
         return self.requests - sum(group.answered for group in self.groups)
 
     @property
@@ -335,6 +342,9 @@ class Result:
         data["disturbed"] = self.disturbed
         for second in data["seconds"]:
             del second["latencies"]
+        for each in (data, *data["groups"]):
+            for name in ("latency", "late", "connect", "subscribe", "round_trip"):
+                each.get(name, {}).pop("counts", None)
         worst = sorted(self.pairs, key=lambda pair: -pair.deliveries.faults)
         data["pairs"] = [asdict(pair) for pair in worst[:1000] if pair.deliveries.faults]
         return data

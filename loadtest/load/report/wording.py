@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from canopy_pages import plain
-from loadtest.load.report.result import PARTLY, Deliveries, GroupResult, Latency, Met, Result
+from loadtest.load.report.result import PARTLY, Deliveries, GroupResult, Met, Result
 from loadtest.load.scenario.thresholds import SHARES, TIMES
 
 DASH: Final = "–"
@@ -63,7 +63,6 @@ def micros(value: float | None) -> str:
 
 
 def memory(size: int | None) -> str:
-    """Bytes, as megabytes (10^6)."""
     return DASH if size is None else f"{number(round(size / 1e6, 1))} MB"
 
 
@@ -245,27 +244,20 @@ def _unanswered(result: Result) -> list[Finding]:
 
 
 def _troubles(groups: list[GroupResult]) -> list[Finding]:
-    found: list[Finding] = []
-    unsent = sum(group.unsent for group in groups)
-    if unsent:
-        found.append(Finding("warn", f"{things(unsent, 'message')} due by the scenario's rate could not be sent."))
-    refused = sum(group.refused for group in groups)
-    if refused:
-        found.append(Finding("warn", f"The broker refused {things(refused, 'message')} with a reason code."))
-    failed = sum(group.connects_failed for group in groups)
-    if failed:
-        found.append(Finding("warn", f"{things(failed, 'connection attempt')} failed."))
-    lost = sum(group.connections_lost for group in groups)
-    if lost:
-        found.append(Finding("warn", f"{things(lost, 'connection')} broke, or the broker ended them."))
-    denied = sum(group.subscribes_refused for group in groups)
-    if denied:
-        found.append(Finding("warn", f"The broker refused {things(denied, 'subscription')}."))
-    return found
+    texts = {
+        "unsent": ("message", "{} due by the scenario's rate could not be sent."),
+        "refused": ("message", "The broker refused {} with a reason code."),
+        "connects_failed": ("connection attempt", "{} failed."),
+        "connections_lost": ("connection", "{} broke, or the broker ended them."),
+        "subscribes_refused": ("subscription", "The broker refused {}."),
+    }
+    counts = {name: sum(getattr(group, name) for group in groups) for name in texts}
+    return [
+        Finding("warn", text.format(things(counts[name], one))) for name, (one, text) in texts.items() if counts[name]
+    ]
 
 
 def figures(result: Result) -> list[Figure]:
-    """The key figures, in the order in which they are read."""
     of, latency = result.deliveries, result.latency
 
     def fault(name: str, value: int, note: str = "") -> Figure:
@@ -293,20 +285,13 @@ def figures(result: Result) -> list[Figure]:
         fault("altered", of.altered),
     ]
     aside = {
-        "unconfirmed": of.unconfirmed,
-        "redelivered": of.redelivered,
-        "overlapping": of.overlapping,
-        "unjudged": of.unjudged,
-        "retained": of.retained,
-    }
-    notes = {
         "unconfirmed": "not acknowledged, did not come",
         "redelivered": "as QoS 1 allows: no duplicates",
         "overlapping": "several filters matched",
         "unjudged": "subscriber came or went",
         "retained": "came with a subscription",
     }
-    found += [Figure(name, number(value), notes[name]) for name, value in aside.items() if value]
+    found += [Figure(name, number(count), note) for name, note in aside.items() if (count := getattr(of, name))]
     return found + _usage(result)
 
 
@@ -337,11 +322,6 @@ def _usage(result: Result) -> list[Figure]:
         Figure("broker CPU a delivery", micros_exact(result.broker_us), cores(result.broker_cpu)),
         Figure("generator CPU a delivery", micros_exact(result.generator_us), generator, "bad" if bound else "plain"),
         Figure("broker memory", memory(result.broker_memory), "resident, at the most"),
-        Figure(
-            "generator's own limit",
-            DASH if result.own_limit is None else f"{number(result.own_limit)} /s",
-            "not measured" if result.own_limit is None else "one process, bare server",
-        ),
     ]
 
 
@@ -388,7 +368,6 @@ def group_cells(group: GroupResult) -> list[str]:
 
 
 def group_notes(group: GroupResult) -> list[str]:
-    """What the columns of a group do not say."""
     of = group.deliveries
     amounts = (
         (group.unsent, "not sent"),
@@ -421,9 +400,8 @@ def latency_rows(result: Result) -> list[list[str]]:
         ("connecting, until CONNACK", result.connect),
         ("subscribing, until SUBACK", result.subscribe),
     )
-    return [[name, *_latency_cells(latency)] for name, latency in named if latency.count]
-
-
-def _latency_cells(of: Latency) -> list[str]:
-    values = (of.min, of.mean, of.p50, of.p90, of.p99, of.p999, of.max)
-    return [number(of.count), *(micros(value) for value in values)]
+    return [
+        [name, number(of.count), *map(micros, (of.min, of.mean, of.p50, of.p90, of.p99, of.p999, of.max))]
+        for name, of in named
+        if of.count
+    ]

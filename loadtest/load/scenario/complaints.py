@@ -38,7 +38,6 @@ _NAMES: Final = {
 
 
 def complaints(error: ValidationError, data: Any, origin: Origin) -> list[str]:
-    """A line for each fault that was found in the data."""
     lines = [_line(fault, data, origin) for fault in error.errors(include_url=False)]
     return list(dict.fromkeys(lines))
 
@@ -62,7 +61,6 @@ def suggest(wrong: str, known: Collection[str]) -> str:
 
 
 def nearest(wrong: str, known: Collection[str]) -> str | None:
-    """The known name that was probably meant."""
     for name in difflib.get_close_matches(wrong, list(known), n=1, cutoff=0.6):
         return name
     return None
@@ -72,9 +70,6 @@ def unknown_key(model: type[BaseModel], wrong: str) -> str:
     """What to say about a key that a part of a scenario does not have."""
     if near := nearest(wrong, model.model_fields):
         return f"no such key; did you mean {near}?"
-    elsewhere = [path or "the scenario itself" for path, part in _parts(Scenario) if wrong in part.model_fields]
-    if elsewhere:
-        return f"no such key here, but in {', '.join(elsewhere)}"
     return f"no such key; known are {', '.join(model.model_fields)}"
 
 
@@ -85,13 +80,8 @@ def model_at(place: Place) -> type[BaseModel] | None:
         if isinstance(step, str):
             if model is None or step not in model.model_fields:
                 return None
-            model = part_of(model, step)
+            model = next(_models(model.model_fields[step].annotation), None)
     return model
-
-
-def part_of(model: type[BaseModel], name: str) -> type[BaseModel] | None:
-    """The part of the schema that the field holds, alone or in a list."""
-    return next(_models(model.model_fields[name].annotation), None)
 
 
 def show(item: Any) -> str:
@@ -100,7 +90,6 @@ def show(item: Any) -> str:
 
 
 def cut(text: str) -> str:
-    """A text, shortened to fit a message."""
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
 
 
@@ -149,12 +138,3 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
         yield annotation
     for inner in get_args(annotation):
         yield from _models(inner)
-
-
-def _parts(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
-    """Every part of the schema below a model, with the path of its keys."""
-    yield path, model
-    for name in model.model_fields:
-        part = part_of(model, name)
-        if part is not None:
-            yield from _parts(part, f"{path}.{name}" if path else name)

@@ -64,16 +64,25 @@ def contents(payload: Payload) -> Contents | None:
     return _read(name, payload.lines is not None, payload.fill)
 
 
-@lru_cache(maxsize=16)
-def _read(name: str, by_line: bool, filled: bool) -> Contents:
+def bounded(name: str) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        ValueError: it cannot be read, or has more than `MAX_BYTES`; a line for people.
+    """
     path = Path(name)
     try:
         size = path.stat().st_size
         if size > MAX_BYTES:
             raise ValueError(f"{name}: {size:,} bytes, at most {MAX_BYTES:,}")
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise ValueError(f"{name}: cannot be read: {error.strerror or error}") from error
+
+
+@lru_cache(maxsize=16)
+def _read(name: str, by_line: bool, filled: bool) -> Contents:
+    data = bounded(name)
     lines = [line for line in data.removeprefix(BOM_UTF8).splitlines() if line] if by_line else [data]
     if not 0 < len(lines) <= MAX_LINES or not data:
         raise ValueError(f"{name}: {len(lines) if data else 0:,} lines, from 1 to {MAX_LINES:,} are taken")

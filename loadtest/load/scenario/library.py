@@ -16,15 +16,15 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import date, time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
+from loadtest.load.errors import Misuse
 from loadtest.load.scenario import overrides as flags
-from loadtest.load.scenario.complaints import Place, complaints, one_line, show, suggest, where
+from loadtest.load.scenario.complaints import Place, complaints, one_line, suggest
 from loadtest.load.scenario.overrides import Override, OverrideError
 from loadtest.load.scenario.patterns import Pattern
 from loadtest.load.scenario.plan import Plan, PlanError
@@ -37,7 +37,7 @@ INSTALLED: Final = Path(__file__).resolve().parent / "scenarios"
 SOURCE: Final = Path(__file__).resolve().parents[3] / "config" / "load"
 
 
-class ScenarioError(Exception):
+class ScenarioError(Misuse):
     """A scenario that cannot be found, read or played. Its text is one line for each problem."""
 
     def __init__(self, problems: Sequence[str]) -> None:
@@ -132,7 +132,6 @@ def builtin() -> list[tuple[str, str]]:
 
 
 def folder() -> Path:
-    """Where the built-in scenarios are."""
     return INSTALLED if INSTALLED.is_dir() else SOURCE
 
 
@@ -260,14 +259,12 @@ def _validated(source: str, data: dict[str, Any], changes: Sequence[Override]) -
         inside = [change for change in changes if change.steps[: len(place)] == place]
         return _with(source, inside)
 
-    problems = [
-        f"{origin(place)}: {where(data, place)}: found {found}; write it in quotes" for place, found in _dates(data, ())
-    ]
-    if problems:
-        raise ScenarioError(problems)
     try:
         # As JSON, since its strict mode takes a list for a pair of sizes, and still no text for a number.
         return Scenario.model_validate_json(json.dumps(data), strict=True)
+    except TypeError:
+        dated = "there is a date or a time, and no key takes one: write it in quotes"
+        raise ScenarioError([f"{_with(source, changes)}: {dated}"]) from None
     except ValidationError as error:
         raise ScenarioError(complaints(error, data, origin)) from error
 
@@ -289,14 +286,3 @@ def _try_templates(scenario: Scenario) -> None:
 
 def _with(source: str, changes: Sequence[Override]) -> str:
     return f"{source} with {' '.join(change.flag for change in changes)}" if changes else source
-
-
-def _dates(value: Any, place: Place) -> list[tuple[Place, str]]:
-    """TOML knows dates and times; nothing in a scenario is one."""
-    if isinstance(value, (date, time)):
-        return [(place, show(value))]
-    if isinstance(value, Mapping):
-        return [found for key, item in value.items() for found in _dates(item, (*place, key))]
-    if isinstance(value, list):
-        return [found for index, item in enumerate(value) for found in _dates(item, (*place, index))]
-    return []

@@ -3,23 +3,22 @@
 Owns: how a key names a place (`groups.NAME.publish.0.rate`, `stages.NAME.seconds`, `scale`), how a value is written
 (as in TOML; what is no TOML value is text), and which keys give way to one that excludes them.
 
-Promises: what the key names is there, or the schema knows it; else an ``OverrideError`` says what there is. Setting
-one of several keys of which there may be but one (`rate`, `total_rate`, `in_flight`; the kinds of payload; the two ways
-of slow reading) takes the others of the file away, and never one that another `--set` set.
+Promises: an item of a list that the key names is there; else an ``OverrideError`` says what there is. Setting one of
+several keys of which there may be but one (`rate`, `total_rate`, `in_flight`; the kinds of payload; the two ways of
+slow reading) takes the others of the file away, and never one that another `--set` set.
 
-The schema judges the values.
+The schema judges keys and values.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Sequence
-from types import UnionType
-from typing import Annotated, Any, Final, NamedTuple, Union, get_args, get_origin
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel
 
-from loadtest.load.scenario.complaints import Place, cut, model_at, part_of, show, suggest, unknown_key, where
+from loadtest.load.scenario.complaints import Place, cut, model_at, show, suggest, where
 from loadtest.load.scenario.schema import PAYLOADS, Payload, Publish, Reading
 
 EXAMPLE: Final = "--set stages.steady.seconds=30"
@@ -60,16 +59,15 @@ def apply(data: dict[str, Any], text: str, before: Sequence[Override]) -> Overri
         raise OverrideError("not UTF-8 text") from error
     here: Any = data
     steps: Place = ()
-    for word in words[:-1]:
+    for at, word in enumerate(words):
         step = _step(data, here, steps, word)
-        inner = _descend(here, step, (*steps, step), data)
-        _give_way(here, (*steps, step), before)
-        here = inner
         steps = (*steps, step)
-    step = _step(data, here, steps, words[-1])
-    here[step] = _value(written.strip())
-    steps = (*steps, step)
-    _give_way(here, steps, before)
+        if at + 1 == len(words):
+            here[step] = _value(written.strip())
+        elif isinstance(here, dict):
+            here.setdefault(step, {})
+        _give_way(here, steps, before)
+        here = here[step]
     return Override(f"--set {cut(text)}", steps)
 
 
@@ -106,9 +104,6 @@ def _step(data: Any, here: Any, steps: Place, word: str) -> int | str:
         return _item(here, place, word)
     if not isinstance(here, dict):
         raise OverrideError(f"{place} is {show(here)}; nothing stands in it")
-    model = model_at(steps)
-    if model is not None and word not in model.model_fields:
-        raise OverrideError(f"{f'{place}.' if place else ''}{word}: {unknown_key(model, word)}")
     return word
 
 
@@ -124,33 +119,6 @@ def _item(items: list[Any], place: str, word: str) -> int:
         raise OverrideError(f"{place}: there is no {word}; {suggest(word, known)}")
     count = f"{len(items)} {'entry' if len(items) == 1 else 'entries'}, counted from 0" if items else "no entry"
     raise OverrideError(f"{place}: there is no {word}, it has {count}")
-
-
-def _descend(here: Any, step: int | str, steps: Place, data: Any) -> Any:
-    """What stands under the step, made where the schema has a table there that is not in the file."""
-    if isinstance(here, list):
-        return here[int(step)]
-    if step not in here:
-        outer = model_at(steps[:-1])
-        if outer is None or not _is_table(outer, str(step)):
-            raise OverrideError(f"{where(data, steps)}: the scenario has none")
-        here[step] = {}
-    return here[step]
-
-
-def _is_table(model: type[BaseModel], name: str) -> bool:
-    kinds = set(_kinds(model.model_fields[name].annotation))
-    return dict in kinds or (part_of(model, name) is not None and list not in kinds)
-
-
-def _kinds(annotation: Any) -> Iterator[Any]:
-    """What a value may be, outermost only: `list[str] | None` is a list or nothing."""
-    origin = get_origin(annotation)
-    if origin in (Annotated, Union, UnionType):
-        for inner in get_args(annotation):
-            yield from _kinds(inner)
-    else:
-        yield origin or annotation
 
 
 def _give_way(table: Any, steps: Place, before: Sequence[Override]) -> None:

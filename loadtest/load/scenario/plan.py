@@ -23,6 +23,7 @@ from typing import Final
 from broker.core.codec.errors import ProtocolError
 from broker.core.codec.topic_names import parse_shared, validate_filter, validate_topic
 from loadtest.load.capture.recording import PUBLISHERS, Recording, Share
+from loadtest.load.errors import Misuse
 from loadtest.load.ledger.mark import run_number
 from loadtest.load.scenario import payloads, users
 from loadtest.load.scenario.contents import Contents, contents
@@ -31,7 +32,7 @@ from loadtest.load.scenario.schema import MAX_STREAMS, Group, Publish, Scenario
 from loadtest.load.scenario.users import Credentials
 
 
-class PlanError(Exception):
+class PlanError(Misuse):
     """A scenario that cannot be played; the message names the key."""
 
 
@@ -52,15 +53,12 @@ class Entry:
         return self.base + self.clients * self.topics
 
     def stream(self, client: int, number: int) -> int:
-        """The stream of a client and a topic number."""
         return self.base + client * self.topics + number
 
     def owner(self, stream: int) -> tuple[int, int]:
-        """Client and topic number of a stream."""
         return divmod(stream - self.base, self.topics)
 
     def topic(self, run: str, group: str, client: int, number: int) -> str:
-        """The topic name for a client and a topic number."""
         return self.pattern.expand(run, group, client, number)
 
 
@@ -73,16 +71,13 @@ class Recorded(Entry):
     prefix: str
 
     def stream(self, client: int, number: int) -> int:
-        """The stream of a topic number."""
         del client
         return self.base + number
 
     def owner(self, stream: int) -> tuple[int, int]:
-        """Client and topic number of a stream."""
         return self.client, stream - self.base
 
     def topic(self, run: str, group: str, client: int, number: int) -> str:
-        """The recorded topic name."""
         del run, group, client
         return self.prefix + self.share.topics[number]
 
@@ -172,12 +167,10 @@ class Plan:
         return self._bases[group] + number
 
     def who(self, client: int) -> tuple[int, int]:
-        """Group, and number in it, of a client."""
         group = bisect_right(self._bases, client) - 1
         return group, client - self._bases[group]
 
     def client_id(self, group: int, number: int) -> str:
-        """The client identifier."""
         return self.ids[group].expand(self.run, self.groups[group].name, number)
 
     def credentials(self, group: int, number: int) -> Credentials:
@@ -198,7 +191,6 @@ class Plan:
         return next((each for each in found if each != (None, None)), (None, None))
 
     def entry(self, stream: int) -> Entry:
-        """Whose stream it is."""
         return self.entries[bisect_right(self._starts, stream) - 1]
 
     def topic(self, stream: int) -> str:
@@ -210,7 +202,6 @@ class Plan:
         return entry.topic(self.run, self.groups[entry.group].name, client, number)
 
     def quality(self, stream: int) -> int:
-        """The QoS with which a stream's messages are published."""
         entry = self.entry(stream)
         if isinstance(entry, Recorded):
             return entry.share.kinds[stream - entry.base] & 3
@@ -243,7 +234,6 @@ class Plan:
         return lambda sequence, time: around(sequence, (time + wall) // 1000)
 
     def publisher(self, stream: int) -> int:
-        """The number of the client whose stream it is."""
         entry = self.entry(stream)
         return self.client(entry.group, entry.owner(stream)[0])
 
@@ -252,7 +242,6 @@ class Plan:
         return self.client(group, 0 if self.shared[group] else number)
 
     def subscriber_name(self, subscriber: int) -> str:
-        """What to call a subscriber."""
         group, number = self.who(subscriber)
         return f"{self.groups[group].name} (shared)" if self.shared[group] else self.client_id(group, number)
 
@@ -264,7 +253,6 @@ class Plan:
                 yield filters.pattern.expand(self.run, name, number, at), filters.qos, index
 
     def reply_topic(self, group: int, number: int, publish: Publish) -> str:
-        """The response topic of a client's requests."""
         return self._replies[group, publish.reply_to or ""].expand(self.run, self.groups[group].name, number)
 
     def reply_topics(self, group: int, number: int) -> list[tuple[str, int]]:
@@ -278,7 +266,6 @@ class Plan:
         return list(found.items())
 
     def process(self, group: int, number: int, processes: int) -> int:
-        """Which process plays a client."""
         return group % processes if self.shared[group] else number % processes
 
     def random(self, client: int, salt: int = 0) -> random.Random:

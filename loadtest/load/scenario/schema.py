@@ -1,7 +1,7 @@
 """The schema of a scenario: which clients there are, what they do, and when.
 
-Owns: the names, units, bounds and defaults of everything that a scenario file (TOML) may say. `docs/load.md` explains
-them to people.
+Owns: the names, bounds and defaults of everything that a scenario file (TOML) may say. `docs/load.md` has the meaning
+and the unit of each key, once; a test holds its tables against this schema.
 
 Promises: a scenario that validates can be played: patterns expand to well-formed client identifiers, topics and topic
 filters, every stage that is named exists, and what contradicts itself is refused with the key it stands under.
@@ -64,10 +64,8 @@ class Stage(Part):
     name: str
     seconds: Lasting
     load: NotNegative = 1.0
-    """By what the rates of all publishers are multiplied."""
     to: NotNegative | None = None
     measured: bool = True
-    """Whether its seconds count in the summary; a warm-up does not."""
 
 
 class Payload(Part):
@@ -75,18 +73,11 @@ class Payload(Part):
 
     size: Size | None = None
     between: tuple[Size, Size] | None = None
-    """Evenly distributed from the first to the second, both included."""
     sizes: Annotated[dict[str, Positive], Field(min_length=1)] | None = None
-    """Size in bytes (as a TOML key) to weight: `sizes = { 64 = 9, 1024 = 1 }`."""
     template: str | None = None
-    """Text with patterns; %m stands once, for the message's mark (32 hexadecimal digits after "mark:")."""
     file: str | None = None
-    """A file whose bytes stand in every payload; `{mark}` says where its mark stands."""
     lines: str | None = None
-    """A file of which each line is a payload, one after the other in each stream."""
     fill: bool = False
-    """Whether `{n}` (the number in its stream) and `{time}` (milliseconds since 1970) are filled in, for `file` and
-    `lines`."""
 
     @field_validator("sizes", mode="before")
     @classmethod
@@ -123,12 +114,9 @@ class Properties(Part):
     response_topic: str | None = None
     correlation_data: str | None = None
     text: bool = False
-    """Payload format indicator 1: the payload is UTF-8."""
     message_expiry: WholeSeconds | None = None
-    """Seconds."""
     user: dict[str, str] = {}
     topic_alias: bool = False
-    """Send the topic once and an alias after that, where the broker allows aliases (as many as it allows)."""
 
 
 class Publish(Part):
@@ -136,31 +124,20 @@ class Publish(Part):
 
     topic: str
     topics: Annotated[int, Field(ge=1, le=10_000_000)] = 1
-    """How many topics the pattern stands for (%n from 0)."""
     choose: Literal["in-turn", "random", "zipf"] = "in-turn"
     zipf: Positive = 1.1
-    """Exponent of the distribution, for `choose = "zipf"`."""
     qos: Quality = 0
     retain: bool = False
     payload: Payload = Payload(size=64)
     properties: Properties = Properties()
     rate: NotNegative | None = None
-    """Messages a second of each client."""
     total_rate: NotNegative | None = None
-    """Messages a second of the whole group."""
     in_flight: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Closed loop: so many messages of each client are under way at most. With QoS 0, until they were delivered to the
-    subscribers that are simulated in the same process; with QoS 1 and 2, until they were acknowledged."""
     arrival: Literal["constant", "poisson", "bursts"] = "constant"
     burst: Count = 10
-    """Messages of one burst, for `arrival = "bursts"`."""
     reply_to: str | None = None
-    """Pattern of the client's response topic (MQTT 5.0): each message is a request, whose round trip is measured. The
-    client subscribes to it by itself."""
     messages: Count | None = None
-    """Each client stops after so many."""
     stages: list[str] | None = None
-    """In which stages it publishes; absent: in all."""
 
     @model_validator(mode="after")
     def _one_loop(self) -> Self:
@@ -184,19 +161,16 @@ class Subscribe(Part):
 
     filter: str
     filters: Annotated[int, Field(ge=1, le=1_000_000)] = 1
-    """How many filters the pattern stands for (%n from 0)."""
     qos: Quality = 0
     no_local: bool = False
     retain_handling: Annotated[int, Field(ge=0, le=2)] = 0
     user: dict[str, str] = {}
-    """User properties of the SUBSCRIBE (MQTT 5.0), as Canopy's `canopy-queue`."""
 
 
 class Reply(Part):
     """Each client answers the requests that come to it: PUBLISH packets with a response topic (MQTT 5.0)."""
 
     size: Annotated[int, Field(ge=0, le=1_000_000), Bytes] = 16
-    """Bytes of an answer's payload."""
     qos: Annotated[int, Field(ge=0, le=1)] = 0
 
 
@@ -207,7 +181,6 @@ class Will(Part):
     qos: Quality = 0
     retain: bool = False
     delay: WholeSeconds = 0
-    """Seconds (MQTT 5.0)."""
     size: Size = MIN_PAYLOAD
 
 
@@ -216,9 +189,7 @@ class Churn(Part):
 
     filter: str
     filters: Annotated[int, Field(ge=2, le=1_000_000)] = 1000
-    """%n goes round from 0 to one below this."""
     rate: Positive
-    """SUBSCRIBE packets a second of each client."""
     qos: Quality = 0
 
 
@@ -226,24 +197,17 @@ class Cycle(Part):
     """Each client leaves and comes back, again and again, once the stages have begun."""
 
     up: Lasting
-    """Seconds it stays connected, on the average."""
     down: Waiting = 1.0
-    """Seconds it stays away, on the average."""
     spread: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Both times vary evenly by this share around their average."""
     goodbye: Literal["disconnect", "cut"] = "disconnect"
-    """`cut` closes the socket without a DISCONNECT: the will is published."""
 
 
 class Reading(Part):
     """How a client reads, when not as fast as it can."""
 
     rate: Positive | None = None
-    """PUBLISH packets a second, about."""
     freeze_after: Waiting | None = None
-    """It stops to read so many seconds after the stages have begun. When the stages are over, everybody reads."""
     receive_buffer: Annotated[int, Field(ge=1024, le=1 << 24), Bytes] = 4096
-    """Bytes asked of the kernel for the socket: what a device with little memory would have."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -258,26 +222,18 @@ class Group(Part):
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
     clients: Annotated[int, Field(ge=1, le=MAX_CLIENTS)]
     scaled: bool = True
-    """Whether the scenario's scale multiplies the number of clients (and with it `total_rate`)."""
     client_id: str = "load-%r-%g-%c"
     version: Literal["3.1.1", "5.0"] = "5.0"
     clean_start: bool = True
     session_expiry: WholeSeconds = 0
-    """Seconds (MQTT 5.0)."""
     keep_alive: Annotated[int, Field(ge=0, le=65_535), Duration] = 60
-    """Seconds; 0: none."""
     receive_maximum: Annotated[int, Field(ge=1, le=65_535)] | None = None
     maximum_packet_size: Annotated[int, Field(ge=64, le=268_435_460), Bytes] | None = None
     user_name: str | None = None
-    """A pattern; absent: not sent."""
     password: str | None = None
-    """A pattern; absent: not sent."""
     users: str | None = None
-    """A CSV file of user names and passwords, whose lines the clients take in turn."""
     connect_rate: NotNegative = 0
-    """CONNECT packets a second of the whole group, in the order of its clients; 0: as fast as it goes."""
     joins: str | None = None
-    """The stage at whose beginning the group connects; absent: before the first one."""
     publish: list[Publish] = []
     subscribe: list[Subscribe] = []
     reply: Reply | None = None
@@ -286,9 +242,7 @@ class Group(Part):
     cycle: Cycle | None = None
     reading: Reading | None = None
     reconnect: bool = True
-    """Whether a client that lost its connection comes back."""
     reconnect_delay: Lasting = 1.0
-    """Seconds before it does, twice as long after each failure up to 30."""
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
@@ -332,15 +286,10 @@ class Scenario(Part):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     description: str = ""
     scale: Annotated[float, Field(gt=0, le=1000)] = 1.0
-    """What the numbers of clients of scaled groups are multiplied by (at least one client stays)."""
     seed: int = 1
-    """Everything that is random follows from this and the client's number."""
     drain: Lasting = 15.0
-    """Seconds at most to wait for what is under way when the last stage is over."""
     quiet: Lasting = 1.0
-    """Seconds without a delivery after which what is missing counts as lost."""
     thresholds: dict[str, str] = {}
-    """What must hold of the result: the name of a figure to a comparison with a value, `p99 = "< 50ms"`."""
     stages: Annotated[list[Stage], Field(min_length=1)]
     groups: Annotated[list[Group], Field(min_length=1)]
 

@@ -57,7 +57,6 @@ class Threshold:
     value: float
 
     def holds(self, found: float) -> bool:
-        """Whether a figure is as it should be."""
         return COMPARED[self.comparison](found, self.value)
 
 

@@ -27,7 +27,6 @@ def key(text: str) -> str:
 
 
 def value(item: Any) -> str:
-    """A value on one line."""
     if isinstance(item, str):
         # JSON's escapes are TOML's as well; DEL is the one sign that only TOML wants escaped.
         return json.dumps(item, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -8,10 +8,11 @@ Promises: bounded (`MAX_BYTES`, `MAX_ROWS`); a message names the line of what is
 from __future__ import annotations
 
 import csv
-from pathlib import Path
+from io import StringIO
 from typing import Final
 
-MAX_BYTES: Final = 64_000_000
+from loadtest.load.scenario.contents import bounded
+
 MAX_ROWS: Final = 1_000_000
 
 HEADINGS: Final = ("user_name", "username", "user")
@@ -27,30 +28,20 @@ def read(file: str) -> list[Credentials]:
     Raises:
         ValueError: it cannot be read, is too large, or a line is no user; a line for people.
     """
-    path = Path(file)
     try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise ValueError(f"{file}: {size:,} bytes, at most {MAX_BYTES:,}")
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            found = [
-                _user(file, number, row)
-                for number, row in enumerate(csv.reader(lines), 1)
-                if row and not _names(number, row)
-            ]
+        lines = StringIO(bounded(file).decode("utf-8-sig"), newline="")
+        found = [
+            _user(file, number, row)
+            for number, row in enumerate(csv.reader(lines), 1)
+            if row and not (number == 1 and row[0].strip().lower() in HEADINGS)
+        ]
     except UnicodeDecodeError as error:
         raise ValueError(f"{file}: not UTF-8 text (byte {error.start})") from None
-    except OSError as error:
-        raise ValueError(f"{file}: cannot be read: {error.strerror or error}") from error
     except csv.Error as error:
         raise ValueError(f"{file}: not CSV: {error}") from None
     if not 0 < len(found) <= MAX_ROWS:
         raise ValueError(f"{file}: {len(found):,} users, from 1 to {MAX_ROWS:,} are taken")
     return found
-
-
-def _names(number: int, row: list[str]) -> bool:
-    return number == 1 and row[0].strip().lower() in HEADINGS
 
 
 def _user(file: str, number: int, row: list[str]) -> Credentials:

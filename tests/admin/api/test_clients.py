@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.admin import paging, walking
+from broker.admin import paging
 from broker.admin.api import clients
 from broker.admin.api.clients import subscriptions_of
 from broker.admin.paging import cursor_of, in_turns
@@ -180,7 +180,7 @@ async def test_clients_are_made_ready_in_turns(api: Api, fleet: list[Peer], monk
 
 
 async def test_the_event_loop_has_turns_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walking, "TURN", 10)
+    monkeypatch.setattr(paging, "NAMES", 10)
     turns = 0
 
     async def count() -> None:
@@ -190,7 +190,7 @@ async def test_the_event_loop_has_turns_however_many_there_are(monkeypatch: pyte
             await asyncio.sleep(0)
 
     task = asyncio.create_task(count())
-    await walking.first_names([str(number) for number in range(1_000)], None, 5, lambda _: True)
+    await paging.first_names([str(number) for number in range(1_000)], None, 5, lambda _: True)
     task.cancel()
     assert turns >= 99
 
@@ -200,7 +200,7 @@ NAMES = st.lists(st.text(string.ascii_lowercase + "/", min_size=1, max_size=4), 
 
 @given(found=NAMES, most=st.integers(1, 10), after=st.none() | st.text("abz/", max_size=2))
 def test_the_first_names_are_those_that_sorting_gives(found: list[str], most: int, after: str | None) -> None:
-    made = asyncio.run(walking.first_names(found, after, most, lambda name: len(name) % 3 != 0))
+    made = asyncio.run(paging.first_names(found, after, most, lambda name: len(name) % 3 != 0))
     wanted = sorted(name for name in found if (after is None or name > after) and len(name) % 3)
     assert made == wanted[:most]
 
@@ -240,12 +240,12 @@ async def test_subscriptions_that_hardly_anybody_has_take_one_walk_over_the_clie
     await fleet[5].subscribe(("$share/few/t", 1))
     walked: list[int] = []
 
-    def counted(items: Any, turn: int = walking.TURN) -> Any:
+    def counted(items: Any, turn: int = paging.NAMES) -> Any:
         names = list(items)
-        walked.append(set(names) == everybody)
+        walked.append(all(isinstance(name, str) for name in names) and set(names) == everybody)
         return in_turns(names, turn)
 
-    monkeypatch.setattr(walking, "in_turns", counted)
+    monkeypatch.setattr(paging, "in_turns", counted)
     page = await api.get("/subscriptions", limit=1, share_group="few")
     assert [each["topic"] for each in page["data"]] == ["$share/few/t"]
     assert sum(walked) == 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -40,14 +41,23 @@ Visit = Callable[..., Awaitable[Page]]
 """Opens a broker's page at a place (`clients?username=u`); what else it gets is for the browser's context."""
 
 
-@pytest.fixture
-async def browser() -> AsyncIterator[Browser]:
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where the browser of this process takes orders: each test has contexts of its own in it."""
     if CHROMIUM is None:
         pytest.skip("chromium is not installed")
+    folder = tmp_path_factory.mktemp("chromium")
+    command = [CHROMIUM, "--headless", "--remote-debugging-port=0", f"--user-data-dir={folder}", *ARGUMENTS]
+    with subprocess.Popen([*command, "about:blank"], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        yield next(line.split()[-1] for line in process.stderr if line.startswith("DevTools listening on "))
+        process.terminate()
+
+
+@pytest.fixture
+async def browser(chromium: str) -> AsyncIterator[Browser]:
     async with async_playwright() as playwright:
-        started = await playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield started
-        await started.close()
+        yield await playwright.chromium.connect_over_cdp(chromium)
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -78,24 +76,6 @@ async def test_it_loads_over_https(serve: Serve, visit: Visit, tmp_path: Path) -
     page = await visit(broker, ignore_https_errors=True)
     await expect(headline(page)).to_contain_text("All is well: 0 clients connected")
     await expect(page.locator("figure canvas")).to_have_count(6)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(300)
-async def test_it_loads_over_https_each_time_on_a_busy_machine(serve: Serve, visit: Visit, tmp_path: Path) -> None:
-    """Twenty times, with connections of its own each time, while programs want all processors."""
-    broker = await serve(https(tmp_path)[0])
-    spin = (sys.executable, "-c", "while True: pass")
-    busy = [await asyncio.create_subprocess_exec(*spin) for _ in range(os.cpu_count() or 1)]
-    try:
-        for _ in range(20):
-            page = await visit(broker, ignore_https_errors=True)
-            await expect(headline(page)).to_contain_text("0 clients connected", timeout=60_000)
-            await page.context.close()
-    finally:
-        for program in busy:
-            program.kill()
-            await program.wait()
 
 
 @pytest.mark.long
@@ -178,28 +158,6 @@ async def test_topics_open_level_by_level(serve: Serve, visit: Visit) -> None:
     await expect(page.get_by_role("button", name="Open 149")).to_be_visible()
     await page.get_by_role("button", name="Open 100").click()
     await expect(page.locator("li", has_text="temp").first).to_be_visible()
-
-
-@pytest.mark.long
-async def test_filters_open_level_by_level(serve: Serve, visit: Visit) -> None:
-    """And lead to who subscribes to them."""
-    broker = await serve()
-    async with connected(broker, "hall") as peer:
-        for start in (0, 50, 100):
-            await peer.subscribe(*[f"plant/{number:03}/#" for number in range(start, start + 50)])
-        await peer.subscribe("plant/+", "$share/workers/plant/+", "plant/#", HOSTILE[0])
-        page = await visit(broker, "filters")
-        await page.get_by_role("button", name="Open plant").click()
-        tree = page.locator(".tree")
-        await expect(tree).to_contain_text("+ 2 subscriptions, 1 of them shared")
-        await expect(tree).to_contain_text("plant (153)")
-        await expect(tree).to_contain_text(HOSTILE[0].split("/")[0])
-        await expect(page.get_by_role("button", name="Open 149")).to_have_count(0)
-        await page.get_by_role("button", name="More").click()
-        await expect(page.get_by_role("button", name="Open 149")).to_be_visible()
-        await picture(page, "filters")
-        await page.get_by_role("link", name="#", exact=True).first.click()
-        await expect(page.get_by_role("table", name="Subscriptions")).to_contain_text("hall")
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5, V311,
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.persistence.commits import RELEASE_TURN
 from broker.core.queues.live.outbox import CONTROL_LIMIT
-from broker.core.queues.windows.held_answers import FILTERS_ANSWER
+from broker.core.queues.windows.held import FILTERS_ANSWER
 from broker.store import MemoryStore
 from tests.core.harness import Client, Network, limits, total_ledger
 from tests.store.grouped import GroupStore

@@ -13,10 +13,9 @@ from broker.core.codec.packets import V31, V311, Ack, Publish
 from broker.core.codec.properties import encode_forward
 from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS, QUOTA_EXCEEDED, SUCCESS
 from broker.core.limits import Limits
-from broker.core.queues.live.peer import Peer
 from broker.core.queues.message import Message
 from broker.core.queues.policies.queue_policy import DROP_OLDEST, LATEST
-from broker.core.queues.requests import Request
+from broker.core.queues.requests import Peer, Request
 from broker.core.routing.loop_detection import LINK
 from tests.core.harness import Client, Network, bag, limits, total_ledger, untouched
 from tests.support.losses import dropped_by_cause

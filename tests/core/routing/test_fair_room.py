@@ -14,7 +14,7 @@ from broker.core.limits import Limits
 from broker.core.principal import Principal
 from broker.core.queues.live.outbox import Outbox
 from broker.core.routing.giving_way import session_room
-from broker.core.routing.retained.by_age import RetainedMessage, account_name
+from broker.core.routing.retained.shares import RetainedMessage, account_name
 from tests.core.harness import Client, Network, limits
 from tests.core.recount import check_accounts
 from tests.support.runs import examples

@@ -9,8 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from broker.core.codec.packets import NEVER, V5, V311, Will
 from broker.core.limits import Limits
-from broker.core.routing.session_table import SessionTable
-from broker.core.session.session_bytes import SESSION_BYTES, bytes_of, is_empty, session_bytes
+from broker.core.routing.session_table import SESSION_BYTES, SessionTable, bytes_of, is_empty, session_bytes
 from tests.core.harness import Client, Network, limits
 from tests.support.runs import examples
 

@@ -12,8 +12,7 @@ from broker.core.codec.reasons import QUOTA_EXCEEDED
 from broker.core.limits import Limits
 from broker.core.queues.policies.queue_policy import QueueRule
 from broker.core.routing.router import Router
-from broker.core.session.client_account import MESSAGE_ROOM
-from broker.core.session.session import Session
+from broker.core.session.session import MESSAGE_ROOM, Session
 from broker.net.limits import limits as core_limits
 from broker.settings import Settings
 from tests.core.harness import Client, Network

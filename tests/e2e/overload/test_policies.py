@@ -63,21 +63,58 @@ def numbers(packets: list[Packet]) -> list[int]:
     return [number_of(packet.payload) for packet in packets]
 
 
-class TestDropNewest:
-    """The oldest are kept."""
+class TestDrop:
+    """drop-newest keeps the oldest, drop-oldest the newest; what is in flight stays."""
 
-    async def test_qos_0(self, scene: SetScene) -> None:
-        stage = await scene(queue=bounds())
+    OLDEST: Final = list(range(ROOM))
+    NEWEST: Final = list(range(SENT - ROOM, SENT))
+
+    @pytest.mark.parametrize(("policy", "kept"), [("drop-newest", OLDEST), ("drop-oldest", NEWEST)])
+    async def test_qos_0(self, scene: SetScene, policy: str, kept: list[int]) -> None:
+        stage = await scene(queue=bounds(policy))
         publisher = await stage.join("publisher")
         far = await frozen(stage, publisher, 0)
         await publish(publisher, range(SENT), 0)
         session = stage.session("frozen")
         check_ledger(session, offered=SENT + 1, received=1, queued=ROOM)
         assert lost(session) == {"full-messages": SENT - ROOM}
-        assert numbers(await thawed(far, ROOM)) == list(range(ROOM))
+        assert numbers(await thawed(far, ROOM)) == kept
         check_ledger(session, offered=SENT + 1, received=ROOM + 1)
 
-    async def test_bytes(self, scene: SetScene) -> None:
+    @pytest.mark.parametrize("qos", [1, 2])
+    @pytest.mark.parametrize(
+        ("policy", "kept", "cause"),
+        [("drop-newest", range(WINDOW, WINDOW + ROOM), "no-quota"), ("drop-oldest", NEWEST, "full-messages")],
+    )
+    async def test_with_quality(self, scene: SetScene, policy: str, kept: list[int], cause: str, qos: int) -> None:
+        """A window in flight, then a queue."""
+        stage = await scene(queue=bounds(policy))
+        publisher = await stage.join("publisher")
+        far = await frozen(stage, publisher, qos)
+        await publish(publisher, range(SENT), qos)
+        session = stage.session("frozen")
+        check_ledger(session, offered=SENT + 1, received=1, queued=WINDOW + ROOM)
+        assert lost(session) == {cause: SENT - WINDOW - ROOM}
+        assert numbers(await thawed(far, WINDOW + ROOM)) == [*range(WINDOW), *kept]
+        check_ledger(session, offered=SENT + 1, received=WINDOW + ROOM + 1)
+
+    @pytest.mark.parametrize(
+        ("policy", "kept"), [("drop-newest", OLDEST), ("drop-oldest", NEWEST), ("disconnect", OLDEST)]
+    )
+    async def test_away(self, scene: SetScene, policy: str, kept: list[int]) -> None:
+        """Nobody's window is used up: the queue is full, and that is the cause. Who is away is not disconnected."""
+        stage = await scene(queue=bounds(policy))
+        publisher = await stage.join("publisher")
+        await (await stage.join("away", ("load/#", 1), clean=False, props=EXPIRES)).disconnect()
+        await publish(publisher, range(SENT), 1)
+        session = stage.session("away")
+        assert lost(session) == {"full-messages": SENT - ROOM}
+        back = await stage.join("away", clean=False, props=EXPIRES)
+        assert numbers([await back.message() for _ in range(ROOM)]) == kept
+        assert await back.fence() == []
+        check_ledger(session, offered=SENT, received=ROOM)
+
+    async def test_bytes_of_the_newest(self, scene: SetScene) -> None:
         """Whole messages of 1,000 bytes of payload; what a queue adds to each is small."""
         stage = await scene(queue={"live_bytes": 700_000})
         publisher = await stage.join("publisher")
@@ -92,69 +129,7 @@ class TestDropNewest:
         assert lost(session) == {"full-bytes": 1000 - kept}
         assert numbers(await thawed(far, kept)) == list(range(kept))
 
-    @pytest.mark.parametrize("qos", [1, 2])
-    async def test_with_quality(self, scene: SetScene, qos: int) -> None:
-        """A window in flight, then a queue; what came after it had no quota."""
-        stage = await scene(queue=bounds())
-        publisher = await stage.join("publisher")
-        far = await frozen(stage, publisher, qos)
-        await publish(publisher, range(SENT), qos)
-        session = stage.session("frozen")
-        check_ledger(session, offered=SENT + 1, received=1, queued=WINDOW + ROOM)
-        assert lost(session) == {"no-quota": SENT - WINDOW - ROOM}
-        assert numbers(await thawed(far, WINDOW + ROOM)) == list(range(WINDOW + ROOM))
-        check_ledger(session, offered=SENT + 1, received=WINDOW + ROOM + 1)
-
-    async def test_away(self, scene: SetScene) -> None:
-        """Nobody's window is used up: the queue is full, and that is the cause."""
-        stage = await scene(queue=bounds())
-        publisher = await stage.join("publisher")
-        await (await stage.join("away", ("load/#", 1), clean=False, props=EXPIRES)).disconnect()
-        await publish(publisher, range(SENT), 1)
-        session = stage.session("away")
-        assert lost(session) == {"full-messages": SENT - ROOM}
-        back = await stage.join("away", clean=False, props=EXPIRES)
-        assert numbers([await back.message() for _ in range(ROOM)]) == list(range(ROOM))
-        assert await back.fence() == []
-        check_ledger(session, offered=SENT, received=ROOM)
-
-
-class TestDropOldest:
-    """The newest are kept; what is in flight stays."""
-
-    async def test_qos_0(self, scene: SetScene) -> None:
-        stage = await scene(queue=bounds("drop-oldest"))
-        publisher = await stage.join("publisher")
-        far = await frozen(stage, publisher, 0)
-        await publish(publisher, range(SENT), 0)
-        session = stage.session("frozen")
-        assert lost(session) == {"full-messages": SENT - ROOM}
-        assert numbers(await thawed(far, ROOM)) == list(range(SENT - ROOM, SENT))
-        check_ledger(session, offered=SENT + 1, received=ROOM + 1)
-
-    @pytest.mark.parametrize("qos", [1, 2])
-    async def test_with_quality(self, scene: SetScene, qos: int) -> None:
-        stage = await scene(queue=bounds("drop-oldest"))
-        publisher = await stage.join("publisher")
-        far = await frozen(stage, publisher, qos)
-        await publish(publisher, range(SENT), qos)
-        session = stage.session("frozen")
-        assert lost(session) == {"full-messages": SENT - WINDOW - ROOM}
-        expected = [*range(WINDOW), *range(SENT - ROOM, SENT)]
-        assert numbers(await thawed(far, WINDOW + ROOM)) == expected
-        check_ledger(session, offered=SENT + 1, received=WINDOW + ROOM + 1)
-
-    async def test_away(self, scene: SetScene) -> None:
-        stage = await scene(queue=bounds("drop-oldest"))
-        publisher = await stage.join("publisher")
-        await (await stage.join("away", ("load/#", 1), clean=False, props=EXPIRES)).disconnect()
-        await publish(publisher, range(SENT), 1)
-        assert lost(stage.session("away")) == {"full-messages": SENT - ROOM}
-        back = await stage.join("away", clean=False, props=EXPIRES)
-        assert numbers([await back.message() for _ in range(ROOM)]) == list(range(SENT - ROOM, SENT))
-        assert await back.fence() == []
-
-    async def test_bytes(self, scene: SetScene) -> None:
+    async def test_bytes_of_the_oldest(self, scene: SetScene) -> None:
         """A large message makes room by as many small ones as it takes."""
         stage = await scene(queue={"policy": "drop-oldest", "live_bytes": 700_000})
         publisher = await stage.join("publisher")
@@ -326,17 +301,6 @@ class TestDisconnect:
         await stage.until("it is gone", lambda: len(stage.broker.connections) == 2)
         assert "frozen" in stage.broker.router.sessions
         assert not far.link.over
-
-    async def test_away_nobody_is_disconnected(self, scene: SetScene) -> None:
-        """There is no connection: what does not fit is dropped, and the client may come back for the rest."""
-        stage = await scene(queue=bounds("disconnect"))
-        publisher = await stage.join("publisher")
-        await (await stage.join("away", ("load/#", 1), clean=False, props=EXPIRES)).disconnect()
-        await publish(publisher, range(SENT), 1)
-        assert lost(stage.session("away")) == {"full-messages": SENT - ROOM}
-        back = await stage.join("away", clean=False, props=EXPIRES)
-        assert numbers([await back.message() for _ in range(ROOM)]) == list(range(ROOM))
-        assert await back.fence() == []
 
 
 async def _all(peer: Peer) -> list[Packet]:

@@ -35,7 +35,7 @@ from tests.e2e.wire import (
     publish,
 )
 from tests.support.daemon import COMMAND, PATIENCE, Daemon, environment
-from tests.support.runs import LONG, seeds
+from tests.support.runs import LONG, seeds, times
 
 HOUR = 3600
 MEMORY_BYTES = "CANOPY_STORE__MEMORY_BYTES"
@@ -467,7 +467,7 @@ async def test_killed_again_and_again(house: House, qos: int) -> None:
 @pytest.mark.parametrize("seed", seeds(10))
 @Qos
 async def test_killed_very_often(house: House, qos: int, seed: int) -> None:
-    await killed_again_and_again(house, qos, kills=10, seed=100 + seed)
+    await killed_again_and_again(house, qos, kills=times(10), seed=100 + seed)
 
 
 @Qos
@@ -480,7 +480,7 @@ async def test_killed_again_and_again_with_queues_larger_than_memory(small: Hous
 @pytest.mark.parametrize("seed", seeds(5))
 @Qos
 async def test_killed_very_often_with_queues_larger_than_memory(small: House, qos: int, seed: int) -> None:
-    await killed_again_and_again(small, qos, kills=10, seed=200 + seed)
+    await killed_again_and_again(small, qos, kills=times(10), seed=200 + seed)
 
 
 @Qos

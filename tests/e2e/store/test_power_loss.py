@@ -17,7 +17,7 @@ import pytest
 
 from tests.e2e.store.test_live import House, killed_again_and_again
 from tests.support.daemon import PATIENCE, Daemon
-from tests.support.runs import seeds
+from tests.support.runs import seeds, times
 
 SOURCE = Path(__file__).resolve().parents[2] / "support" / "power.c"
 
@@ -112,4 +112,4 @@ async def test_outages_again_and_again(house: Outages) -> None:
 @pytest.mark.parametrize("seed", seeds(5))
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_very_many_outages(house: Outages, qos: int, seed: int) -> None:
-    await killed_again_and_again(house, qos, kills=10, seed=100 + seed)
+    await killed_again_and_again(house, qos, kills=times(10), seed=100 + seed)

@@ -18,7 +18,7 @@ from tests.e2e.store.test_live import GONE, House, Publisher, Qos, Receiver, hol
 from tests.e2e.wire import Peer
 from tests.support import dying
 from tests.support.daemon import Daemon
-from tests.support.runs import seeds
+from tests.support.runs import seeds, times
 
 END = 1 << 30
 """More than a publisher publishes before the broker is killed."""
@@ -243,14 +243,14 @@ async def test_killed_at_each_point_of_the_commit_path(doomed: Doomed) -> None:
 @pytest.mark.parametrize("seed", seeds(5))
 @Qos
 async def test_a_share_group_and_very_many_kills(house: House, qos: int, seed: int) -> None:
-    await share(house, qos, kills=10, seed=100 + seed)
+    await share(house, qos, kills=times(10), seed=100 + seed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(5))
 @Qos
 async def test_taken_over_and_very_many_kills(house: House, qos: int, seed: int) -> None:
-    await taken_over(house, qos, kills=10, seed=100 + seed)
+    await taken_over(house, qos, kills=times(10), seed=100 + seed)
 
 
 @pytest.mark.long
@@ -258,4 +258,4 @@ async def test_taken_over_and_very_many_kills(house: House, qos: int, seed: int)
 @Qos
 async def test_killed_at_a_point_of_the_commit_path_very_often(doomed: Doomed, qos: int, point: str) -> None:
     chance = random.Random(f"{point} {qos}")
-    await killed_at(doomed, qos, [(point, chance.randrange(1, 40)) for _ in range(10)], seed=qos)
+    await killed_at(doomed, qos, [(point, chance.randrange(1, 40)) for _ in range(times(10))], seed=qos)

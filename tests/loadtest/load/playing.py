@@ -15,7 +15,7 @@ from unittest import mock
 
 from loadtest.load.checks import broker_statistics
 from loadtest.load.engine import conductor
-from loadtest.load.engine.job import Job, Nobody, Target
+from loadtest.load.engine.job import Job, Target
 from loadtest.load.report.result import Deliveries, GroupResult, Result
 from loadtest.load.scenario.schema import Scenario
 from tests.loadtest.load.account import Account
@@ -60,7 +60,7 @@ def job(server: ScriptedServer, what: Scenario, **more: Any) -> Job:
 async def play(server: ScriptedServer, *groups: dict[str, Any], processes: int = 1, **more: Any) -> Result:
     """Play these groups against the server to the end. It publishes nothing under $SYS, or does so at once."""
     with mock.patch.object(broker_statistics, "FIRST", 0.05):
-        return await conductor.play(job(server, scenario(*groups, **more), processes=processes), Nobody())
+        return await conductor.play(job(server, scenario(*groups, **more), processes=processes))
 
 
 def stated(deliveries: Deliveries) -> Account:

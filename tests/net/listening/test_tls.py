@@ -213,6 +213,27 @@ class TestHandshakes:
         broker.connection_log.finish()
         assert lines[-1]["handshakes_failed"] == 7
 
+    async def test_few_of_them_have_their_turn_at_once(self) -> None:
+        """A signature each: a thousand at once would keep everybody waiting for a second."""
+        loop = asyncio.get_running_loop()
+        line = handshakes.Handshakes(0, loop)
+        stepped: list[int] = []
+
+        class Under(handshakes.Handshake):
+            def step(self) -> None:
+                stepped.append(1)
+
+        some = [Under() for _ in range(3 * handshakes.STEPS)]
+        for each in some:
+            line.begin(each)
+            line.ready(each)
+            line.ready(each)
+        line.end(some[0])
+        for rounds in range(1, 4):
+            await asyncio.sleep(0)
+            assert len(stepped) == rounds * handshakes.STEPS - 1
+        assert line.steps == len(stepped)
+
     async def test_one_that_is_at_fault_holds_up_no_other(self) -> None:
         line = handshakes.Handshakes(0, asyncio.get_running_loop())
         told: list[str] = []

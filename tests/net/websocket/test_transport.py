@@ -12,7 +12,7 @@ from broker.core import causes
 from broker.core.connection.protocol import TURN_WORK
 from broker.net.connections.connection import Connection
 from broker.net.scheduling.turns import LIGHT_WORK, ROUND_WORK
-from broker.net.stream import FULL_READ, LINGER
+from broker.net.stream import LINGER
 from broker.net.websocket.frames import FrameReader
 from broker.net.websocket.transport import FRAME_WORK, FRAMES_A_TURN, ROOM, WebSocketTransport
 from broker.net.websocket.upgrade import Upgrade
@@ -97,12 +97,6 @@ async def test_a_batch_of_the_writer_is_one_frame(broker: Broker) -> None:
     assert there.take() == [Frame(BINARY, b"".join(packets))]
 
 
-async def test_a_single_frame_is_written_at_once(broker: Broker) -> None:
-    there, source = await accepted(broker, "there", "t"), await accepted(broker, "source")
-    source.says(frame(wire.publish("t", b"x")))
-    assert there.take() == [Frame(BINARY, wire.publish("t", b"x"))]
-
-
 async def test_a_packet_may_be_in_many_frames_and_its_frame_in_many_reads(broker: Broker) -> None:
     """[MQTT-6.0.0-2]."""
     there, source = await accepted(broker, "there", "t"), await accepted(broker, "source")
@@ -151,23 +145,6 @@ async def test_requests_that_are_not_finished_count_with_all_that_is_not(embed: 
     clients[1].says(b"\n" + frame(wire.connect("c")))
     assert clients[1].connection.protocol.accepted
     assert broker.hub.partial.bytes == len(half)
-
-
-async def test_a_request_may_bring_the_first_frames(broker: Broker) -> None:
-    client = WebClient(broker, asks=request() + frame(wire.connect("early")))
-    await rounds()
-    head, _, rest = client.take_http().partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 101 ")
-    found, _ = frames(rest)
-    assert found[0].payload[:1] == b"\x20"
-
-
-async def test_silent_connections_make_room_as_over_tcp(embed: Embed) -> None:
-    """A flood of upgrades that do not come keeps nobody out."""
-    broker = await embed(listener=[WEB], limits={"max_connections": 10})
-    for _ in range(200):
-        WebClient(broker, asks=request()[:20])
-    assert WebClient(broker, "there").connection.protocol.accepted
 
 
 # ------------------------------------------------------------------------------------------------------------- its ends
@@ -251,16 +228,6 @@ async def test_a_giant_frame_is_refused_before_it_is_there(broker: Broker) -> No
     client.says(frame(wire.PING * most)[:100_000])
     await rounds()
     assert client.connection.protocol.close_cause == ""
-
-
-async def test_packets_are_bounded_as_over_tcp(broker: Broker) -> None:
-    """A packet that is too large is refused by its header, in however large a frame."""
-    client = await accepted(broker, "there")
-    client.says(frame(b"\x30" + wire.varint(9_000_000) + bytes(1_000)))
-    await rounds()
-    found = client.take()
-    assert (found[0].payload[0] >> 4, found[0].payload[2]) == (wire.DISCONNECT, 0x95)
-    assert [(one.opcode, one.code) for one in found[1:]] == [(CLOSE, 1002)]
 
 
 @pytest.mark.parametrize("ending", [b"", frame(wire.disconnect()), frame(b"", TEXT), close()])
@@ -358,15 +325,3 @@ async def test_who_is_not_read_from_keeps_no_more_than_a_read(broker: Broker) ->
     assert broker.hub.partial.bytes == 0
     answers = b"".join(one.payload for one in client.take())
     assert answers.count(b"\xd0\x00") == 2 * FRAMES_A_TURN
-
-
-async def test_a_full_read_is_the_last_before_others_have_their_turn(broker: Broker) -> None:
-    """As over TCP, although its frames carry less than the read had."""
-    client = await accepted(broker, "there")
-    packet = frame(wire.publish("nobody", bytes(1_000)))
-    reading: list[bool] = []
-    for more in (-1, 1):
-        client.says(packet * (FULL_READ // len(packet) + more))
-        reading.append(client.reads())
-    await rounds()
-    assert [*reading, client.reads()] == [True, False, True]

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from broker.core.principal import Principal
-from broker.security.rules.kept import KeptRules
+from broker.security.rules.claims import KeptRules
 from broker.security.rules.rule import ALL, PUBLISH, Rule
 
 

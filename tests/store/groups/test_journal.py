@@ -9,7 +9,7 @@ import pytest
 from broker.core.codec.packets import Will
 from broker.core.persistence.journal import Fetch
 from broker.core.principal import Principal
-from broker.core.queues.delivery import DONE, SENT, Delivery
+from broker.core.queues.delivery import DONE, QUEUED, SENT, Delivery
 from broker.core.topics.subscription import Subscriber, Subscription
 from broker.store.groups.journal import ENDED_ROWS, GroupJournal
 from broker.store.groups.shell import Shell
@@ -55,6 +55,19 @@ def journal(ends: Ends) -> GroupJournal:
     made.take()
     ends.groups = 0
     return made
+
+
+def test_what_is_finished_in_its_group_leaves_no_trace(journal: GroupJournal, ends: Ends) -> None:
+    told = journal.commits_kept().told
+    one = delivery()
+    one.packet_id, one.state = 1, SENT
+    journal.in_flight("c", one)
+    assert ends.ends == 0
+    journal.finished("c", one)
+    assert (ends.groups, ends.ends) == (1, 1)
+    batch = journal.take()
+    assert batch.empty()
+    assert batch.number == journal.commits_kept().told == told + 2
 
 
 def test_a_session_that_came_and_went_within_a_group_is_never_written(journal: GroupJournal) -> None:
@@ -180,6 +193,19 @@ def test_what_is_acknowledged_young_is_never_written(journal: GroupJournal, ends
     assert ends.eases == 1
     assert journal.take().empty()
     assert journal.safe() == journal.commits_kept().told
+
+
+def test_what_goes_to_another_client_is_written_and_waited_for(journal: GroupJournal) -> None:
+    """A member of a shared subscription left: its delivery is over, and its message is not [MQTT-4.8.2-6]."""
+    told = journal.commits_kept().told
+    one = sent(journal)
+    one.state = QUEUED
+    journal.finished("c", one)
+    other = delivery()
+    journal.queued("c", other)
+    assert journal.safe() == told
+    batch = journal.take()
+    assert (batch.deliveries[0], batch.number) == (other.record, journal.commits_kept().told)
 
 
 def test_a_group_of_full_size_leaves_nothing_out(journal: GroupJournal) -> None:

@@ -61,7 +61,7 @@ class InDatabase:
         """The server of all tests goes with them."""
 
 
-@pytest.mark.parametrize(("steps", "most"), [(15, 100), pytest.param(50, 40, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("steps", "most"), [(15, 50), pytest.param(50, 20, marks=pytest.mark.long)])
 def test_what_a_crash_leaves(steps: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     postgresql.shared()
     monkeypatch.setattr(committing, "FIRST_RETRY", 0.001)

@@ -16,7 +16,7 @@ from broker.store.groups.journal import GroupJournal
 from broker.store.groups.principals import Principals
 from broker.store.groups.records import Loaded
 from broker.store.groups.shell import Shell
-from broker.store.sqlite.beginning import begin
+from broker.store.sqlite.opening import begin
 from broker.store.sqlite.reading import read
 from broker.store.sqlite.writer import Writer
 from broker.store.times import Times

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
-
-import pytest
 
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.limits import Limits
-from broker.core.persistence.keeping import keep
 from broker.core.principal import Principal
 from broker.core.queues.message import Message
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.store.sqlite import SqliteStore
-from tests.store.observed import restored
-from tests.store.sqlite.place import ask, count, opened
+from tests.store.sqlite.place import opened
 
 SESSIONS = 40
 
@@ -34,69 +26,10 @@ def made(store: SqliteStore) -> Router:
         session = Session(f"c{number}", 100, 1_000_000, router.counters)
         session.expiry_interval = 1_000
         router.session_table.add(session)
-        keep(session, store.journal)
+        session.keep(store.journal)
         for name in ("#", "t"):
             router.subscribe(session, "", name, Request(name, 2), 0)
     return router
-
-
-async def published(directory: Path, qos: int, turns: int) -> int:
-    """What was told up to the publish is on the disk; the process ends after so many turns, each in a group of its own.
-
-    -1: before the group of the publish itself.
-    """
-    store = await opened(directory)
-    router = made(store)
-    await store.flush()
-    publisher = router.sessions["c0"]
-    router.publish(Message(b"t", b"x", qos, False, b"", 0.0, "c0"), publisher)
-    if qos == 2:
-        store.journal.received("c0", 7)
-    if turns >= 0:
-        await store.flush()
-    for _ in range(turns):
-        router.fanout.work_off(router.work + 1)
-        await store.flush()
-    os.kill(os.getpid(), signal.SIGKILL)
-    return 0
-
-
-def killed(directory: Path, qos: int, turns: int) -> None:
-    program = f"import asyncio, pathlib; from {__name__} import published; "
-    program += f"asyncio.run(published(pathlib.Path({str(directory)!r}), {qos}, {turns}))"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    ended = subprocess.run([sys.executable, "-P", "-c", program], env=environment, timeout=60, check=False)
-    assert ended.returncode == -signal.SIGKILL
-
-
-@pytest.mark.parametrize("qos", [1, 2])
-@pytest.mark.parametrize("turns", [-1, 0, 1, SESSIONS // 2, SESSIONS, SESSIONS + 1])
-async def test_a_kill_at_any_turn(tmp_path: Path, qos: int, turns: int) -> None:
-    """What was acknowledged comes to each session once, and what was not, to none [MQTT-4.3.3-10].
-
-    What is published then comes to all, whether they had the first message before the kill or after it.
-    """
-    killed(tmp_path, qos, turns)
-    store = await opened(tmp_path)
-    saved = await store.load()
-    acknowledged = turns >= 0
-    assert [record.received for record in saved.sessions if record.received] == (
-        [[7]] if qos == 2 and acknowledged else []
-    )
-    assert sum(len(record.deliveries) for record in saved.sessions) == min(max(turns, 0), SESSIONS)
-    router = restored(saved, Limits(), 100.0, store)
-    while router.fanout.broadcasting:
-        router.tick(100.0)
-    waiting = [[each.message.payload() for each in one.queue.pending or ()] for one in router.sessions.values()]
-    assert waiting == [[b"x"] if acknowledged else []] * SESSIONS
-    router.publish(Message(b"t", b"y", qos, False, b"", 0.0, "c0"), None)
-    waiting = [[each.message.payload() for each in one.queue.pending or ()] for one in router.sessions.values()]
-    assert waiting == [[b"x", b"y"] if acknowledged else [b"y"]] * SESSIONS
-    await store.close()
-    assert (count(tmp_path, "broadcast"), count(tmp_path, "passed")) == (0, 0)
-    assert ask(tmp_path, "SELECT count(DISTINCT session), count(*) FROM delivery") == [
-        (SESSIONS, 2 * SESSIONS if acknowledged else SESSIONS)
-    ]
 
 
 async def test_who_comes_after_it_does_not_get_it_from_the_next_broker(tmp_path: Path) -> None:
@@ -110,7 +43,7 @@ async def test_who_comes_after_it_does_not_get_it_from_the_next_broker(tmp_path:
         session = Session(client_id, 100, 1_000_000, router.counters)
         session.expiry_interval = 1_000
         router.session_table.add(session)
-        keep(session, store.journal)
+        session.keep(store.journal)
         router.subscribe(session, "", "#", Request("#", 2), 0)
     await store.flush()
     [broadcast] = (await store.load()).broadcasts

@@ -467,63 +467,6 @@ class Both:
                     journal.finished(client_id, one_of)
 
 
-class Hanging:
-    """A disk whose writes do not return, until it goes on."""
-
-    def __init__(self, store: SqliteStore) -> None:
-        writer = store._writer
-        assert writer is not None
-        self._go_on = threading.Event()
-        writer.put(self._write)
-
-    def _write(self) -> None:
-        self._go_on.wait()
-
-    def go_on(self) -> None:
-        self._go_on.set()
-
-
-async def test_a_disk_that_hangs_is_told_of_and_goes_on(tmp_path: Path) -> None:
-    store = await opened(tmp_path, stall_timeout=0.2)
-    journal, commits, listener = store.journal, store.journal.commits, store.listener
-    assert commits is not None
-    assert isinstance(listener, Listener)
-    journal.session_kept("c", Principal("u"), 300, 0.0)
-    await store.flush()
-    disk = Hanging(store)
-    try:
-        journal.queued("c", delivery(b"1"))
-        committed = commits.committed
-        # Whoever asks hears of it too, and is not kept waiting for ever.
-        with pytest.raises(StoreError, match="the disk does not answer: look at the system's log"):
-            await store.flush()
-        assert listener.reasons[0].startswith(f"{tmp_path}/canopy.db: the disk does not answer")
-        assert (commits.failed, commits.committed) == (True, committed)
-        assert commits.refuses(True)
-        journal.queued("c", delivery(b"2"))
-    finally:
-        disk.go_on()
-    await until(lambda: commits.committed == commits.told)
-    assert (commits.failed, listener.recoveries) == (False, 1)
-    assert ask(tmp_path, "SELECT payload FROM delivery ORDER BY number") == [(b"1",), (b"2",)]
-    await store.close()
-
-
-async def test_a_store_whose_disk_hangs_ends_all_the_same(tmp_path: Path) -> None:
-    store = await opened(tmp_path, stall_timeout=0.02)
-    writer = store._writer
-    assert writer is not None
-    disk = Hanging(store)
-    store.journal.session_kept("c", Principal("u"), 300, 0.0)
-    with pytest.raises(StoreError, match="the disk does not answer"):
-        await store.close()
-    # The file is whole whenever the thread dies, and nobody else's before.
-    with pytest.raises(StoreError, match=f"in use by process {os.getpid()}"):
-        await SqliteStore(tmp_path).open(lambda: 0.0)
-    disk.go_on()
-    assert await asyncio.to_thread(writer.join, None)
-
-
 async def test_a_start_that_is_given_up_lets_go_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as one of a program that does not wait so long."""
     begun, go_on = threading.Event(), threading.Event()

@@ -85,7 +85,7 @@ def serve(db: sqlite3.Connection) -> None:
     network.advance(1.0)
 
 
-@settings(max_examples=examples(3_000))
+@settings(max_examples=examples(1_500))
 @given(files())
 def test_lines(found: list[Any]) -> None:
     with closing(new()) as db:
@@ -102,7 +102,7 @@ def test_lines(found: list[Any]) -> None:
         serve(db)
 
 
-@settings(max_examples=examples(3_000))
+@settings(max_examples=examples(1_500))
 @given(st.lists(st.tuples(st.integers(0, 600), st.integers(0, 255)), max_size=4), st.integers(0, 40))
 def test_files_of_mosquitto(changes: list[tuple[int, int]], cut: int) -> None:
     parts: Iterator[bytes] = iter(

@@ -12,7 +12,7 @@ from broker.core.codec.errors import ProtocolViolation
 from broker.core.codec.packets import V5, Subscribe, Unsubscribe
 from broker.core.codec.properties import SUBSCRIPTION_IDENTIFIER
 from broker.core.codec.topic_names import matches, overlaps
-from broker.upstream.filters.declarer import FIRST_ID, OUTSIDE, PACKET_FILTERS, TAKEN, UNACKNOWLEDGED, Declarer
+from broker.upstream.filters.declarer import FIRST_ID, OUTSIDE, TAKEN, UNACKNOWLEDGED, Declarer
 from tests.support.runs import examples
 
 LARGEST = 1_000_000
@@ -77,19 +77,6 @@ def opened(filters: list[str], version: int = V5) -> tuple[Declarer, Upstream]:
     return declarer, upstream
 
 
-def test_many_filters_in_few_packets() -> None:
-    filters = [f"site/{n}" for n in range(5_000)]
-    declarer, upstream = opened(filters)
-    first = declarer.packets([])
-    assert len(first) == UNACKNOWLEDGED
-    upstream.take(first)
-    assert declarer.packets([]) == []
-    upstream.go_through(declarer)
-    assert list(upstream.table) == filters
-    assert upstream.packets == -(-5_000 // PACKET_FILTERS)
-    assert declarer.settled
-
-
 def test_an_upstream_that_takes_few_filters_at_once() -> None:
     declarer, upstream = Declarer(1, 8), Upstream()
     for number in range(20):
@@ -136,20 +123,6 @@ def test_what_there_was_no_room_for_is_tried_when_something_goes() -> None:
     assert declarer.refused == {}
 
 
-def test_a_late_copy_of_a_filter_that_went_is_taken() -> None:
-    declarer, upstream = opened(["a/b", "a/c"])
-    upstream.go_through(declarer)
-    old = upstream.table["a/b"]
-    declarer.declare("a/#")
-    declarer.withdraw("a/b")
-    declarer.withdraw("a/c")
-    upstream.go_through(declarer)
-    assert set(upstream.table) == {"a/#"}
-    # It was on its way before the fold: there is no other copy of it.
-    assert declarer.verdict(b"a/b", (old,)) == TAKEN
-    assert declarer.verdict(b"a/b", (upstream.table["a/#"],)) == TAKEN
-
-
 def test_what_nobody_has_asked_for() -> None:
     """A topic that no filter matches; one that is wanted counts from the moment on in which somebody wants it."""
     declarer, upstream = opened(["a/b", "a/#"])
@@ -168,25 +141,6 @@ def test_what_nobody_has_asked_for() -> None:
     assert declarer.verdict(b"a/b", ()) == TAKEN
     upstream.go_through(declarer)
     assert declarer.verdict(b"a/b", ()) == OUTSIDE
-
-
-@pytest.mark.parametrize("codes", [[], [1], [1, 1, 1]])
-@pytest.mark.parametrize("version", [4, V5])
-def test_a_suback_with_too_few_or_too_many_codes(codes: list[int], version: int) -> None:
-    """[MQTT-3.8.4-6] It does not say which filters are held: none is, and the next connection asks for them again."""
-    declarer, upstream = opened(["a", "b"], version=version)
-    upstream.take(declarer.packets([]))
-    [(packet_id, _)] = upstream.unanswered
-    assert declarer.confirmed == 0
-    with pytest.raises(ProtocolViolation, match=f"SUBACK with {len(codes)} reason codes for 2 topic filters"):
-        declarer.acknowledged(packet_id, codes)
-    assert (declarer.held, declarer.confirmed) == ({}, 0)
-    declarer.close()
-    upstream.unanswered.clear()
-    declarer.open(version, True, version == V5, LARGEST, [])
-    upstream.go_through(declarer)
-    assert set(declarer.held) == set(upstream.table) == {"a", "b"}
-    assert declarer.confirmed == 2
 
 
 def test_an_unsuback_with_too_few_codes() -> None:

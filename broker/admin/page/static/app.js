@@ -9,7 +9,7 @@ import { lists, message } from "./lists.js";
 import { live, took } from "./live.js";
 import { overview, slow } from "./overview.js";
 import { alarms, store, upstreams } from "./status.js";
-import { filters, top, topics } from "./topics.js";
+import { top, topics } from "./topics.js";
 import { traces } from "./traces.js";
 
 /** In the order in which they are offered: `path` is what they need of the API. */
@@ -23,7 +23,6 @@ const VIEWS = {
   clients: { title: "Clients", make: lists.clients, path: "/clients" },
   sessions: { title: "Sessions", make: lists.sessions, path: "/clients" },
   subscriptions: { title: "Subscriptions", make: lists.subscriptions, path: "/subscriptions" },
-  filters: { title: "Filters", make: filters, path: "/filters" },
   retained: { title: "Retained", make: lists.retained, path: "/mqtt/retainer/messages" },
   upstreams: { title: "Upstream", make: upstreams },
   store: { title: "Store", make: store },

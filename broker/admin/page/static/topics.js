@@ -1,8 +1,8 @@
-// Trees of topics with retained messages and of topic filters, opened level by level, and the topics that cost most.
+// The tree of topics with retained messages, opened level by level, and the topics that cost most.
 
 import { ask, has } from "./api.js";
 import { client, h, link, name, replace } from "./dom.js";
-import { bytes, count, plural, rate, seconds, tenths } from "./format.js";
+import { bytes, count, rate, seconds, tenths } from "./format.js";
 import { failed, table } from "./parts.js";
 
 const MOST = 100;
@@ -15,27 +15,10 @@ const TOPICS = {
   prefix: (each) => each.topic,
 };
 
-const FILTERS = {
-  path: "/filters",
-  label: (each) => (each.subscriptions && !each.shared && has("/subscriptions")
-    ? link("subscriptions", { topic: each.topic_filter }, name(each.level)) : name(each.level)),
-  more: (each) => (each.subscriptions
-    ? ` ${plural(each.subscriptions, "subscription")}${each.shared ? `, ${each.shared === each.subscriptions ? "all" : count(each.shared)} of them shared` : ""}` : ""),
-  prefix: (each) => each.topic_filter,
-};
-
 export function topics(root) {
   const tree = h("ul", { class: "tree", "aria-label": "Topics with retained messages" });
   replace(root, h("h1", {}, "Topics"), h("p", { class: "soft" }, "Topics with a retained message, and the levels above them."), tree);
   fill(TOPICS, tree, null, "");
-  return {};
-}
-
-export function filters(root) {
-  const tree = h("ul", { class: "tree", "aria-label": "Topic filters" });
-  replace(root, h("h1", {}, "Filters"),
-    h("p", { class: "soft" }, "Topic filters of the clients; in brackets the number of subscriptions below each level."), tree);
-  fill(FILTERS, tree, null, "");
   return {};
 }
 

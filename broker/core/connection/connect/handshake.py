@@ -1,18 +1,21 @@
 """CONNECT and CONNACK: what is requested, granted and refused (sections 3.1 and 3.2).
 
-Owns the negotiation. `check` raises `Refused` for a CONNECT that the settings do not accept, `Terms` computes what both
-sides have agreed on, `accept` and `refusal` make the CONNACK. Pure functions over the packet and the limits.
+Owns what is known of a client until its session is open (`PendingConnect`), with the wait for access control, and the
+negotiation: `check` raises `Refused` for a CONNECT that is not accepted, `Terms` computes what both sides have agreed
+on, `accept` and `refusal` make the CONNACK. `ServerProtocol` drops it when the client is accepted or its connection has
+ended.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from broker.core.codec import reasons
 from broker.core.codec.encoder import encode
 from broker.core.codec.errors import MalformedPacket, ProtocolViolation, Refused
 from broker.core.codec.framing import LARGEST_PACKET
-from broker.core.codec.packets import NEVER, V5, V311, Connack, Connect, Disconnect, Packet, Will
+from broker.core.codec.packets import NEVER, V5, V31, V311, Connack, Connect, Disconnect, Packet, Will
 from broker.core.codec.properties import (
     ASSIGNED_CLIENT_IDENTIFIER,
     AUTHENTICATION_METHOD,
@@ -27,15 +30,20 @@ from broker.core.codec.properties import (
     TOPIC_ALIAS_MAXIMUM,
     Properties,
 )
-from broker.core.codec.topic_names import has_control, validate_topic
+from broker.core.codec.topic_names import has_control, is_system, validate_topic
+from broker.core.connection import phases
 from broker.core.connection.connect import identity
-from broker.core.connection.publish import topic_aliases
-from broker.core.hooks import Origin
+from broker.core.connection.connect.authenticating import Authentication
+from broker.core.connection.publish.publishing import plenty
+from broker.core.hooks import LATER, Origin, Ticket
 from broker.core.limits import Limits
 from broker.core.persistence.journal import WAITING
 from broker.core.principal import Principal
+from broker.core.queues.live.outbox import Outbox
+from broker.core.queues.live.peer_names import PeerNames
 from broker.core.queues.windows.in_flight import LARGEST_ID
-from broker.core.routing.bridge_states import announced
+from broker.core.refusals import ACCESS_CONTROL, MOUNT, WILL
+from broker.core.routing.bridge_states import ANOTHER, ONLY_BRIDGES, announced
 from broker.core.routing.giving_way import session_room
 from broker.core.routing.loop_detection import LINK, PROGRAM, UPLINKS
 from broker.core.routing.router import Router
@@ -107,7 +115,7 @@ def change_expiry(packet: Disconnect, session: Session, requested: int, limits: 
         session.expiry_interval = granted_expiry(expiry, limits)
 
 
-def check(connect: Connect, router: Router) -> None:
+def _check_settings(connect: Connect, router: Router) -> None:
     """Hold a CONNECT against the settings [MQTT-3.1.4-2]. Raises Refused with the CONNACK's reason code.
 
     A client identifier that is not accepted is refused with 0x85 [MQTT-3.1.3-8], in 3.1.1 with 2 [MQTT3-3.1.3-9]; a
@@ -178,7 +186,7 @@ def check_principal(connect: Connect, principal: Principal, router: Router) -> N
         raise Refused("a user name is needed", reasons.NOT_AUTHORIZED)
     will = connect.will
     if will is None or announced(will):
-        return  # of those below $SYS only such a one is left (`opening.leave_will_out`)
+        return  # of those below $SYS only such a one is left (`leave_will_out`)
     if identity.is_reserved(
         will.topic.encode(), identity.is_link(principal.client_id, principal.user_name, limits), router
     ):
@@ -243,7 +251,7 @@ def accept(connect: Connect, terms: Terms, assigned: str, router: Router) -> Con
         integers[MAXIMUM_PACKET_SIZE] = terms.max_packet_size
     if assigned:
         connack.properties.strings[ASSIGNED_CLIENT_IDENTIFIER] = assigned  # [MQTT-3.2.2-16]
-    if limits.topic_alias_maximum > 0 and topic_aliases.plenty(router):
+    if limits.topic_alias_maximum > 0 and plenty(router):
         integers[TOPIC_ALIAS_MAXIMUM] = limits.topic_alias_maximum
     if terms.server_keep_alive:
         integers[SERVER_KEEP_ALIVE] = terms.keep_alive  # [MQTT-3.2.2-21]
@@ -283,3 +291,318 @@ def refusal(version: int, reason_code: int, text: str, max_packet: int) -> bytes
     if code < 0:
         return b""  # [MQTT3-3.2.2-6]
     return encode(Connack(False, code), V311)
+
+
+SHOWN: Final = 8
+"""Bytes that `guess` looks at."""
+
+_HTTP: Final = (
+    b"GET ",
+    b"HEAD ",
+    b"POST ",
+    b"PUT ",
+    b"DELETE ",
+    b"OPTIONS ",
+    b"PATCH ",
+    b"TRACE ",
+    b"CONNECT ",
+    b"PRI ",
+)
+
+
+def check_first_bytes(data: bytes) -> None:
+    """Hold the first bytes of a connection against a CONNECT at once.
+
+    What looks like a long packet of another kind would be waited for.
+
+    Raises:
+        ProtocolViolation: they begin no CONNECT [MQTT-3.1.0-1].
+    """
+    action = phases.action(phases.CONNECTING, data[0] >> 4)
+    if action >= phases.NOT_CONNECT:
+        raise ProtocolViolation(phases.ERRORS[action])
+
+
+def guess(data: bytes) -> str:
+    """What the bytes at the beginning of a connection look like; empty where nobody can tell."""
+    first = data[:SHOWN]
+    if first[:2] == b"\x16\x03":
+        return "looks like TLS; this listener is plain MQTT"
+    for method in _HTTP:
+        if len(first) >= 3 and first.startswith(method[:SHOWN][: len(first)]):
+            return "looks like HTTP or WebSocket; this listener is plain MQTT"
+    if first.startswith(b"PROXY ") or first == b"\r\n\r\n\x00\r\nQ":
+        return "looks like the PROXY protocol; this listener does not take it"
+    if first.startswith(b"SSH-"):
+        return "looks like SSH; this listener is plain MQTT"
+    return ""
+
+
+_CROWDED: Final[dict[int, str]] = {
+    reasons.QUOTA_EXCEEDED: "too many connections from this address",
+    reasons.CONNECTION_RATE_EXCEEDED: "too many new connections",
+}
+"""What a client is told whose connection is one too many."""
+
+LONGEST_SHOWN: Final = 128
+"""Characters of a will's topic in a log line."""
+
+CONNECT_WORK: Final = 1_024
+"""What a client that is let in counts for in a turn, as deliveries: fifty microseconds."""
+
+
+def check(connect: Connect, refused: int, host: str, router: Router, now: float) -> None:
+    """Hold a CONNECT against load, admission and settings [MQTT-3.1.4-2]. Raises Refused.
+
+    `refused` is the reason code of a connection that is one too many of its address, or 0. A client of such an address
+    may come in place of its own old connection: that may well be dead, and would keep it out until somebody notices.
+    """
+    check_load(router, now)
+    check_ban(connect.client_id, connect.user_name, host, router, now)
+    if refused != 0:
+        earlier = router.sessions.get(connect.client_id)
+        outbox = None if earlier is None else earlier.outbox
+        peer = None if outbox is None else outbox.peer
+        if refused != reasons.QUOTA_EXCEEDED or peer is None or not peer.comes_from(host):
+            raise Refused(_CROWDED.get(refused, ""), refused)
+    _check_settings(connect, router)
+
+
+def check_ban(client_id: str, user: str | None, host: str, router: Router, now: float) -> None:
+    """Keep out whom an operator has banned. Raises Refused."""
+    bans = router.bans
+    if len(bans) > 0 and bans.bars(client_id, user, host, now) is not None:
+        bans.refused += 1
+        raise Refused("banned by an operator", reasons.BANNED)
+
+
+def leave_will_out(connect: Connect, principal: Principal, router: Router) -> str:
+    """Take a will below `$SYS` that the client may not have out of its CONNECT. Why, for the log; "": there is none.
+
+    The client is let in all the same, as mosquitto and EMQX let it in: mosquitto's bridges have such a will by default,
+    and would try to connect for ever.
+    """
+    will = connect.will
+    if will is None or not is_system(will.topic.encode()):
+        return ""
+    state = announced(will)
+    access_control = router.access_control
+    why = ""
+    if not state:
+        why = ONLY_BRIDGES
+    elif principal.mount:
+        why = MOUNT
+    elif router.bridge_states.is_another(state, principal.client_id):
+        why = ANOTHER
+    elif access_control is not None and not access_control.may_publish(principal, will.topic, will.qos, will.retain):
+        rule = access_control.said(principal, "publish", will.topic, will.qos, will.retain)[1] or ACCESS_CONTROL
+        why = f"{rule}; allow it to publish there, and operators see the state of this bridge"
+    if why:
+        router.counters.denied_publishes += 1
+        connect.will = None
+    return why
+
+
+def check_client(connect: Connect, principal: Principal, router: Router) -> str:
+    """Hold a CONNECT against who its client has turned out to be; its will gets the topic that it has here.
+
+    Why access control refuses its will, for the log; "": it does not.
+
+    Raises:
+        Refused: its will or its user do not allow it.
+    """
+    mount = principal.mount
+    if mount and connect.will is not None:
+        connect.will = identity.mounted_will(connect.will, mount)
+        check_levels(connect.will, router.limits)
+    check_principal(connect, principal, router)
+    access_control = router.access_control
+    will = connect.will
+    if (
+        will is not None
+        and access_control is not None
+        and not access_control.may_publish(principal, will.topic, will.qos, will.retain)
+    ):
+        router.counters.denied_publishes += 1
+        rule = access_control.said(principal, "publish", will.topic, will.qos, will.retain)[1] or ACCESS_CONTROL
+        return f'its will to "{will.topic[:LONGEST_SHOWN]}" is refused by {rule}'
+    return ""
+
+
+class PendingConnect:
+    """`client_id`: the client's own, or an assigned one (`connack`); `present`: its client had a session."""
+
+    def __init__(self, connect: Connect, origin: Origin, router: Router) -> None:
+        self.connect = connect
+        self.client_id = connect.client_id
+        self.present = False
+        self._principal: Principal | None = None
+        self._origin = origin
+        self._router = router
+        self._ticket: Ticket | None = None
+        self._asking = False  # access control, which may answer by its ticket before it returns
+        self._early_answer = LATER
+        self._refusal = ""  # why its will is refused
+        self._will: Will | None = None  # that its CONNECT had
+        self._left_out = ""  # why that will is left out
+        self._told: Callable[[int], None] | None = None  # who hears of a late answer
+
+    def ask(self, authentication: Authentication | None, told: Callable[[int], None] | None) -> int:
+        """Ask access control, if there is one: a reason code, or LATER, and `told` hears of it.
+
+        Whoever decides about clients is asked last, also when an authentication method was satisfied.
+        """
+        access_control = self._router.access_control
+        if access_control is not None or authentication is not None:
+            proved = None if authentication is None else authentication.principal
+            self._ticket = Ticket(self._decided, proved)
+        if access_control is None or self._ticket is None:
+            return reasons.SUCCESS
+        self._told = told
+        self._asking = True
+        try:
+            answer = access_control.admit(self.connect, self._origin, self._ticket)
+        finally:
+            self._asking = False
+        return self._early_answer if answer == LATER else answer
+
+    def _decided(self, reason_code: int) -> None:
+        """`Ticket.answer` was called."""
+        if self._asking:
+            self._early_answer = reason_code
+        elif self._told is not None:
+            self._told(reason_code)
+
+    @property
+    def detail(self) -> str:
+        """Why the client was refused, for the log."""
+        return self._refusal if self._ticket is None or self._refusal else self._ticket.detail
+
+    def connack(self, terms: Terms, authentication: Authentication | None, max_packet: int) -> Connack | None:
+        """The CONNACK with which it may come in; None when the client can take none: then nothing has been done yet."""
+        connect = self.connect
+        # Without an identifier, from here on as if the client had brought it; the CONNACK tells [MQTT-3.1.3-7].
+        assigned = "" if connect.client_id else self._router.new_client_id()
+        self.client_id = connect.client_id or assigned
+        connack = accept(connect, terms, assigned, self._router)
+        if authentication is not None:  # else no method is named [MQTT-4.12.0-6]
+            authentication.tell(connack)
+        if max_packet >= LARGEST_PACKET or len(encode(connack, connect.version)) <= max_packet:
+            return connack
+        connack.properties.user.clear()  # [MQTT-3.2.2-20]
+        return connack if len(encode(connack, connect.version)) <= max_packet else None  # [MQTT-3.1.2-24]
+
+    def identify(self, now: float) -> None:
+        """Find out who the client is.
+
+        Raises:
+            Refused: nobody who may come in.
+        """
+        connect = self.connect
+        router = self._router
+        principal = identity.principal_of(connect, self._ticket, self._origin, self.client_id)
+        if principal.user_name != connect.user_name:
+            # Who the client proved to be may be another one than it says: by a token, a certificate or a service.
+            name = principal.user_name
+            if name is not None and not router.limits.control_characters and has_control(name):
+                raise Refused(
+                    "authenticated as a user name with a control character", reasons.BAD_USER_NAME_OR_PASSWORD
+                )
+            check_ban(self.client_id, principal.user_name, self._origin.host, router, now)
+        self._principal = principal
+        self._will = connect.will
+        self._left_out = leave_will_out(connect, principal, router)
+        self._refusal = check_client(connect, principal, router)
+        if self._refusal:
+            raise Refused("not authorized to publish to the will's topic", reasons.NOT_AUTHORIZED)  # section 5.4.2
+
+    @property
+    def user_name(self) -> str | None:
+        """Whom the CONNECT names; then whom the client proved to be."""
+        return self.connect.user_name if self._principal is None else self._principal.user_name
+
+    def open_session(self, terms: Terms, connack: Connack, outbox: Outbox, now: float) -> Session:
+        """Take over an earlier connection [MQTT-3.1.4-3], and open or resume the session.
+
+        A session of another mount ends, as by a clean start: its filters and messages have no names for this client.
+        It is told by Session Present, and not kept out: a setting of the listener may have changed.
+
+        Its CONNACK does not wait for a commit. It promises nothing that is kept: after a kill before the commit, the
+        client finds the session gone, or the one before it back, and is told so by Session Present (section
+        3.2.2.1.1). What it then does with the session waits for a commit, and that of the session comes with it.
+
+        Raises:
+            Refused: its user or the room that is left do not allow it.
+        """
+        connect, client_id, router = self.connect, self.client_id, self._router
+        principal = self._principal
+        assert principal is not None
+        mount = principal.mount
+        earlier = router.sessions.get(client_id)
+        identity.check_owner(earlier, principal.user_name, router.limits, now)
+        check_session(connect, client_id, principal, router, now)
+        if earlier is None or earlier.outbox is None:
+            check_room(router)
+        else:
+            peer = earlier.outbox.peer
+            assert peer is not None
+            peer.take_over(now)
+            router.peers.drain(router, now)
+        router.work += CONNECT_WORK
+        another = earlier is not None and earlier.user_name != principal.user_name
+        clean = connect.clean_start or (earlier is not None and earlier.principal.mount != mount)
+        if earlier is not None and not clean:
+            # What has fallen due is still done as the client that it was.
+            router.look_at(earlier, now)
+            # Before it has the outbox: nothing is sent there that this client may not have.
+            identity.become(earlier, principal, router)
+        outbox.v5 = connect.version == 5
+        if terms.max_aliases > 0 or mount:
+            outbox.name_topics(PeerNames(terms.max_aliases, mount.encode()))
+        session, self.present = router.connect(
+            client_id, clean, outbox, connect.version, terms.window, outbox.names is None, now, principal
+        )
+        if self.present:
+            identity.become(session, principal, router)
+        session.link_peer = link_peer(connect)
+        session.link = identity.is_link(client_id, principal.user_name, router.limits)
+        router.queue_limits.apply(session)
+        if another and session.subscriptions and router.limits.rules:
+            session.others_terms = True
+        # A broker of our own kind says 0x10 by itself where it reaches nobody.
+        session.answers = session.link and session.link_peer != ""
+        session.bridge = connect.bridge
+        session.expiry_interval = terms.expiry
+        will = session.will = connect.will  # [MQTT-3.1.2-7]
+        session.bridge_state = announced(will)
+        if self.present or will is not None:
+            # Of a new one the table knows all else.
+            router.session_table.count(session)
+        if router.journal is not None:
+            session.keep(router.journal)
+        left_out = self._will
+        if self._left_out and left_out is not None:
+            router.counters.refusals.note(
+                session.ledger,
+                principal,
+                WILL,
+                left_out.topic,
+                reasons.NOT_AUTHORIZED,
+                now,
+                self._left_out,
+                left_out.qos,
+                left_out.retain,
+            )
+        # Whether there was a session to go on with [MQTT-3.2.2-3], so never after a clean start [MQTT-3.2.2-2]
+        # [MQTT3-3.2.2-1]. In 3.1 the byte is reserved.
+        version = connect.version
+        connack.session_present = self.present and version != V31
+        tap = router.tap
+        if tap is not None:
+            address, clean_start = self._origin.address, connect.clean_start
+            tap.connected(client_id, address, principal.user_name, version, clean_start, connack.session_present)
+        return session
+
+    def over(self) -> None:
+        """The client is in, or its connection has ended: an answer of access control means nothing any more."""
+        self._ticket = self._told = None

@@ -1,7 +1,7 @@
 """Acknowledges a client's publishes, and enforces the Receive Maximum for them.
 
 Every PUBACK, PUBREC and PUBCOMP of a client's connection is sent by `Acknowledger._send`, which knows what each
-acknowledges. With a store it is sent when that has been committed (`windows.held_answers`). A request's acknowledgement
+acknowledges. With a store it is sent when that has been committed (`windows.held`). A request's acknowledgement
 first waits until the links have answered (`queues.requests`).
 """
 
@@ -20,7 +20,7 @@ from broker.core.persistence.commits import Commits
 from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.queue_totals import UNLIMITED
 from broker.core.queues.requests import Request, WaitingRequests
-from broker.core.queues.windows.held_answers import HeldAnswers
+from broker.core.queues.windows.held import HeldAnswers
 from broker.core.queues.windows.receive_window import uncounted_pubcomp
 from broker.core.routing.deadlines import Deadlines
 from broker.core.session.session import Session

@@ -5,7 +5,8 @@ reading from the publisher, and TCP slows it down. Bounded: a publisher may be h
 `RECOVERY` of the time back. Only clients that have sent more than was processed, or send again at once, are held, and
 of these only the ones that fill the queue (`Hold`). So a subscriber that is always behind, or reads in bursts, delays
 no publisher of a few hundred messages a second, small or large. Publishers are never held because of their own queue,
-nor while they have acknowledgements to send for which others may wait.
+nor while they have acknowledgements to send for which others may wait. It also owns the rate limits: a token bucket,
+and the limits for one client's publishes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.core.connection.publish.rate_limit import PublishLimit
+from broker.core.codec import reasons
+from broker.core.codec.errors import ProtocolError
+from broker.core.limits import Limits
 from broker.core.queues.queue_totals import Crowded, QueueTotals
 from broker.core.session.session import Session
 
@@ -165,3 +168,121 @@ def released(hold: Hold | None, limit: PublishLimit | None, until: float, now: f
     if until > 0.0 and limit is not None:
         limit.released(now)
     return 0.0
+
+
+BREAK: Final = 1.0
+"""Seconds for which a client must not have been held back for its patience to begin anew."""
+
+SHORTEST_HOLD: Final = 0.005
+"""Seconds for which a client is held back at least: a high rate is not kept by one timer for each packet."""
+
+
+class TokenBucket:
+    """`rate` tokens a second (above 0), at most `burst` of them saved. It begins full."""
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self.rate = rate
+        self.burst = burst
+        self._level = burst
+        self._at = 0.0
+
+    def take(self, count: float, now: float) -> None:
+        """Take `count` tokens, those that are not there on credit."""
+        self._fill(now)
+        self._level -= count
+
+    def ready_in(self, now: float) -> float:
+        """Seconds until the bucket is out of debt; 0.0 when it is not in debt."""
+        self._fill(now)
+        return -self._level / self.rate if self._level < 0.0 else 0.0
+
+    def take_one(self, now: float) -> bool:
+        """Take one token if a whole one is there; False, and nothing was taken, if not."""
+        self._fill(now)
+        if self._level < 1.0:
+            return False
+        self._level -= 1.0
+        return True
+
+    def _fill(self, now: float) -> None:
+        passed = now - self._at
+        if passed > 0.0:
+            self._at = now
+            self._level += passed * self.rate
+            if self._level > self.burst:
+                self._level = self.burst
+
+
+class PublishLimit:
+    """The limits of one client's publishes, in PUBLISH packets and in their bytes a second.
+
+    The burst is what a second allows, and one packet at least. A limit of 0 is none. `patience`: seconds that the
+    client may be held back without a break of `BREAK` seconds; 0: for ever.
+    """
+
+    def __init__(self, rate: float, size: int, patience: float) -> None:
+        self._messages = TokenBucket(rate, max(rate, 1.0)) if rate > 0.0 else None
+        self._bytes = TokenBucket(float(size), float(size)) if size > 0 else None
+        self._rate = rate
+        self._size = size
+        self._patience = patience
+        self._held_since = 0.0
+        self._free_since = -BREAK
+        # Which of the two is further in debt, as `_wait` found last.
+        self._too_large = False
+
+    def published(self, count: int, size: int, now: float) -> float:
+        """`count` PUBLISH packets of `size` bytes in all came. The time until which no more is to be taken; 0.0: none.
+
+        Raises ProtocolError with 0x96 (messages) or 0x97 (bytes) when the client has been held back for too long.
+        """
+        messages = self._messages
+        if messages is not None:
+            messages.take(float(count), now)
+        octets = self._bytes
+        if octets is not None:
+            octets.take(float(size), now)
+        wait = self._wait(now)
+        if wait == 0.0:
+            return 0.0
+        if now - self._free_since >= BREAK:
+            self._held_since = now
+        self._check_patience(now)
+        until = now + max(wait, SHORTEST_HOLD)
+        if self._patience > 0.0:
+            until = min(until, self._held_since + self._patience)
+        return until
+
+    def released(self, now: float) -> None:
+        """The time that `published` gave has come. Raises ProtocolError, like it, when patience came to its end."""
+        self._free_since = now
+        if self._wait(now) > 0.0:
+            self._check_patience(now)
+
+    def _wait(self, now: float) -> float:
+        """Seconds until both buckets are out of debt."""
+        messages = self._messages
+        octets = self._bytes
+        wait = messages.ready_in(now) if messages is not None else 0.0
+        longer = octets.ready_in(now) if octets is not None else 0.0
+        self._too_large = longer > wait
+        return longer if self._too_large else wait
+
+    def _check_patience(self, now: float) -> None:
+        patience = self._patience
+        if patience <= 0.0 or now < self._held_since + patience:
+            return
+        if self._too_large:
+            raise ProtocolError(
+                f"more than {self._size} bytes of PUBLISH packets a second for {patience:g} s", reasons.QUOTA_EXCEEDED
+            )
+        raise ProtocolError(
+            f"more than {self._rate:g} PUBLISH packets a second for {patience:g} s", reasons.MESSAGE_RATE_TOO_HIGH
+        )
+
+
+def publish_limit(limits: Limits) -> PublishLimit | None:
+    """What the settings hold a client to; None: nothing."""
+    if limits.max_publish_rate <= 0.0 and limits.max_publish_bytes <= 0:
+        return None
+    return PublishLimit(limits.max_publish_rate, limits.max_publish_bytes, limits.publish_patience)

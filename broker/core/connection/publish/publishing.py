@@ -14,15 +14,21 @@ from mypy_extensions import i64
 
 from broker.core.codec import reasons
 from broker.core.codec.decoder import Decoder
-from broker.core.codec.errors import ReceiveMaximumExceeded, Refused
+from broker.core.codec.errors import (
+    MalformedPacket,
+    ProtocolViolation,
+    ReceiveMaximumExceeded,
+    Refused,
+    TopicAliasInvalid,
+)
 from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.mounted_names import outer_properties, outer_topic
 from broker.core.codec.packets import V5, Publish
 from broker.core.codec.publish_layout import alike, plain_payload, topic_end
+from broker.core.codec.publish_layout import head as frame_head
+from broker.core.codec.topic_names import has_control
+from broker.core.connection.connect.identity import is_reserved
 from broker.core.connection.publish.acknowledging import Acknowledger
-from broker.core.connection.publish.judging import TopicJudge
-from broker.core.connection.publish.publish_runs import RunPublisher
-from broker.core.connection.publish.topic_aliases import TopicAliases
 from broker.core.permissions import Permissions
 from broker.core.principal import Principal
 from broker.core.queues.live.outbox import Outbox
@@ -56,6 +62,10 @@ RUN_BYTES: Final = 16_384
 in one piece."""
 
 
+IN_ONE_PIECE: Final = 12
+"""Publishes in a row from which on one piece of all their frames costs less than each frame by itself."""
+
+
 class PublishHandler:
     """Handles the PUBLISH packets of one connection."""
 
@@ -64,8 +74,7 @@ class PublishHandler:
         self._outbox = outbox
         self._decoder = decoder
         self._acknowledger = acknowledger
-        self._judge = TopicJudge(router)
-        self._runs: RunPublisher | None = None  # once there was a run
+        self._why = ""  # what refused the last topic; empty: access control did
         # Known while the client is connected.
         self._session: Session | None = None
         self._v5 = False
@@ -277,11 +286,7 @@ class PublishHandler:
                 count = alike(buffer, head, start, end, payload_at, self._v5, room, start + RUN_BYTES)
             count = receiver.room(count, OVERHEAD + len(topic) + end - payload_at)
             if count > 1:
-                runs = self._runs
-                if runs is None:
-                    runs = RunPublisher(router, self._outbox, decoder, acknowledger)
-                    self._runs = runs
-                return runs.publish(session, receiver, topic, head, count, payload_at - start)
+                return self._publish_run(session, receiver, topic, head, count, payload_at - start)
             if count == 0:
                 receiver = None
         if qos == 2 and acknowledger.knows(packet_id):
@@ -298,6 +303,88 @@ class PublishHandler:
             reached = router.fanout.forward(route, message, session)
             acknowledger.answer(qos, packet_id, reasons.SUCCESS if reached > 0 else self._reason(reached))
         return 1
+
+    def _publish_run(
+        self, session: Session, receiver: Session, topic: bytes, head: bytes, count: i64, payload_at: i64
+    ) -> i64:
+        """Route up to `count` frames that are alike, from the current one on, to the one who gets them.
+
+        `head`: the bytes of the first before its packet identifier; `payload_at`: where its payload begins in it.
+        Returns how many there were: fewer, and perhaps none, where an identifier is in use.
+        """
+        decoder = self._decoder
+        buffer = decoder.buffer
+        acknowledger = self._acknowledger
+        qos: i64 = 1 if decoder.header == 0x32 else 2
+        start: i64 = decoder.start
+        length: i64 = decoder.end - start
+        id_at: i64 = len(head)
+        v5 = session.v5
+        sent_v5 = receiver.v5
+        sent_head = head
+        if sent_v5 != v5:
+            sent_head = frame_head(decoder.header, topic, length - payload_at + (1 if sent_v5 else 0))
+        messages: list[Message] = []
+        packet_ids: list[bytes] = []
+        at: i64 = start
+        while count > 0:
+            if qos == 2:
+                packet_id: i64 = (buffer[at + id_at] << 8) | buffer[at + id_at + 1]
+                if acknowledger.knows(packet_id):
+                    break
+                acknowledger.remember(packet_id)
+            message = Message(topic, buffer[at + payload_at : at + length], qos, False, b"", 0.0, session.client_id)
+            message.adopt_head(sent_head, sent_v5)
+            messages.append(message)
+            packet_ids.append(buffer[at + id_at : at + id_at + 2])
+            at += length
+            count -= 1
+        count = len(messages)
+        if count > 0:
+            decoder.end = at
+            self._router.work += count
+            if count < IN_ONE_PIECE:
+                for message in messages:
+                    receiver.send_now(message, qos)
+                acknowledger.answer_run(qos, packet_ids)
+                return count
+            if sent_v5 == v5:
+                frames = bytearray(buffer[start:at])
+            else:
+                # The packet identifiers follow; 5.0 has the length of no properties behind them.
+                glue = sent_head + (b"\0\0\0" if sent_v5 else b"\0\0")
+                frames = bytearray(glue + glue.join([message.payload() for message in messages]))
+            receiver.send_run(messages, qos, frames, len(sent_head))
+            acknowledger.answer_run(qos, packet_ids)
+        return count
+
+    def _judge(self, topic: bytes, session: Session, qos: int, retain: bool) -> int:
+        """0, or the reason code with which a topic name is refused to this client.
+
+        Raises:
+            MalformedPacket: it holds control characters, and the settings let none in (section 1.5.4).
+        """
+        router = self._router
+        limits = router.limits
+        self._why = ""
+        if limits.max_topic_levels > 0 and topic.count(b"/") >= limits.max_topic_levels:
+            self._why = "limits.max_topic_levels"
+            return reasons.TOPIC_NAME_INVALID
+        # What the cache knows holds none: it is asked once for a topic, not for each message.
+        if not limits.control_characters and not router.cache.knows(topic) and has_control(topic.decode()):
+            raise MalformedPacket("a topic name with a control character")
+        if is_reserved(topic, session.link, router, session):
+            self._why = "the topic is the broker's own"
+            return reasons.NOT_AUTHORIZED
+        access_control = router.access_control
+        if (
+            access_control is not None
+            and not session.own
+            and not access_control.may_publish(session.principal, topic.decode(), qos, retain)
+        ):
+            router.counters.denied_publishes += 1
+            return reasons.NOT_AUTHORIZED
+        return 0
 
     def _reason(self, count: int) -> int:
         """What the publisher is told of a message that was for so many sessions and groups (`Fanout.forward`)."""
@@ -342,11 +429,10 @@ class PublishHandler:
                 # [MQTT-3.3.4-7]
                 raise ReceiveMaximumExceeded(f"more than {limits.receive_maximum} publishes in flight")
         # 3.1.1 has no code for a refusal: the message goes nowhere and is acknowledged as usual [MQTT3-3.3.5-2].
-        judge = self._judge
         why = ""
         if topic:
-            reason = judge.judge(topic, session, qos, publish.retain)
-            why = judge.why
+            reason = self._judge(topic, session, qos, publish.retain)
+            why = self._why
         else:
             reason, why = reasons.NOT_AUTHORIZED, MOUNT
             topic = publish.topic
@@ -425,3 +511,66 @@ class PublishHandler:
             aliases = TopicAliases(self._router, self._max_aliases)
             self._aliases = aliases
         return aliases.resolve(topic, alias)
+
+
+ALIAS_BYTES: Final = 160
+"""What an alias counts for beside its topic name: the table's place, and two objects' heads."""
+
+
+def plenty(router: Router) -> bool:
+    """Whether a client that connects now may set aliases: a quarter of the bound over all is left."""
+    bound = router.limits.max_alias_bytes
+    return bound == 0 or router.alias_bytes < bound - bound // 4
+
+
+class TopicAliases:
+    """Alias to topic name, for the life of one connection."""
+
+    def __init__(self, router: Router, maximum: int) -> None:
+        """`maximum`: the Topic Alias Maximum that the client was told."""
+        self._router = router
+        self._maximum = maximum
+        self._topics: dict[int, bytes] = {}
+        self._bytes: i64 = 0
+
+    def resolve(self, topic: bytes, alias: int) -> bytes:
+        """The topic name of an alias: set when `topic` is not empty, used when it is.
+
+        Any from 1 (the decoder refuses 0) to the maximum that was announced is taken [MQTT-3.3.2-12], and none above
+        it [MQTT-3.2.2-17]: with a maximum of 0, which is announced by saying nothing, none at all [MQTT-3.2.2-18].
+
+        Raises:
+            TopicAliasInvalid: the alias is above the maximum.
+            ProtocolViolation: it was never set.
+            Refused: 0x97: the aliases of this client, or of all, would take more bytes than the settings allow.
+        """
+        if alias > self._maximum:
+            raise TopicAliasInvalid(f"topic alias {alias} is above the maximum")  # [MQTT-3.3.2-9]
+        known = self._topics.get(alias)
+        if topic:
+            grown: i64 = len(topic) + ALIAS_BYTES if known is None else len(topic) - len(known)
+            self._charge(grown)
+            self._topics[alias] = topic
+            return topic
+        if known is None:
+            raise ProtocolViolation(f"topic alias {alias} was never set")
+        return known
+
+    def _charge(self, grown: i64) -> None:
+        router = self._router
+        limits = router.limits
+        if grown > 0:
+            if 0 < limits.max_alias_bytes_per_client < self._bytes + grown:
+                raise Refused(
+                    f"topic aliases of more than {limits.max_alias_bytes_per_client} bytes", reasons.QUOTA_EXCEEDED
+                )
+            if 0 < limits.max_alias_bytes < router.alias_bytes + grown:
+                raise Refused("the broker has no room for more topic aliases", reasons.QUOTA_EXCEEDED)
+        self._bytes += grown
+        router.alias_bytes += grown
+
+    def forget(self) -> None:
+        """The connection is over, and its aliases with it [MQTT-3.3.2-7]."""
+        self._topics = {}
+        self._router.alias_bytes -= self._bytes
+        self._bytes = 0

@@ -18,12 +18,12 @@ from broker.core.counters import DISCONNECTED, FULL_BYTES, FULL_MESSAGES, GLOBAL
 from broker.core.persistence.commits import Waiter
 from broker.core.queues.delivery import DROPPED, Delivery, DeliveryRun
 from broker.core.queues.drop_notice import tell
-from broker.core.queues.live.peer import Peer
 from broker.core.queues.live.peer_names import PeerNames
 from broker.core.queues.live.send_queue import NOT_SENT, SendQueue
 from broker.core.queues.message import NEAR_LONGEST, Message
 from broker.core.queues.policies.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST
 from broker.core.queues.queue_totals import bound
+from broker.core.queues.requests import Peer
 from broker.core.queues.windows.receive_window import ReceiveWindow
 
 ACCEPTED: Final = -1

@@ -1,7 +1,7 @@
 """The policies of a full queue and of messages that have waited too long.
 
 Owns the policies, `QueueTerms` (the terms of one client's queues) and `QueueRule` (changes for some clients). Plain
-data; the queues obey it, `queue_rules` and `queue_options` choose it.
+data; the queues obey it, `queue_limits` and `queue_options` choose it.
 """
 
 from __future__ import annotations

@@ -31,8 +31,7 @@ from broker.core.queues.message import HEADROOM, Message
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.queues.requests import AskedLink
 from broker.core.queues.session_queue import SessionQueue
-from broker.core.queues.windows.held_answers import send_promise
-from broker.core.queues.windows.held_deliveries import HeldDeliveries
+from broker.core.queues.windows.held import HeldDeliveries, send_promise
 from broker.core.queues.windows.in_flight import InFlight, write_identifiers
 from broker.core.topics.subscription import SharedGroup
 

@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
 from broker.core.counters import NOT_AUTHORIZED, SESSION_ENDED
-from broker.core.queues.delivery import Delivery, queue_of
+from broker.core.queues.delivery import Delivery
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.receivers.fanout import SLOW, Fanout
@@ -115,7 +115,7 @@ class Unfinished:
             # As this member's subscription has it, and not as that of the member who left it behind [MQTT-3.3.1-12].
             retain = message.retain and chosen.retain_as_published
             other.deliver(
-                message, share_qos(message, chosen, reach), retain, identifiers(chosen), group, queue_of(chosen)
+                message, share_qos(message, chosen, reach), retain, identifiers(chosen), group, chosen.sub_queue
             )
         elif session.ended:
             session.offered += 1

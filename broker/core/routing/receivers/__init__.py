@@ -1,1 +1,1 @@
-"""Which sessions a message goes to: `fanout` forwards it, `plans`, `reach` and `sharing` say to whom."""
+"""Which sessions a message goes to: `fanout` forwards it, `plans` and `reach` say to whom."""

@@ -15,10 +15,9 @@ from mypy_extensions import i64
 from broker.core.counters import FULL_BYTES, FULL_MESSAGES, GLOBAL, NO_QUOTA
 from broker.core.permissions import NEVER_MADE, Permissions
 from broker.core.persistence.journal import Journal
-from broker.core.queues.delivery import queue_of
 from broker.core.queues.live.outbox import ACCEPTED, KEPT_BACK
 from broker.core.queues.message import Message
-from broker.core.queues.queue_totals import QueueTotals, Worker
+from broker.core.queues.queue_totals import QueueTotals
 from broker.core.queues.requests import RequestMessage
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.in_turns.broadcasts import (
@@ -29,11 +28,9 @@ from broker.core.routing.in_turns.broadcasts import (
     Interrupted,
     listeners,
 )
-from broker.core.routing.receivers.barred import BarredList
 from broker.core.routing.receivers.bursts import Run
 from broker.core.routing.receivers.plans import FanoutPlan
-from broker.core.routing.receivers.reach import Reach, share_qos
-from broker.core.routing.receivers.sharing import choose
+from broker.core.routing.receivers.reach import BarredList, Reach, share_qos
 from broker.core.routing.subscription_table import SubscriptionTable
 from broker.core.session.session import Session
 from broker.core.tap import Tap
@@ -63,7 +60,7 @@ WAITS: Final = 2
 """How many more such deliveries one counts for that has to wait in its session, in memory that is new."""
 
 
-class Fanout(Worker):
+class Fanout:
     """Delivers a message to the subscribers of its topic."""
 
     def __init__(self, table: SubscriptionTable, load: QueueTotals, deadlines: Deadlines) -> None:
@@ -210,7 +207,7 @@ class Fanout(Worker):
                     continue
                 slow += 1
                 retain = message.retain and subscription.retain_as_published
-                answer = session.deliver(message, qos, retain, identifiers(subscription), None, queue_of(subscription))
+                answer = session.deliver(message, qos, retain, identifiers(subscription), None, subscription.sub_queue)
                 if answer == KEPT_BACK:
                     count -= 1
                     continue
@@ -358,7 +355,7 @@ class Fanout(Worker):
                 its = run.translated()
             if not self.offer_plain(subscription, its.data, its.count, its.largest, its.v5, origin):
                 for message in run.messages():
-                    session.deliver(message, 0, False, identifiers(subscription), None, queue_of(subscription))
+                    session.deliver(message, 0, False, identifiers(subscription), None, subscription.sub_queue)
                 slow += 1
         self.work += SLOW * slow * run.count
         entry.took_one_by_one(slow)
@@ -442,7 +439,7 @@ class Fanout(Worker):
             return NOBODY
         qos, session = share_qos(message, chosen, reach), cast(Session, chosen.session)
         retain = message.retain and chosen.retain_as_published
-        answer = session.deliver(message, qos, retain, identifiers(chosen), group, queue_of(chosen))
+        answer = session.deliver(message, qos, retain, identifiers(chosen), group, chosen.sub_queue)
         if self._telling is not None:
             self._tell(answer, session, qos, retain, chosen.topic_filter)
         return answer
@@ -477,3 +474,40 @@ def _weight(answer: int) -> i64:
     if answer == ACCEPTED:
         return TOOK
     return 1 if answer in FULL else 0
+
+
+TRIES: Final = 16
+"""Connected members that are asked whether they have room, for one message."""
+
+
+def choose(group: SharedGroup, message: Message, reach: Reach | None) -> Subscription | None:
+    """The member that is to have a message; None: none may, or there is none. `reach`: who may; None: everybody."""
+    size = message.size()
+    for _ in range(min(group.connected.count, TRIES)):
+        member = group.next_member() if reach is None else _connected(group, reach)
+        if member is None:
+            break
+        session = cast(Session, member.session)
+        outbox = session.outbox
+        qos = message.qos if message.qos < member.qos else member.qos
+        if (
+            outbox is not None
+            and outbox.has_room(size)
+            and (qos == 0 or (session.window.quota > 0 and session.queue.pending is None))
+        ):
+            return member
+    # No member is connected, or none has room: the next in turn takes it, so that each has its share of these.
+    return _next(group, reach)
+
+
+def _next(group: SharedGroup, reach: Reach | None) -> Subscription | None:
+    """Whose turn it is, of those who may have the message: of the connected ones, or of the others if need be."""
+    if reach is None:
+        return group.next_member()
+    member = _connected(group, reach)
+    return reach.permitted(group, group.away).next_member(reach) if member is None else member
+
+
+def _connected(group: SharedGroup, reach: Reach) -> Subscription | None:
+    """Whose turn it is, of the connected ones who may have the message."""
+    return None if group.connected.count == 0 else reach.permitted(group, group.connected).next_member(reach)

@@ -12,7 +12,7 @@ from typing import Final, cast
 
 from mypy_extensions import i64
 
-from broker.core.queues.delivery import SubscriptionQueue, queue_of
+from broker.core.queues.delivery import SubscriptionQueue
 from broker.core.session.session import Session
 from broker.core.topics.subscription import Changed, FilterEntry, SharedGroup, Subscription
 
@@ -63,7 +63,7 @@ class Recipient:
             if first.sub_queue is not None and (part.sub_queue is None or part.topic_filter < first.topic_filter):
                 first = part
         # It waits once: on the terms of a subscription that has none of its own, or else of the first by its filter.
-        self.sub_queue = queue_of(first)
+        self.sub_queue = first.sub_queue
         if found:
             self.identifiers = tuple(found)
         if self.no_local:

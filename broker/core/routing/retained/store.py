@@ -15,15 +15,16 @@ from broker.core.codec.topic_names import is_system
 from broker.core.counters import Counters
 from broker.core.hooks import MessageHook
 from broker.core.limits import Limits
+from broker.core.permissions import Permissions
 from broker.core.persistence.journal import Journal
+from broker.core.principal import LOCAL, Principal
 from broker.core.queues.message import Message
 from broker.core.refusals import RETAIN
 from broker.core.routing.bridge_states import is_bridge_state
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.loop_detection import UPLINKS
 from broker.core.routing.receivers.fanout import Fanout
-from broker.core.routing.retained.by_age import RetainedMessage
-from broker.core.routing.retained.shares import RetainedShares, kept_bytes
+from broker.core.routing.retained.shares import RetainedMessage, RetainedShares, account_name, kept_bytes
 from broker.core.session.session import Session
 from broker.core.topics.topic_tree import NODE_BYTES, RetainedTree
 
@@ -63,6 +64,7 @@ class RetainedStore:
         self.system_count = 0
         self.journal: Journal | None = None
         self.hook: MessageHook | None = None  # see `Router.message_hook`
+        self.permissions: Permissions | None = None  # asked about publishers (`may_be_sent`)
         self._limits = limits
         self._counters = counters
         self._deadlines = deadlines
@@ -284,3 +286,30 @@ class RetainedStore:
         message = self.tree.get(topic)
         if isinstance(message, Message) and 0.0 < message.expires_at <= now:
             self._clear(topic, message)
+
+    # -- its publisher's right to the topic ----------------------------------------------------------------------------
+
+    def may_be_sent(self, message: Message) -> bool:
+        """Whether the publisher of a retained message may publish it now (`retained.check_publisher`).
+
+        A publisher that has a session is asked about as what it is now; of another one its client identifier and its
+        user name (without one, its address) are known, which is all that a store keeps. What the broker itself, its
+        program or a link has retained is always sent.
+        """
+        permissions = self.permissions
+        account = account_name(message)
+        if permissions is None or not account:
+            return True
+        principal = self._publisher(message.publisher, account)
+        return permissions.asked.may_publish(principal, message.topic.decode(), message.qos, True)
+
+    def _publisher(self, client_id: str, account: str) -> Principal:
+        session = self._sessions.get(client_id)
+        if session is not None and session.account.owner.name == account:
+            return session.principal
+        kind, _, name = account.partition(" ")
+        if kind == "user":
+            return Principal(name, client_id=client_id, authenticator="retained")
+        # Of an IPv6 address an account has the network, and of a Unix socket a word.
+        host = "" if name == LOCAL else name.partition("/")[0]
+        return Principal(None, client_id=client_id, host=host)

@@ -29,10 +29,11 @@ from broker.core.codec.packets import (
 )
 from broker.core.codec.properties import Properties
 from broker.core.codec.reasons import name as reason_name
-from loadtest.load.engine.clients import connecting, round_trips
+from loadtest.load.engine.clients import connecting
 from loadtest.load.engine.clients.connection import Wire, clock
 from loadtest.load.engine.clients.pool import Pool
 from loadtest.load.engine.clients.requests import Requests
+from loadtest.load.engine.clients.round_trips import Answers, asked
 from loadtest.load.engine.clients.sending import Outgoing, Sender, Session
 from loadtest.load.engine.clients.timers import Timers
 from loadtest.load.ledger.counters import Tally, add
@@ -65,8 +66,9 @@ class Client:
         self.tally: Tally = pool.tallies[group]
         self.session = Session(keep_frames=self.persistent)
         self.judge = pool.judge(group, number) if self.settings.subscribe or self.settings.churn else None
-        self.asked = round_trips.asked(plan, group, number, self.tally)
-        self._answers = round_trips.answers(self.settings, self.version, self.session, pool.error)
+        self.asked = asked(plan, group, number, self.tally)
+        reply = self.settings.reply
+        self._answers = None if reply is None else Answers(reply, self.version, self.session, pool.error)
         self.senders: list[Sender] = []
         self.wire: Wire | None = None
         self.up = False
@@ -116,7 +118,10 @@ class Client:
     async def _open(self) -> None:
         pool = self.pool
         wire = Wire(self.version, self.judge, pool.streams, self.tally, self.session, self._on_packet, self._on_closed)
-        round_trips.attach(wire, self.asked, self._answers)
+        if self.asked is not None:
+            wire.answered = self.asked.take
+        if self._answers is not None:
+            self._answers.wire, wire.asked = wire, self._answers.hear
         try:
             async with pool.gate:
                 async with asyncio.timeout(CONNECT_TIMEOUT):
@@ -152,7 +157,6 @@ class Client:
             self.wire.fail(f"no {what} in {CONNECT_TIMEOUT:g} s")
 
     def _again(self) -> None:
-        """Come back after a while, if that is wanted."""
         if self.ended or not self.wanted or not self.settings.reconnect:
             return
         delay = min(self.settings.reconnect_delay * 2 ** min(max(self.attempts - 1, 0), 16), MAX_DELAY)
@@ -317,7 +321,6 @@ class Client:
     # -- while the stages run ------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The stages have begun, or it came up while they run."""
         cycle = self.settings.cycle
         if cycle is not None:
             self._timers.set("cycle", cycle.up * self._around(cycle.spread), self._leave)
@@ -440,7 +443,6 @@ class Client:
         self._will_sequence += 1
 
     def _gone(self, cleanly: bool) -> None:
-        """No longer connected, as far as counting goes."""
         for name in ("answer", "ping", "churn", "freeze"):
             self._timers.cancel(name)
         judge = self.judge

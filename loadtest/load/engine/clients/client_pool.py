@@ -15,19 +15,17 @@ import resource
 import socket
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from broker.core.codec.reasons import name as reason_name
 from loadtest.brokers.process import raise_file_limit
-from loadtest.load.capture.loading import spooled
-from loadtest.load.capture.recording import Recording
 from loadtest.load.checks.expected import Account, Sent, Subscriptions, account
 from loadtest.load.engine.clients.client import Client
 from loadtest.load.engine.clients.connecting import new_socket
 from loadtest.load.engine.clients.connection import Wire, clock
 from loadtest.load.engine.clients.pacer import Pacer
 from loadtest.load.engine.clients.sending import MAX_LAYOUTS, Outgoing, Sender
-from loadtest.load.engine.job import Target
+from loadtest.load.engine.job import Job, Target
 from loadtest.load.engine.schedule import BURSTS, CONSTANT, NEVER, POISSON
 from loadtest.load.engine.transports import TargetError, context, open_stream
 from loadtest.load.ledger.counters import Tally
@@ -37,6 +35,9 @@ from loadtest.load.scenario import payloads
 from loadtest.load.scenario.patterns import Pattern
 from loadtest.load.scenario.plan import Plan, PlanError, Recorded
 from loadtest.load.scenario.schema import Group, Properties, Publish
+
+if TYPE_CHECKING:
+    from loadtest.load.capture.spool import Spool
 
 ATTEMPTS: Final = 100
 """Connections being opened at the same time: less than the usual listen backlog of 128."""
@@ -54,20 +55,10 @@ Address = tuple[int, tuple[str, int]]
 
 
 class ClientPool:
-    """The clients of process `index` of `processes`."""
+    """The clients of process `index` of a job's."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        targets: list[Target],
-        index: int,
-        processes: int,
-        recording: Recording | None = None,
-        speed: float = 1.0,
-    ) -> None:
+    def __init__(self, plan: Plan, job: Job, index: int) -> None:
         self.plan = plan
-        self.index = index
-        self.processes = processes
         self.tallies = [Tally() for _ in plan.groups]
         self.streams = Streams(plan.mark_run, lambda stream: plan.topic(stream).encode(), plan.around, plan.varied)
         self.pacer = Pacer()
@@ -93,13 +84,13 @@ class ClientPool:
         self.will_sent: dict[int, int] = {}
         self._resent: Counter[int] = Counter()
         self._judges: dict[int, Judge] = {}
-        self.targets = targets
-        self._addresses: list[list[Address]] = [_resolve(target) for target in targets]
+        self.targets = job.targets
+        self._addresses: list[list[Address]] = [_resolve(target) for target in job.targets]
         mine = [
             (group, number)
             for group, count in enumerate(plan.counts)
             for number in range(count)
-            if plan.process(group, number, processes) == index
+            if plan.process(group, number, job.processes) == index
         ]
         _raise_file_limit(len(mine))
         self.clients = [Client(self, group, number) for group, number in mine]
@@ -107,7 +98,13 @@ class ClientPool:
         """Clients of the first phase that have neither come up nor failed yet."""
         self.senders: list[tuple[Sender, Publish, int, float]] = []
         """Each with its settings, its group, and its messages a second at a load of 1."""
-        self._spool = spooled(recording, self._recorded_publishers(), speed)
+        recording = job.recording()
+        self._spool: Spool | None = None
+        if recording is not None:
+            # Only a replay needs Parquet.
+            from loadtest.load.capture.spool import Spool
+
+            self._spool = Spool(recording, self._recorded_publishers(), job.speed)
         self._make_senders()
 
     # -- what clients ask ----------------------------------------------------------------------------------------------
@@ -122,8 +119,30 @@ class ClientPool:
         return judge
 
     async def open(self, settings: Group, index: int, wire: Wire) -> None:
-        """Open the connection of the client `index` of the plan, whose group has these settings."""
-        await open_socket(self, settings, index, wire)
+        """Open the connection of the client `index` of the plan, whose group has these settings. Raises OSError."""
+        addresses = self.addresses(index)
+        for number, (family, address) in enumerate(addresses):
+            try:
+                await self._connect(settings, index, wire, family, address)
+            except OSError:
+                if number + 1 == len(addresses):
+                    raise
+            else:
+                if number:
+                    # What a name stands for first need not be where the broker listens.
+                    addresses.insert(0, addresses.pop(number))
+                return
+
+    async def _connect(self, settings: Group, index: int, wire: Wire, family: int, address: tuple[str, int]) -> None:
+        sock = new_socket(settings, family)
+        try:
+            if index >= PORTS and address[0].startswith("127."):
+                sock.bind((f"127.0.1.{index // PORTS}", 0))
+            await asyncio.get_running_loop().sock_connect(sock, address)
+            await open_stream(self.targets[index % len(self.targets)], wire, sock)
+        except BaseException:
+            sock.close()
+            raise
 
     def addresses(self, index: int) -> list[Address]:
         """All addresses of a client's target, the targets in turn; what has answered may be put first."""
@@ -134,11 +153,9 @@ class ClientPool:
         self.errors[text if text in self.errors or len(self.errors) < 1000 else "other errors"] += 1
 
     def trouble(self) -> str:
-        """What has gone wrong most often."""
         return self.errors.most_common(1)[0][0] if self.errors else ""
 
     def count_up(self, change: int) -> None:
-        """A client came up, or is no longer."""
         self.up += change
 
     def since_start(self) -> float:
@@ -151,11 +168,9 @@ class ClientPool:
         self.given_up += count
 
     def resent(self, outgoing: Outgoing) -> None:
-        """A PUBLISH was sent once more."""
         self._resent[int(outgoing.sender.base) + outgoing.number] += 1
 
     def will_left(self, stream: int, sequence: int) -> None:
-        """A client left its will."""
         self.will_sent[stream] = sequence + 1
 
     # -- senders -------------------------------------------------------------------------------------------------------
@@ -252,7 +267,6 @@ class ClientPool:
         return [entry.client for entry in entries if entry.client in numbers[entry.group]]
 
     def _play(self, sender: Sender, entry: Recorded) -> None:
-        """Let a sender play its part of the recording."""
         assert self._spool is not None
         cursor = self._spool.cursor(entry.client)
         sender.kinds = bytes(entry.share.kinds)
@@ -262,7 +276,6 @@ class ClientPool:
         sender.hurry = math.isinf(self._spool.speed)
 
     def exhausted(self) -> bool:
-        """Whether everybody has sent all messages there are to send."""
         return all(sender.remaining == 0 for sender, _, _, _ in self.senders)
 
     def stranded(self) -> bool:
@@ -342,7 +355,6 @@ class ClientPool:
                 sender.seen = sender.returned
 
     def overdue(self, now: int) -> int:
-        """Messages that are due and not sent."""
         return sum(sender.overdue(now) for sender, _, _, _ in self.senders if sender.active and not sender.away)
 
     def finish_stages(self, now: int) -> list[int]:
@@ -385,11 +397,9 @@ class ClientPool:
         return made
 
     def accounts(self) -> list[Account]:
-        """What every subscriber got."""
         return [account(judge) for judge in self._judges.values()]
 
     def all_errors(self) -> dict[str, int]:
-        """What went wrong, in words, and how often."""
         found = Counter(self.errors)
         for sender, _, _, _ in self.senders:
             for code, count in sender.refused.items():
@@ -405,37 +415,6 @@ class ClientPool:
         for stream, count in self.will_sent.items():
             made[self.plan.entry(stream).group][0] += count
         return [(sent, refused) for sent, refused in made]
-
-
-async def open_socket(pool: ClientPool, settings: Group, index: int, wire: Wire) -> None:
-    """Open a connection of our own."""
-    addresses = pool.addresses(index)
-    for number, (family, address) in enumerate(addresses):
-        try:
-            await _connect(pool, settings, index, wire, family, address)
-        except OSError:
-            if number + 1 == len(addresses):
-                raise
-        else:
-            if number:
-                # What a name stands for first need not be where the broker listens.
-                addresses.insert(0, addresses.pop(number))
-            return
-
-
-async def _connect(
-    pool: ClientPool, settings: Group, index: int, wire: Wire, family: int, address: tuple[str, int]
-) -> None:
-    loop = asyncio.get_running_loop()
-    sock = new_socket(settings, family)
-    try:
-        if index >= PORTS and address[0].startswith("127."):
-            sock.bind((f"127.0.1.{index // PORTS}", 0))
-        await loop.sock_connect(sock, address)
-        await open_stream(pool.targets[index % len(pool.targets)], wire, sock)
-    except BaseException:
-        sock.close()
-        raise
 
 
 def _resolve(target: Target) -> list[Address]:

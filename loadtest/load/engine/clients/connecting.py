@@ -6,8 +6,8 @@ Owns: turning a group's settings into both. Pure, but for the socket that it mak
 from __future__ import annotations
 
 import socket
-from typing import Final
 
+from broker.client.failures import V3_REASONS
 from broker.core.codec import encoder, packets, properties
 from broker.core.codec.packets import Connect, Will
 from broker.core.codec.properties import Properties
@@ -15,14 +15,6 @@ from broker.core.codec.reasons import name as reason_name
 from loadtest.load.ledger.mark import filler, pack
 from loadtest.load.scenario.plan import Plan
 from loadtest.load.scenario.schema import Group
-
-RETURN_CODES: Final = {
-    1: "unacceptable protocol version",
-    2: "identifier rejected",
-    3: "server unavailable",
-    4: "bad user name or password",
-    5: "not authorized",
-}
 
 
 def new_socket(settings: Group, family: int) -> socket.socket:
@@ -38,7 +30,6 @@ def new_socket(settings: Group, family: int) -> socket.socket:
 
 
 def version(settings: Group) -> int:
-    """The protocol level of a group's clients."""
     return packets.V5 if settings.version == "5.0" else packets.V311
 
 
@@ -79,4 +70,6 @@ def _will(plan: Plan, group: int, number: int, sequence: int) -> Will | None:
 
 def refusal(code: int, level: int) -> str:
     """What a CONNACK's return code (3.1.1) or reason code (5.0) says."""
-    return RETURN_CODES.get(code, str(code)) if level < packets.V5 else reason_name(code)
+    if level < packets.V5:
+        return reason_name(V3_REASONS[code]) if code < len(V3_REASONS) else str(code)
+    return reason_name(code)

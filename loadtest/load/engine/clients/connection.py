@@ -82,14 +82,12 @@ class Wire(Outlet):
     # -- what asyncio calls --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is connected."""
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=WRITE_HIGH)
         if self.on_made is not None:
             self.on_made()
 
     def data_received(self, data: bytes) -> None:
-        """A read came in."""
         now: i64 = time.monotonic_ns() // 1000
         self.tally.bytes_received += len(data)
         decoder = self.decoder
@@ -126,11 +124,9 @@ class Wire(Outlet):
                 sender.pump(now)
 
     def eof_received(self) -> bool:
-        """The broker will send no more."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
         self.transport = None
         self.on_closed(self.fault or (f"connection lost: {exc}" if exc else "the broker closed the connection"))
 
@@ -141,7 +137,6 @@ class Wire(Outlet):
             self._pause()
 
     def resume_writing(self) -> None:
-        """There is room again."""
         self.paused = False
         if self.asked is not None and not self.frozen:
             self._resume()
@@ -152,7 +147,6 @@ class Wire(Outlet):
     # -- what the client calls -----------------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Send."""
         transport = self.transport
         if transport is not None:
             self.tally.bytes_sent += len(data)
@@ -171,12 +165,10 @@ class Wire(Outlet):
             self.transport.abort()
 
     def freeze(self) -> None:
-        """Read no more."""
         self.frozen = True
         self._pause()
 
     def read_freely(self) -> None:
-        """Read as fast as it comes, from now on."""
         self.frozen = False
         self.read_rate = 0.0
         self._resume()

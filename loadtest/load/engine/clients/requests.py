@@ -44,11 +44,9 @@ class Requests:
 
     @property
     def many(self) -> bool:
-        """Whether churn has to wait for answers."""
         return len(self._open) > MOST or len(self._session.unacked) + len(self._open) > MOST_IDENTIFIERS
 
     def clear(self) -> None:
-        """The connection is gone, and nothing will be answered."""
         self._open.clear()
         self._session.reserved.clear()
         self._session.replying.clear()

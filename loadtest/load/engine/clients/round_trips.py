@@ -22,7 +22,7 @@ from loadtest.load.ledger.counters import Tally, add
 from loadtest.load.ledger.deliveries import Gaps
 from loadtest.load.ledger.mark import SIZE, Mark
 from loadtest.load.scenario.plan import Plan
-from loadtest.load.scenario.schema import Group, Reply
+from loadtest.load.scenario.schema import Reply
 
 MOST_BEHIND: Final = 16_777_216
 """Bytes of answers to what one read brings; while the broker does not take them, nothing more is read."""
@@ -72,7 +72,6 @@ class Asked:
 
 
 def asked(plan: Plan, group: int, number: int, tally: Tally) -> Asked | None:
-    """For a client that asks; None: it does not."""
     streams = [
         entry.stream(number, at)
         for entry in plan.published[group]
@@ -80,20 +79,6 @@ def asked(plan: Plan, group: int, number: int, tally: Tally) -> Asked | None:
         for at in (0, entry.topics - 1)
     ]
     return Asked(plan.mark_run, min(streams), max(streams) + 1, tally) if streams else None
-
-
-def answers(settings: Group, version: int, session: Session, error: Callable[[str], None]) -> Answers | None:
-    """For a client that answers; None: it does not."""
-    return Answers(settings.reply, version, session, error) if settings.reply is not None else None
-
-
-def attach(wire: Wire, asks: Asked | None, replies: Answers | None) -> None:
-    """Let both hear of what comes over a new connection."""
-    if asks is not None:
-        wire.answered = asks.take
-    if replies is not None:
-        replies.wire = wire
-        wire.asked = replies.hear
 
 
 class Answers:

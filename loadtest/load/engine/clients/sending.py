@@ -45,7 +45,6 @@ class Outlet:
         """Whether it takes no more for now."""
 
     def write(self, data: bytes) -> None:
-        """Send."""
         raise NotImplementedError
 
 
@@ -187,7 +186,6 @@ class Sender(Schedule):
     # -- connection ----------------------------------------------------------------------------------------------------
 
     def connected(self, outlet: Outlet, alias_maximum: int, receive_maximum: int) -> None:
-        """There is a connection: what is due can go."""
         self.outlet = outlet
         self.alias_maximum = min(alias_maximum, MAX_ALIASES)
         self.receive_maximum = receive_maximum
@@ -395,12 +393,10 @@ class Sender(Schedule):
         return frame
 
     def _correlated(self, frame: bytes, layout: Layout, stream: i64, sequence: int, time: i64) -> bytes:
-        """A request, with its correlation data in its place."""
         at = layout.asks_at
         return frame[:at] + pack(self.run, time, stream, sequence) + frame[at + SIZE :]
 
     def _quality(self, number: i64) -> i64:
-        """The QoS of a topic's messages."""
         if not self.kinds:
             return self.qos
         kind: i64 = self.kinds[number]

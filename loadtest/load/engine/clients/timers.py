@@ -21,12 +21,10 @@ class Timers:
         self.handles[name] = asyncio.get_running_loop().call_later(seconds, call, *arguments)
 
     def cancel(self, name: str) -> None:
-        """Forget it, if it is set."""
         handle = self.handles.pop(name, None)
         if handle is not None:
             handle.cancel()
 
     def clear(self) -> None:
-        """Cancel all."""
         for name in list(self.handles):
             self.cancel(name)

@@ -10,7 +10,7 @@ from broker.core.codec import packets as p
 from broker.core.codec.packets import PUBACK, PUBREC, V5, V31, V311, Will
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.codec.properties import RESPONSE_TOPIC, decode_forward, encode_forward
-from broker.core.connection.connect.mounting import LONGEST_MOUNT
+from broker.core.connection.connect.identity import LONGEST_MOUNT
 from broker.core.counters import DROP_CAUSES, NOT_AUTHORIZED, TOO_LARGE
 from broker.core.hooks import FORBIDDEN, AccessControl
 from broker.core.principal import Principal

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from broker.core.codec import packets as p
 from broker.core.codec.errors import ProtocolError
 from broker.core.codec.packets import V5, V311
-from broker.core.connection.publish.rate_limit import BREAK, SHORTEST_HOLD, PublishLimit, TokenBucket
+from broker.core.connection.publish.holding import BREAK, SHORTEST_HOLD, PublishLimit, TokenBucket
 from broker.core.hooks import AccessControl, Origin
 from tests.core.harness import Client, Network, limits
 

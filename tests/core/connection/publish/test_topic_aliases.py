@@ -10,7 +10,7 @@ from broker.core.codec import packets as p
 from broker.core.codec.packets import V5, Will
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.codec.properties import encode_forward
-from broker.core.connection.publish.topic_aliases import ALIAS_BYTES
+from broker.core.connection.publish.publishing import ALIAS_BYTES
 from tests.core.harness import Client, Network, bag, limits
 
 TOPIC_ALIAS_MAXIMUM = 0x22

@@ -7,7 +7,7 @@ import pytest
 from broker.core.causes import QUEUE_FULL
 from broker.core.codec.packets import Publish
 from broker.core.counters import AGE, FULL_BYTES, FULL_MESSAGES
-from broker.core.queues.delivery import SubscriptionQueue, queue_of
+from broker.core.queues.delivery import SubscriptionQueue
 from broker.core.queues.policies.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST, QueueRule
 from tests.core.harness import Client, Network, limits
 from tests.support.losses import dropped_by_cause
@@ -119,7 +119,7 @@ class TestLanes:
         for _ in range(3_000):
             publisher.publish("a/1")
         assert client.wire.outbox.messages == 4
-        sub_queue = queue_of(client.session.subscriptions["a/#"])
+        sub_queue = client.session.subscriptions["a/#"].sub_queue
         assert sub_queue is not None
         assert sub_queue.waiting == 3
         assert dropped_by_cause(client.session)[FULL_MESSAGES] == 2_997

@@ -17,7 +17,7 @@ from broker.core.codec.packets import V5, V311, Suback
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.codec.properties import REASON_STRING
 from broker.core.limits import Limits
-from broker.core.queues.delivery import SubscriptionQueue, queue_of
+from broker.core.queues.delivery import SubscriptionQueue
 from broker.core.queues.policies import queue_options
 from broker.core.queues.policies.queue_options import BadQueueOptions, grant, read, tell
 from broker.core.queues.policies.queue_policy import (
@@ -180,7 +180,7 @@ def granted(answer: Suback) -> list[User]:
 
 
 def sub_queue(client: Client, topic_filter: str) -> SubscriptionQueue | None:
-    return queue_of(client.session.subscriptions[topic_filter])
+    return client.session.subscriptions[topic_filter].sub_queue
 
 
 class TestSuback:
@@ -443,12 +443,12 @@ class TestRestart:
         made = self.restarted(network, store, limits)
         subscriptions = made.session("c").subscriptions
         for name in ("t", "$share/g/s"):
-            kept = queue_of(subscriptions[name])
+            kept = subscriptions[name].sub_queue
             assert kept is not None
             assert kept.same(LATEST, 5.0, 7)
             assert kept.options is not None
             assert (kept.options.policy, kept.options.max_age, kept.options.depth) == (LATEST, 50.0, 7)
-        kept = queue_of(subscriptions["u"])
+        kept = subscriptions["u"].sub_queue
         assert kept is not None
         assert kept.same(DROP_NEWEST, 5.0, limits.live_messages)
         assert kept.options is not None

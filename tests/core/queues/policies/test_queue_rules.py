@@ -16,7 +16,6 @@ from broker.core.codec.packets import SubscriptionRequest
 from broker.core.connection.protocol import TURN_WORK
 from broker.core.connection.subscribing import TERMS_WORK
 from broker.core.limits import Limits
-from broker.core.queues.delivery import queue_of
 from broker.core.queues.message import OVERHEAD
 from broker.core.queues.policies.queue_policy import (
     DISCONNECT,
@@ -28,8 +27,8 @@ from broker.core.queues.policies.queue_policy import (
     QueueTerms,
     SubscriptionQueueTerms,
 )
-from broker.core.queues.policies.queue_rules import queue_terms, sub_queue_terms, subscription_rules
 from broker.core.queues.queue_totals import UNLIMITED
+from broker.core.routing.queue_limits import queue_terms, sub_queue_terms, subscription_rules
 from tests.core import naive
 from tests.core.harness import Network, limits
 from tests.core.recount import ask, burst, losses, numbers, user_wish
@@ -250,7 +249,7 @@ def test_a_topic_rule_is_about_subscriptions(wished: bool) -> None:
         ("s/1/2", None, None),
     ):
         ask(client, topic_filter, user=user)
-        sub_queue = queue_of(client.session.subscriptions[topic_filter])
+        sub_queue = client.session.subscriptions[topic_filter].sub_queue
         if policy is None and not wished:
             assert sub_queue is None
         else:

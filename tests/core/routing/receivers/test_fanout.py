@@ -6,9 +6,8 @@ from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.queues.live.outbox import Outbox
 from broker.core.queues.message import Message
 from broker.core.routing.peers import PeerDisconnected
-from broker.core.routing.receivers.fanout import SLOW
+from broker.core.routing.receivers.fanout import SLOW, TRIES
 from broker.core.routing.receivers.plans import Recipient
-from broker.core.routing.receivers.sharing import TRIES
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.core.topics.match_cache import NODE_WEIGHT

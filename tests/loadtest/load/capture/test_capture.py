@@ -22,6 +22,7 @@ from loadtest.load.capture import subscriber as module
 from loadtest.load.capture.file import CaptureError, Writer
 from loadtest.load.capture.subscriber import Wanted, capture
 from loadtest.load.engine.job import Target
+from loadtest.load.errors import LoadError
 from tests.e2e import wire
 from tests.loadtest.load.script import Fate, Script
 from tests.loadtest.load.scripted import ScriptedServer
@@ -222,7 +223,7 @@ async def test_losses_that_the_broker_tells_of(tmp_path: Path) -> None:
 
 
 async def failing(port: int, out: Path, *filters: str, **more: Any) -> str:
-    with pytest.raises(CaptureError) as caught:
+    with pytest.raises(LoadError) as caught:
         await Running(port, out, *filters, **more).task
     assert [each for each in out.parent.iterdir() if each != out] == [] if out.parent.is_dir() else True
     return str(caught.value)

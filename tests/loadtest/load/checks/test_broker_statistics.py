@@ -16,7 +16,7 @@ from loadtest.load.checks import broker_statistics
 from loadtest.load.checks.broker_statistics import LONGEST, SOON, Listener, reconcile
 from loadtest.load.cli.common import faults
 from loadtest.load.engine import conductor
-from loadtest.load.engine.job import Nobody, Target
+from loadtest.load.engine.job import Target
 from loadtest.load.report.result import Deliveries
 from loadtest.load.report.wording import findings
 from tests.loadtest.load.playing import job, reader, scenario, sender
@@ -129,7 +129,7 @@ async def test_one_who_will_not_wait_for_the_ledger_has_a_result_at_once(monkeyp
     monkeypatch.setattr(Listener, "open", opened)
     monkeypatch.setattr(Listener, "fresh", fresh)
     async with ScriptedServer() as server:
-        result = await conductor.play(job(server, scenario(sender(messages=3), reader())), Nobody(), stop)
+        result = await conductor.play(job(server, scenario(sender(messages=3), reader())), stop=stop)
     assert result.deliveries.received == 3
     assert result.reconciled is not None
     assert result.reconciled.agrees is None
@@ -153,5 +153,5 @@ async def test_where_nothing_is_missing_only_a_strict_run_waits_long(
     monkeypatch.setattr(Listener, "fresh", fresh)
     async with ScriptedServer() as server:
         wanted = replace(job(server, scenario(sender(messages=3), reader())), strict=strict)
-        await conductor.play(wanted, Nobody(), asyncio.Event())
+        await conductor.play(wanted, stop=asyncio.Event())
     assert asked == [(True, longest)]

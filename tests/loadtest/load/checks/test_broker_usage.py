@@ -9,12 +9,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loadtest.load.checks import broker_usage
 from loadtest.load.checks.broker_usage import Watch, environment, find
 
 LISTEN = """
@@ -89,27 +87,13 @@ def test_a_forwarder_is_not_the_broker() -> None:
         assert find("127.0.0.1", port) is None
 
 
-def test_where_nothing_is_to_be_found_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_is_to_be_found_there_is_none() -> None:
     with socket.socket() as bound:  # taken, but nobody listens
         bound.bind(("127.0.0.1", 0))
         assert find("127.0.0.1", bound.getsockname()[1]) is None
     assert find("192.0.2.1", 1883) is None  # of the block for documentation: nobody's
     assert find("127.0.0.1", 99_999_999) is None
     assert find("..", 1883) is None
-    with listening("127.0.0.1") as (_, port):
-        monkeypatch.setattr(broker_usage, "PROC", Path("/nowhere"))
-        assert find("127.0.0.1", port) is None
-
-
-def test_an_address_on_a_socket_is_read_as_the_kernel_writes_it() -> None:
-    order = sys.byteorder
-    one = bytes([127, 0, 0, 1])
-    text = f"{int.from_bytes(one, order):08X}"
-    assert str(broker_usage._decoded(text)) == "127.0.0.1"
-    mapped = bytes(10) + b"\xff\xff" + one
-    words = "".join(f"{int.from_bytes(mapped[at : at + 4], order):08X}" for at in range(0, 16, 4))
-    assert str(broker_usage._decoded(words)) == "127.0.0.1"
-    assert str(broker_usage._decoded("0" * 32)) == "::"
 
 
 def test_what_a_process_uses_grows_with_its_work() -> None:
@@ -151,27 +135,6 @@ def test_a_process_that_has_ended_uses_nothing_known() -> None:
     assert Watch(2**22 + 1).memory() is None  # above all process identifiers
 
 
-def test_a_process_identifier_given_away_anew_is_not_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    with listening("127.0.0.1") as (child, _):
-        seen = Watch(child.pid)
-        real = broker_usage._began
-        monkeypatch.setattr(broker_usage, "_began", lambda pid: f"1{real(pid)}")
-        assert seen.cpu_seconds() is None
-        assert seen.memory() is None
-
-
-def test_a_command_with_brackets_and_blanks_does_not_move_the_fields(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    folder = tmp_path / "7"
-    folder.mkdir()
-    fields = " ".join(["S", "3", *["0"] * 17, "4711", "0"])
-    (folder / "stat").write_text(f"7 (a) b ( c) {fields}\n")
-    monkeypatch.setattr(broker_usage, "PROC", tmp_path)
-    assert broker_usage._began(7) == "4711"
-    assert broker_usage._parent(7) == 3
-
-
 def test_the_environment_names_no_host_and_no_user(monkeypatch: pytest.MonkeyPatch) -> None:
     found = environment()
     assert set(found) == {"cpu", "cores", "kernel", "python", "event loop", "canopy", "load average"}
@@ -185,7 +148,6 @@ def test_the_environment_names_no_host_and_no_user(monkeypatch: pytest.MonkeyPat
         raise importlib.metadata.PackageNotFoundError
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
-    monkeypatch.setattr(broker_usage, "PROC", Path("/nowhere"))
     assert environment()["canopy"] == "not installed"
     assert environment()["event loop"] == "asyncio"
 

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from loadtest.brokers.registry import PEERS
 from loadtest.load.cli import common, one_liners
 from loadtest.load.cli.app import app
 from loadtest.load.engine.job import Job
+from loadtest.load.scenario import library
 
 ROOT = Path(__file__).parents[4]
 GUIDE = (ROOT / "docs" / "load.md").read_text(encoding="utf-8")
@@ -27,16 +29,19 @@ LINES = re.findall(r"^\| .* \| `canopy load ((?:pub|sub|conn) .+)` \|$", GUIDE, 
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """A broker's."""
     found = free_port()
-    with BrokerProcess(
-        PEERS["canopy"].command(found, tmp_path_factory.mktemp("canopy"), settings=["sys.interval=0.1"]), found, None
-    ):
+    command = PEERS["canopy"].command(found, tmp_path_factory.mktemp("canopy"), settings=["sys.interval=0.1"])
+    with BrokerProcess(command, found, None, patience=60):
         yield found
+
+
+def as_users(job: Job, who: common.Credentials) -> Job:
+    return replace(job, scenario=library.with_users(job.scenario, who.user, who.password, who.users))
 
 
 def made(monkeypatch: pytest.MonkeyPatch, line: str) -> Job:
     """What a line would play."""
     jobs: list[Job] = []
-    monkeypatch.setattr(one_liners, "play_and_report", lambda job, *_: jobs.append(job))
+    monkeypatch.setattr(one_liners, "play_and_report", lambda job, _, who: jobs.append(as_users(job, who)))
     result = CliRunner().invoke(app, shlex.split(line))
     assert result.exit_code == 0, result.output
     return jobs[0]

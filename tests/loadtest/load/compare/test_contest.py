@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from loadtest.brokers.process import BrokerFailed
+from loadtest.brokers.process import BrokerFailed, BrokerProcess
 from loadtest.brokers.registry import PEERS, Peer
 from loadtest.load.compare import started_brokers
 from loadtest.load.compare.contest import Contest, Means
-from loadtest.load.compare.generator_limit import OwnLimit
-from loadtest.load.compare.started_brokers import Running, UnknownBroker, VersionConflict
+from loadtest.load.compare.started_brokers import VersionConflict
 from loadtest.load.engine.conductor import RunError
-from loadtest.load.engine.job import Audience, Job, Nobody
+from loadtest.load.engine.job import Job
+from loadtest.load.errors import Misuse
 from loadtest.load.report.result import Result
 from loadtest.load.scenario.schema import Scenario
 from tests.loadtest.load.compare.compared import result
@@ -57,7 +57,7 @@ class Stage:
         self.results: list[Result | BaseException] = []
 
     @contextmanager
-    def start(self, peer: Peer, core: int | None) -> Iterator[Running]:
+    def start(self, peer: Peer, core: int | None) -> Iterator[BrokerProcess]:
         """In place of a broker: the bare server, which ends by itself where it is to fail."""
         if peer.name in self._fails:
             raise BrokerFailed(self._fails[peer.name])
@@ -70,9 +70,9 @@ class Stage:
         finally:
             self.running -= 1
 
-    async def play(self, job: Job, audience: Audience, stop: asyncio.Event | None = None) -> Result:
+    async def play(self, job: Job, stop: asyncio.Event | None = None) -> Result:
         """In place of the conductor."""
-        del audience, stop
+        del stop
         await asyncio.sleep(0)
         self.jobs.append(job)
         given = self.results.pop(0) if self.results else result()
@@ -80,12 +80,9 @@ class Stage:
             raise given
         return given
 
-    def run(self, label: str, number: int, rounds: int) -> Audience:
-        self.told.append(f"{label} {number}/{rounds}")
-        return Nobody()
-
-    def note(self, text: str) -> None:
-        self.told.append(text)
+    def means(self, **other: Any) -> Means:
+        told = self.told.append
+        return Means(**{"turn": told, "note": told, "start": self.start, "play": self.play, **other})
 
 
 def end(pid: int) -> None:
@@ -96,7 +93,7 @@ def end(pid: int) -> None:
 
 async def played(contest: Contest, stage: Stage, **given: Any) -> None:
     """Run a contest on a stage."""
-    await contest.run(Means(stage, start=stage.start, play=stage.play), **{"own_limit": False, **given})
+    await contest.run(stage.means(), **given)
 
 
 async def test_brokers_take_turns_on_fresh_processes() -> None:
@@ -105,7 +102,7 @@ async def test_brokers_take_turns_on_fresh_processes() -> None:
     before = os.sched_getaffinity(0)
     await played(contest, stage)
     assert stage.turns == ["canopy", "mosquitto"] * 2
-    assert stage.told == ["canopy 1/2", "mosquitto 1/2", "canopy 2/2", "mosquitto 2/2"]
+    assert stage.told == [f"round {number} of 2: {name}" for number in (1, 2) for name in ("canopy", "mosquitto")]
     assert len({job.broker_pid for job in stage.jobs}) == 4
     assert len({job.targets[0].port for job in stage.jobs}) == 4
     assert all(job.scenario == SCENARIO and job.scenario_text == "text" for job in stage.jobs)
@@ -137,7 +134,7 @@ async def test_the_same_broker_twice_shows_the_noise() -> None:
 
 
 def test_an_unknown_broker_is_refused() -> None:
-    with pytest.raises(UnknownBroker, match="no broker 'rabbits'"):
+    with pytest.raises(Misuse, match="no broker 'rabbits'"):
         Contest(SCENARIO, "", ["canopy", "rabbits"], rounds=1)
 
 
@@ -165,14 +162,14 @@ async def test_who_fails_is_not_asked_again_and_the_others_go_on() -> None:
 async def test_a_run_in_which_the_broker_died_is_no_run() -> None:
     stage = Stage()
 
-    async def play(job: Job, audience: Audience, stop: asyncio.Event | None = None) -> Result:
-        del audience, stop
+    async def play(job: Job, stop: asyncio.Event | None = None) -> Result:
+        del stop
         assert job.broker_pid is not None
         end(job.broker_pid)
         return result()
 
     contest = Contest(SCENARIO, "", ["canopy"], rounds=2)
-    await contest.run(Means(stage, start=stage.start, play=play), own_limit=False)
+    await contest.run(stage.means(play=play))
     (entrant,) = contest.comparison.entrants
     assert entrant.results == []
     assert "failed in round 1: the broker ended with code -9" in (entrant.failure or "")
@@ -212,12 +209,12 @@ async def test_nothing_is_begun_once_it_was_stopped() -> None:
     contest = Contest(SCENARIO, "", ["canopy", "mosquitto"], rounds=2)
     stop = asyncio.Event()
 
-    async def play(job: Job, audience: Audience, stop: asyncio.Event | None = None) -> Result:
+    async def play(job: Job, stop: asyncio.Event | None = None) -> Result:
         assert stop is not None
         stop.set()
-        return await stage.play(job, audience)
+        return await stage.play(job)
 
-    await contest.run(Means(stage, stop, stage.start, play), own_limit=False)
+    await contest.run(stage.means(stop=stop, play=play))
     assert stage.turns == ["canopy"]
     assert contest.comparison.interrupted
     assert len(contest.comparison.entrants[0].results) == 1
@@ -266,18 +263,3 @@ def test_the_version_can_be_asked_for() -> None:
     groups = [group.model_copy(update={"session_expiry": 60}) for group in SCENARIO.groups]
     with pytest.raises(VersionConflict, match=r"groups\.subscribers\.session_expiry"):
         Contest(SCENARIO.model_copy(update={"groups": groups}), "", ["canopy"], rounds=1, mqtt="3.1.1")
-
-
-async def test_the_generators_own_limit_comes_first_and_stands_in_every_job() -> None:
-    stage = Stage()
-    stage.results = [result(receive_rate=800_000.0, generator_cpu=1.0)]
-    contest = Contest(SCENARIO, "", ["canopy"], rounds=1)
-    await played(contest, stage, own_limit=True)
-    assert contest.comparison.own_limit == OwnLimit(800_000.0, 800_000.0)
-    assert [job.own_limit for job in stage.jobs] == [None, 800_000.0]
-    stage.results = [result(receive_rate=0.0)]
-    contest = Contest(SCENARIO, "", ["canopy"], rounds=1)
-    await played(contest, stage, own_limit=True)
-    assert contest.comparison.own_limit is None
-    assert "not known" in contest.comparison.remarks[0]
-    assert contest.comparison.whole

@@ -12,7 +12,7 @@ import pytest
 from loadtest.brokers.process import HOST, BrokerProcess, free_port
 from loadtest.brokers.registry import PEERS
 from loadtest.load.engine.conductor import play
-from loadtest.load.engine.job import Job, Nobody, Target
+from loadtest.load.engine.job import Job, Target
 from loadtest.load.report.result import Deliveries, GroupResult, Result
 from loadtest.load.scenario.library import builtin, load
 from loadtest.load.scenario.schema import Scenario
@@ -88,7 +88,7 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 async def _play_all(jobs: list[Job]) -> list[Result | BaseException]:
-    return await asyncio.gather(*(play(job, Nobody()) for job in jobs), return_exceptions=True)
+    return await asyncio.gather(*(play(job) for job in jobs), return_exceptions=True)
 
 
 def small(name: str) -> tuple[Scenario, str]:

@@ -4,18 +4,13 @@ input that is refused before anything has happened."""
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from loadtest.load.compare.generator_limit import LimitError, OwnLimit
-from loadtest.load.engine import running
 from loadtest.load.engine.clients.client_pool import ClientPool
 from loadtest.load.engine.clients.connection import clock
-from loadtest.load.engine.job import Target
+from loadtest.load.engine.job import Job, Target
 from loadtest.load.engine.process_messages import Assignment, Connect, Finish, Interval, Outcome, Start, Stop
 from loadtest.load.engine.schedule import NEVER
 from loadtest.load.engine.worker import Worker
@@ -40,8 +35,9 @@ async def test_processes_that_are_stopped_have_the_same_seconds(monkeypatch: pyt
     monkeypatch.setattr(ClientPool, "connect", lambda *_: None)
     what = scenario(sender(), reader(), stages=[stage(60)])
     ears = [Ear(), Ear()]
+    both = Job(what, "", [Target("127.0.0.1", 1)], processes=2)
     workers = [
-        Worker(ear, Assignment(what, "00000001", [Target("127.0.0.1", 1)], number, 2, None, None, 1.0, ""))  # type: ignore[arg-type]
+        Worker(ear, Assignment(both, "00000001", number, None, 0))  # type: ignore[arg-type]
         for number, ear in enumerate(ears)
     ]
     runs = [asyncio.create_task(worker.run()) for worker in workers]
@@ -65,7 +61,7 @@ async def test_processes_that_are_stopped_have_the_same_seconds(monkeypatch: pyt
 
 async def test_nothing_is_sent_that_is_due_after_the_end() -> None:
     """Where the loop is late for the end, it may look at what is due first."""
-    assigned = Assignment(scenario(sender()), "00000001", [Target("127.0.0.1", 1)], 0, 1, None, None, 1.0, "")
+    assigned = Assignment(Job(scenario(sender()), "", [Target("127.0.0.1", 1)]), "00000001", 0, None, 0)
     one = Worker(Ear(), assigned)  # type: ignore[arg-type]
     looked: list[float] = []
 
@@ -87,23 +83,6 @@ async def test_nothing_is_sent_that_is_due_after_the_end() -> None:
     for timer in [*one._timers, one._looking]:
         assert timer is not None
         timer.cancel()
-
-
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_signal_while_the_own_limit_is_measured_ends_the_command(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    async def measure(seconds: float, stop: asyncio.Event) -> OwnLimit:
-        del seconds
-        for _ in range(times):
-            os.kill(os.getpid(), signal.SIGINT)
-            await asyncio.sleep(0)
-        await stop.wait()
-        if times > 1:
-            await asyncio.Event().wait()
-        raise LimitError("interrupted")
-
-    monkeypatch.setattr(running, "measure", measure)
-    with pytest.raises(running.PlayError, match="before the run began"):
-        running.own_limit(Console(quiet=True))
 
 
 def test_a_port_that_is_none_is_not_another() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from broker.core.codec.packets import Connect, Packet, Publish, SubscriptionRequest
 from loadtest.load.engine import conductor
-from loadtest.load.engine.job import Nobody
+from loadtest.load.engine.job import Audience
 from loadtest.load.report.result import Result, Second
 from tests.loadtest.load.account import Account, Message
 from tests.loadtest.load.playing import (
@@ -260,7 +260,7 @@ async def test_nobody_listens() -> None:
         await play(server, sender(), reader())
 
 
-class Impatient(Nobody):
+class Impatient(Audience):
     """Interrupts a run after its first second."""
 
     def __init__(self) -> None:
@@ -276,7 +276,7 @@ async def test_an_interrupted_run_has_a_result() -> None:
     audience = Impatient()
     async with ScriptedServer(script) as server:
         what = scenario(sender(messages=None), reader(), stages=[stage(600), stage(600, "later")])
-        result = await asyncio.wait_for(conductor.play(job(server, what), audience, audience.stop), 60)
+        result = await asyncio.wait_for(conductor.play(job(server, what), audience, stop=audience.stop), 60)
         assert server.violations == []
         balanced(result)
         agrees(server, result)

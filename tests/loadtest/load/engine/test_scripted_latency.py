@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 
 import pytest
-from hdrh.histogram import HdrHistogram
 
 from broker.core.codec.properties import RECEIVE_MAXIMUM
 from loadtest.load.report.result import Latency, Result
@@ -21,19 +20,12 @@ from tests.loadtest.load.scripted import ScriptedServer
 Played = tuple[ScriptedServer, Result]
 
 ROUNDED = 0.998
-"""The histograms keep three significant digits."""
+"""Times keep three significant digits."""
 
 
 def above(latency: Latency, seconds: float) -> int:
     """How many deliveries took so long or longer."""
-    if not latency.histogram:
-        return 0
-    histogram = HdrHistogram.decode(latency.histogram)
-    return sum(
-        each.count_added_in_this_iter_step
-        for each in histogram.get_recorded_iterator()
-        if each.value_iterated_to >= seconds * 1e6 * ROUNDED
-    )
+    return sum(count for value, count in latency.counts.items() if value >= seconds * 1e6 * ROUNDED)
 
 
 STEADY = Cases()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -14,7 +15,7 @@ from broker.core.hooks import AccessControl, Origin, Ticket
 from canopy import Broker, Settings
 from loadtest.load.engine import conductor
 from loadtest.load.engine.conductor import RunError
-from loadtest.load.engine.job import FORM, Job, Nobody, Target, Tls
+from loadtest.load.engine.job import FORM, Job, Target, Tls
 from loadtest.load.engine.transports import TargetError, context
 from loadtest.load.report.result import Result
 from tests.loadtest.load.playing import balanced, named, reader, scenario, sender
@@ -66,7 +67,7 @@ async def start(authority: Authority) -> AsyncIterator[Any]:
 async def played(targets: list[Target], **keys: Any) -> Result:
     """Four publishers and four subscribers, dealt to the targets in turn: every way hears every other."""
     groups = sender(clients=4, qos=1, keys=keys), reader(clients=4, qos=1, keys=keys)
-    return await conductor.play(Job(scenario(*groups), "", targets), Nobody())
+    return await conductor.play(Job(scenario(*groups), "", targets))
 
 
 async def test_every_way_to_a_broker_carries_every_message(start: Any) -> None:
@@ -80,8 +81,20 @@ async def test_every_way_to_a_broker_carries_every_message(start: Any) -> None:
 async def test_payloads_larger_than_a_frame_of_any_layer_come_through(start: Any) -> None:
     """Longer than 65,535 bytes, so that all three forms of a WebSocket frame's length are sent."""
     groups = sender(clients=4, qos=1, messages=2, rate=10, payload={"size": 90_000}), reader(clients=4, qos=1)
-    result = await conductor.play(Job(scenario(*groups), "", await start()), Nobody())
+    result = await conductor.play(Job(scenario(*groups), "", await start()))
     assert (result.deliveries.received, result.deliveries.altered) == (4 * 4 * 2, 0)
+
+
+async def test_a_server_that_opens_no_websocket_is_an_error_in_words() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    async with server:
+        target = Target.parse(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        with pytest.raises(RunError, match="the server closed the connection instead of opening a WebSocket"):
+            await played([target])
 
 
 @pytest.mark.long

@@ -10,11 +10,9 @@ from xml.etree import ElementTree
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadtest.load.engine.job import Nobody
 from loadtest.load.report import exports
 from loadtest.load.report.files import ReportError
 from loadtest.load.report.result import Met, Result
-from tests.loadtest.load.playing import scenario, sender
 from tests.loadtest.load.results import ATTACK, empty_result, full_result
 
 
@@ -85,7 +83,7 @@ def test_prometheus_escapes_what_comes_from_outside() -> None:
 
 def test_each_second_of_a_run_replaces_the_file_whole(tmp_path: Path) -> None:
     path = tmp_path / "load.prom"
-    audience = exports.Metrics(Nobody(), scenario(sender()), path)
+    audience = exports.Metrics("scripted", path)
     rates = []
     for second in full_result().seconds[-3:]:
         audience.second(second)
@@ -99,6 +97,6 @@ def test_a_file_that_cannot_be_written_is_a_line_for_people_and_ends_no_run(tmp_
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "load.prom"
 
-    exports.Metrics(Nobody(), scenario(sender()), path).second(full_result().seconds[0])
+    exports.Metrics("scripted", path).second(full_result().seconds[0])
     with pytest.raises(ReportError, match="cannot be written"):
         exports.write(path, "")

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console, RenderableType
 
 from loadtest.load.report.live import Live, Plain, audience, sparkline, summary
-from loadtest.load.report.result import Deliveries, GroupResult, Second
+from loadtest.load.report.result import Deliveries, Second
 from loadtest.load.scenario.schema import Group, Scenario, Stage
-from tests.loadtest.load.results import ATTACK, empty_result, full_result
+from tests.loadtest.load.results import ATTACK, full_result
 
 SCENARIO = Scenario(
     name="unicast",
@@ -98,7 +98,7 @@ def test_plain_lines_stand_in_columns() -> None:
     lines.clients(4, 4)
     for second in result.seconds[:5]:
         lines.second(second)
-    lines.finished(result)
+    lines.phase("over")
 
     assert isinstance(console.file, StringIO)
     text = console.file.getvalue().splitlines()
@@ -142,36 +142,6 @@ def test_the_summary_says_what_was_wrong_first() -> None:
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert max(len(line) for line in text.splitlines()) <= 80
-
-
-def test_the_summary_of_a_clean_run_says_so() -> None:
-    result = full_result()
-    result.deliveries = Deliveries(expected=10, received=10)
-    result.groups = [GroupResult("all", 4, publishes=True, subscribes=True, sent=10)]
-    result.errors = {}
-
-    text = shown(summary(result))
-
-    assert "✓ Nothing was lost, doubled, reordered or altered: 10 deliveries checked." in text
-    assert "✗" not in text
-    assert "!" not in text
-
-
-def test_the_summary_does_not_call_the_generators_limit_the_brokers() -> None:
-    result = full_result()
-    result.limit, result.verdict = "generator", "Its busiest process used 0.99 of a core."
-
-    first = shown(summary(result), width=200).splitlines()[3]
-
-    assert first.startswith("✗ The load generator was the limit: these are not the broker's figures. Its busiest")
-
-
-def test_the_summary_of_an_interrupted_run_without_figures() -> None:
-    text = shown(summary(empty_result()))
-
-    assert "! The run was interrupted" in text
-    assert re.search(r"latency p50 +–", text)
-    assert "✓" not in text
 
 
 def test_names_and_figures_of_groups_are_whole_in_80_columns() -> None:

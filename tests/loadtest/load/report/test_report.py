@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.load.report import files
-from loadtest.load.report.files import Files, ReportError, write
+from loadtest.load.report.files import ReportError, write
 from loadtest.load.report.result import Result
 from tests.loadtest.load.results import ATTACK, SCENARIO, empty_result, full_result
 
@@ -19,19 +19,19 @@ def result() -> Result:
 
 
 @pytest.fixture(scope="module")
-def written(result: Result, tmp_path_factory: pytest.TempPathFactory) -> Files:
+def written(result: Result, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(result, tmp_path_factory.mktemp("report") / "deep" / "folder")
 
 
-def test_all_files_are_there_and_nothing_else(written: Files) -> None:
-    names = sorted(path.name for path in written.folder.iterdir())
+def test_all_files_are_there_and_nothing_else(written: Path) -> None:
+    names = sorted(path.name for path in written.iterdir())
 
     assert names == ["report.html", "scenario.toml", "summary.json"]
-    assert written.scenario.read_text() == SCENARIO
+    assert (written / "scenario.toml").read_text() == SCENARIO
 
 
-def test_the_summary_is_the_result(result: Result, written: Files) -> None:
-    summary = json.loads(written.summary.read_text())
+def test_the_summary_is_the_result(result: Result, written: Path) -> None:
+    summary = json.loads((written / "summary.json").read_text())
 
     assert summary == json.loads(json.dumps(result.as_json()))
     assert summary["deliveries"]["lost"] == 20
@@ -52,13 +52,13 @@ def test_an_interruption_leaves_the_earlier_report_whole(
         write(result, tmp_path / "out")
 
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
-    assert json.loads(earlier.summary.read_text())["run"] == "00000000"
+    assert json.loads((earlier / "summary.json").read_text())["run"] == "00000000"
 
 
 def test_a_report_is_never_written_over(tmp_path: Path) -> None:
     """Two runs may begin in the same second, or share a folder: the second report goes beside the first."""
     folder = tmp_path / "monday"
-    first, second, third = (write(empty_result(), folder).folder for _ in range(3))
+    first, second, third = (write(empty_result(), folder) for _ in range(3))
     assert [first, second, third] == [folder, tmp_path / "monday-2", tmp_path / "monday-3"]
 
 

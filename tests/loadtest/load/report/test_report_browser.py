@@ -22,7 +22,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Opened:
     result = full_result()
     result.scenario = "scenario </title>" + ATTACK
     folder = tmp_path_factory.mktemp("page")
-    return opened(write(result, folder / "out").page, folder)
+    return opened(write(result, folder / "out") / "report.html", folder)
 
 
 def test_every_plot_is_drawn(page: Opened) -> None:
@@ -49,7 +49,7 @@ def test_text_from_outside_stays_text(page: Opened) -> None:
 
 
 def test_a_page_of_nothing_opens(tmp_path: Path) -> None:
-    empty = opened(write(empty_result(), tmp_path / "out").page, tmp_path)
+    empty = opened(write(empty_result(), tmp_path / "out") / "report.html", tmp_path)
 
     assert empty.console == []
     assert empty.fetched == []
@@ -65,7 +65,7 @@ def test_names_of_short_stages_do_not_cover_each_other_on_a_phone(tmp_path: Path
         {"name": name, "start": start, "seconds": end - start, "measured": True}
         for name, start, end in zip(names, starts, starts[1:], strict=False)
     ]
-    dom = opened(write(result, tmp_path / "out").page, tmp_path, width=375).dom
+    dom = opened(write(result, tmp_path / "out") / "report.html", tmp_path, width=375).dom
     boxes = re.findall(r'<span class="stage-name" title="([^"]*)" style="left: ([\d.]+)px; width: ([\d.]+)px;', dom)
 
     assert [name for name, _, _ in boxes] == names

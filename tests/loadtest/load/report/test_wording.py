@@ -70,7 +70,7 @@ def test_what_cannot_be_seen_is_written_out() -> None:
 def test_absent_figures_are_dashes() -> None:
     values = {each.name: each.value for each in figures(empty_result())}
 
-    for name in ("latency p50", "latency max", "broker CPU a delivery", "broker memory", "generator's own limit"):
+    for name in ("latency p50", "latency max", "broker CPU a delivery", "broker memory"):
         assert values[name] == DASH, name
 
 

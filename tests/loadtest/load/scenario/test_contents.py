@@ -9,19 +9,17 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from loadtest.load.engine import conductor
 from loadtest.load.engine.clients import client_pool
 from loadtest.load.engine.clients.client_pool import ClientPool
-from loadtest.load.engine.job import Job, Nobody, Target
+from loadtest.load.engine.job import Job, Target
 from loadtest.load.report.result import Result
 from loadtest.load.scenario import contents as room
 from loadtest.load.scenario import library
 from loadtest.load.scenario.contents import Contents, contents
 from loadtest.load.scenario.library import ScenarioError
-from loadtest.load.scenario.plan import Plan
 from loadtest.load.scenario.schema import Payload, Publish
-from tests.loadtest.load.playing import agrees, balanced, reader, scenario, sender
-from tests.loadtest.load.script import DELIVER, DROP, Delivery, Fate, Script
+from tests.loadtest.load.playing import Cases, agrees, named, reader, scenario, sender
+from tests.loadtest.load.script import DELIVER, DROP, Delivery, Fate
 from tests.loadtest.load.scripted import ScriptedServer
 
 
@@ -120,53 +118,60 @@ groups = [{ name = "g", clients = 1, publish = [{ topic = "t", rate = 1, payload
     assert str(tmp_path / "a.jsonl") in played
 
 
-async def run(script: Script, qos: int = 1, **payload: Any) -> tuple[ScriptedServer, Result]:
-    """Two publishers with two topics each on two processes, so that senders are not who checks."""
-    publish: dict[str, Any] = {"topic": "t/%c/%n", "topics": 2, "qos": qos, "payload": payload}
-    async with ScriptedServer(script) as server:
-        what = scenario(sender(clients=2, **publish), reader(clients=2, qos=qos))
-        job = Job(what, "", [Target("127.0.0.1", server.port)], processes=2)
-        result = await conductor.play(job, Nobody())
-    balanced(result)
-    return server, result
-
-
-@pytest.mark.parametrize(("qos", "fill"), [(0, True), (1, False)])
-async def test_every_line_is_sent_in_turn_and_comes_unaltered(qos: int, fill: bool, tmp_path: Path) -> None:
-    file = tmp_path / "a.jsonl"
-    file.write_text('{"line": 0, "n": "{n}", "at": "{time}"}\n' + '{"line": 1, "n": "{n}"}\n')
-    server, result = await run(Script(), qos=qos, lines=str(file), fill=fill)
-
-    assert (result.deliveries.received, result.deliveries.altered, result.deliveries.lost) == (2 * 60, 0, 0)
-    payloads = [json.loads(message.payload) for message in server.messages if message.topic == "t/0/1"]
-    assert [each["line"] for each in payloads] == [0, 1] * 7 + [0]
-    assert [each["n"] for each in payloads] == ([str(n) for n in range(15)] if fill else ["{n}"] * 15)
-    assert result.errors == {}
-
-
-async def test_another_line_than_the_messages_own_is_altered_and_a_lost_one_lost(tmp_path: Path) -> None:
-    file = tmp_path / "a.txt"
-    file.write_text("line one\nline two\n")
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[ScriptedServer, Result]:
+    """All kinds in one run. There are two processes, so that senders are not who checks."""
+    lines, text, whole = (tmp_path_factory.mktemp("payloads") / name for name in ("a.jsonl", "a.txt", "a.json"))
+    lines.write_text('{"line": 0, "n": "{n}", "at": "{time}"}\n' + '{"line": 1, "n": "{n}"}\n')
+    text.write_text("line one\nline two\n")
+    whole.write_text('{\n "deep": {"t": [1, 2]}\n}\n')
     swapped = Fate(payload=lambda payload: payload.replace(b"one", b"two"))
 
     def fate(delivery: Delivery) -> Fate:
-        if delivery.message.topic != "t/0/0" or delivery.subscriber != "sub-0":
+        if delivery.message.topic != "faults/0/0" or delivery.subscriber != "s-faults-0":
             return DELIVER
         return {4: DROP, 8: swapped}.get(delivery.message.number, DELIVER)
 
-    server, result = await run(Script(fate), lines=str(file))
-    agrees(server, result)
-    assert (result.deliveries.lost, result.deliveries.altered) == (1, 1)
+    cases = Cases()
+    for name, qos, payload in (
+        ("filled", 0, {"lines": str(lines), "fill": True}),
+        ("plain", 1, {"lines": str(lines)}),
+        ("faults", 1, {"lines": str(text)}),
+        ("whole", 0, {"file": str(whole)}),
+    ):
+        sends = sender(f"p-{name}", f"{name}/%c/%n", 2, topics=2, qos=qos, payload=payload)
+        fates = fate if name == "faults" else None
+        cases.add(name, sends, reader(f"s-{name}", f"{name}/#", 2, qos=qos), fates=fates)
+    return cases.play(processes=2)
 
 
-@pytest.mark.long
-async def test_a_whole_file_is_every_payload(tmp_path: Path) -> None:
-    file = tmp_path / "a.json"
-    file.write_text('{\n "deep": {"t": [1, 2]}\n}\n')
-    server, result = await run(Script(), qos=0, file=str(file))
-    agrees(server, result)
-    assert result.deliveries.altered == 0
-    assert all(json.loads(message.payload)["deep"] == {"t": [1, 2]} for message in server.messages)
+@pytest.mark.parametrize("name", ["filled", "plain"])
+def test_every_line_is_sent_in_turn_and_comes_unaltered(name: str, played: tuple[ScriptedServer, Result]) -> None:
+    server, result = played
+    found = named(result, f"s-{name}").deliveries
+    assert (found.received, found.altered, found.lost) == (2 * 60, 0, 0)
+    payloads = [json.loads(message.payload) for message in server.messages if message.topic == f"{name}/0/1"]
+    assert [each["line"] for each in payloads] == [0, 1] * 7 + [0]
+    assert [each["n"] for each in payloads] == ([str(n) for n in range(15)] if name == "filled" else ["{n}"] * 15)
+    assert result.errors == {}
+
+
+def test_another_line_than_the_messages_own_is_altered_and_a_lost_one_lost(
+    played: tuple[ScriptedServer, Result],
+) -> None:
+    server, result = played
+    agrees(server, result, ["p-faults", "s-faults"])
+    found = named(result, "s-faults").deliveries
+    assert (found.lost, found.altered) == (1, 1)
+
+
+def test_a_whole_file_is_every_payload(played: tuple[ScriptedServer, Result]) -> None:
+    server, result = played
+    agrees(server, result, ["p-whole", "s-whole"])
+    assert named(result, "s-whole").deliveries.altered == 0
+    payloads = [json.loads(each.payload) for each in server.messages if each.topic.startswith("whole/")]
+    assert len(payloads) == 60
+    assert all(each["deep"] == {"t": [1, 2]} for each in payloads)
 
 
 def test_laid_out_frames_of_large_files_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,5 +180,6 @@ def test_laid_out_frames_of_large_files_are_few(tmp_path: Path, monkeypatch: pyt
     file.write_bytes(b"x" * 10_000)
     monkeypatch.setattr(client_pool, "MAX_CONTENTS", 1_000_000)
     groups = sender("file", "a/%c/%n", 4, topics=50, payload={"file": str(file)}), sender("plain", "b", 1)
-    pool = ClientPool(Plan(scenario(*groups), "00000001"), [Target("127.0.0.1", 1)], 0, 1)
+    job = Job(scenario(*groups), "", [Target("127.0.0.1", 1)])
+    pool = ClientPool(job.plan("00000001"), job, 0)
     assert [int(each.most_layouts) for each, _, _, _ in pool.senders] == [19] * 4 + [40_000]

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from loadtest.load.engine import conductor
-from loadtest.load.engine.job import Job, Nobody, Target
+from loadtest.load.engine.job import Job, Target
+from loadtest.load.errors import LoadError
 from loadtest.load.scenario.plan import Plan, PlanError
 from tests.loadtest.load.playing import group, scenario, sender
 
@@ -83,5 +84,5 @@ def test_topics_that_are_all_the_same() -> None:
     ids=["response topic", "template", "closed loop", "topic"],
 )
 async def test_a_run_of_it_is_one_clear_line(one: dict[str, Any], message: str) -> None:
-    with pytest.raises(conductor.RunError, match=rf"groups\.pub\b.*{message}"):
-        await conductor.play(Job(scenario(one), "", [Target("127.0.0.1", 1)]), Nobody())
+    with pytest.raises(LoadError, match=rf"groups\.pub\b.*{message}"):
+        await conductor.play(Job(scenario(one), "", [Target("127.0.0.1", 1)]))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.load.scenario import library, users
+from loadtest.load.scenario import contents, library, users
 from loadtest.load.scenario.library import ScenarioError, with_users, without_passwords
 from loadtest.load.scenario.plan import Plan, PlanError
 from tests.loadtest.load.playing import group, scenario
@@ -47,7 +47,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(users, "MAX_ROWS", 1)
     with pytest.raises(ValueError, match="2 users, from 1 to 1 are taken"):
         users.read(str(file))
-    monkeypatch.setattr(users, "MAX_BYTES", 7)
+    monkeypatch.setattr(contents, "MAX_BYTES", 7)
     with pytest.raises(ValueError, match="8 bytes, at most 7"):
         users.read(str(file))
 

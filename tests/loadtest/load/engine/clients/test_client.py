@@ -17,8 +17,7 @@ from broker.core.codec.properties import Properties
 from loadtest.load.engine.clients.client import Client
 from loadtest.load.engine.clients.client_pool import ClientPool
 from loadtest.load.engine.clients.connection import Wire, clock
-from loadtest.load.engine.job import Target
-from loadtest.load.scenario.plan import Plan
+from loadtest.load.engine.job import Job, Target
 from loadtest.load.scenario.schema import Group
 from tests.loadtest.load.playing import group, reader, scenario, sender
 
@@ -69,8 +68,9 @@ class Hand:
         """Those over which the client has said CONNECT."""
         self.hold: asyncio.Event | None = None
         self.attempts: asyncio.Queue[None] = asyncio.Queue()
-        self.plan = Plan(scenario(*groups, **more), "00000001")
-        self.pool = ClientPool(self.plan, HERE, 0, 1)
+        job = Job(scenario(*groups, **more), "", HERE)
+        self.plan = job.plan("00000001")
+        self.pool = ClientPool(self.plan, job, 0)
         self.pool.open = self._open  # type: ignore[assignment,method-assign]
         self.pool.connect(clock(), list(range(len(groups))))
 
@@ -271,7 +271,8 @@ async def test_every_address_of_a_host_is_tried(monkeypatch: pytest.MonkeyPatch)
     found = [(socket.AF_INET, *kind, ("127.0.0.9", port)), (socket.AF_INET, *kind, ("127.0.0.1", port))]
     with monkeypatch.context() as patch:
         patch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-        pool = ClientPool(Plan(scenario(group("one")), "00000001"), [Target("twice", port)], 0, 1)
+        job = Job(scenario(group("one")), "", [Target("twice", port)])
+        pool = ClientPool(job.plan("00000001"), job, 0)
     [client] = pool.clients
     async with server:
         client.connect(clock())

@@ -17,9 +17,9 @@ from loadtest.load.cli.common import exit_code
 from loadtest.load.engine import conductor
 from loadtest.load.engine.clients import round_trips
 from loadtest.load.engine.clients.connection import Wire
-from loadtest.load.engine.clients.round_trips import Answers, Asked, attach
+from loadtest.load.engine.clients.round_trips import Answers, Asked
 from loadtest.load.engine.clients.sending import Session
-from loadtest.load.engine.job import Job, Nobody, Target
+from loadtest.load.engine.job import Job, Target
 from loadtest.load.ledger.counters import Tally
 from loadtest.load.ledger.deliveries import Streams
 from loadtest.load.ledger.mark import pack
@@ -27,62 +27,69 @@ from loadtest.load.report.result import Result
 from loadtest.load.report.wording import findings
 from loadtest.load.scenario.plan import Plan, PlanError
 from loadtest.load.scenario.schema import Reply, Scenario
-from tests.loadtest.load.playing import agrees, balanced, group, named, play, reader, scenario, sender
-from tests.loadtest.load.script import DELIVER, DROP, Delivery, Fate, Script
+from tests.loadtest.load.playing import Cases, agrees, group, named, reader, scenario, sender
+from tests.loadtest.load.script import DELIVER, DROP, Delivery, Fate
 from tests.loadtest.load.scripted import ScriptedServer
 
 RUN = 0x0180
 GUIDE = Path(__file__).parents[5] / "docs" / "load.md"
 
 
-def callers(clients: int = 2, **publish: Any) -> dict[str, Any]:
-    return sender("call", "call/%c", clients, reply_to="answers/%c", **publish)
+CASES = Cases()
 
 
-def service(clients: int = 1, **reply: Any) -> dict[str, Any]:
-    return reader("serve", "call/#", clients, keys={"reply": reply}, qos=1)
+@pytest.fixture(scope="module")
+def played() -> tuple[ScriptedServer, Result]:
+    """Callers and services are in processes of their own."""
+    return CASES.play(processes=2)
 
 
-async def played(script: Script, *groups: dict[str, Any], **more: Any) -> tuple[ScriptedServer, Result]:
-    async with ScriptedServer(script) as server:
-        result = await play(server, *groups, **more)
-    assert server.violations == []
-    balanced(result)
-    return server, result
+def callers(name: str = "x", **publish: Any) -> dict[str, Any]:
+    return sender(f"call-{name}", f"{name}/call/%c", 2, reply_to=f"{name}/answers/%c", **publish)
 
 
-@pytest.mark.parametrize(("asked", "answered"), [(0, 0), (1, 1)])
-async def test_every_request_is_answered_and_its_round_trip_measured(asked: int, answered: int) -> None:
-    """Callers and service are in processes of their own."""
-    server, result = await played(Script(), callers(qos=asked), service(qos=answered, size=40), processes=2)
+def service(name: str = "x", clients: int = 1, **reply: Any) -> dict[str, Any]:
+    return reader(f"serve-{name}", f"{name}/call/#", clients, keys={"reply": reply}, qos=1)
 
-    agrees(server, result, ["call"])
-    call = named(result, "call")
-    assert (call.requests, call.answered, call.answered_again, result.unanswered) == (60, 60, 0, 0)
-    assert result.round_trip.count == 60
+
+def some_answers(delivery: Delivery) -> Fate:
+    answer = delivery.message.topic == "missing/answers/0"
+    return {3: DROP, 5: Fate(copies=3)}.get(delivery.number, DELIVER) if answer else DELIVER
+
+
+CASES.add("quick", callers("quick", qos=0), service("quick", qos=0, size=40))
+CASES.add("sure", callers("sure", qos=1), service("sure", qos=1, size=40))
+CASES.add("missing", callers("missing"), service("missing"), fates=some_answers)
+CASES.add("both", callers("both"), service("both", clients=2))
+
+
+@pytest.mark.parametrize(("name", "qos"), [("quick", 0), ("sure", 1)])
+def test_every_request_is_answered_and_its_round_trip_measured(
+    name: str, qos: int, played: tuple[ScriptedServer, Result]
+) -> None:
+    server, result = played
+    agrees(server, result, [f"call-{name}"])
+    call = named(result, f"call-{name}")
+    assert (call.requests, call.answered, call.answered_again) == (60, 60, 0)
+    assert named(result, f"serve-{name}").deliveries.received == 60
+    answers = [message for message in server.messages if message.topic.startswith(f"{name}/answers/")]
+    assert {(message.qos, len(message.payload)) for message in answers} == {(qos, 40)}
+    assert result.round_trip.count == 4 * 60 - 1
     assert (result.round_trip.min or 0) > 0
-    assert named(result, "serve").deliveries.received == 60
     assert result.errors == {}
-    answers = [message for message in server.messages if message.topic.startswith("answers/")]
-    assert {(message.qos, len(message.payload)) for message in answers} == {(answered, 40)}
 
 
-async def test_what_is_not_answered_is_said_and_strict_minds_it() -> None:
-    def fate(delivery: Delivery) -> Fate:
-        answer = delivery.message.topic == "answers/0"
-        return {3: DROP, 5: Fate(copies=3)}.get(delivery.number, DELIVER) if answer else DELIVER
-
-    _, result = await played(Script(fate), callers(), service())
-    call = named(result, "call")
-    assert (call.requests, call.answered, call.answered_again, result.round_trip.count) == (60, 59, 2, 59)
-    assert "Unanswered: 1 of 60 requests (1.7 %)." in [each.text for each in findings(result)]
+def test_what_is_not_answered_is_said_and_strict_minds_it(played: tuple[ScriptedServer, Result]) -> None:
+    _, result = played
+    call = named(result, "call-missing")
+    assert (call.requests, call.answered, call.answered_again, result.unanswered) == (60, 59, 2, 1)
+    assert "Unanswered: 1 of 240 requests (0.42 %)." in [each.text for each in findings(result)]
     assert (exit_code(result, strict=True), exit_code(result, strict=False)) == (3, 0)
 
 
-async def test_two_who_answer_the_same_request_are_counted_once() -> None:
-    _, result = await played(Script(), callers(), service(clients=2))
-    call = named(result, "call")
-    assert (call.answered, call.answered_again, result.round_trip.count) == (60, 60, 60)
+def test_two_who_answer_the_same_request_are_counted_once(played: tuple[ScriptedServer, Result]) -> None:
+    call = named(played[1], "call-both")
+    assert (call.answered, call.answered_again) == (60, 60)
 
 
 async def test_the_scenario_of_the_guide_runs_on_a_broker() -> None:
@@ -93,7 +100,7 @@ async def test_the_scenario_of_the_guide_runs_on_a_broker() -> None:
     found = Scenario.model_validate({"name": "guide", "quiet": 0.3, "stages": [{"name": "go", "seconds": 0.5}], **data})
     async with Broker(Settings.model_validate({"listen": ["mqtt://127.0.0.1:0"], "sys": {"interval": 0.1}})) as broker:
         job = Job(found, "", [Target("127.0.0.1", broker.ports[0])], thresholds=("unanswered == 0",))
-        result = await conductor.play(job, Nobody())
+        result = await conductor.play(job)
     assert result.requests > 0
     assert [each.met for each in result.thresholds] == [True]
     assert (result.deliveries.lost, result.errors) == (0, {})
@@ -152,7 +159,7 @@ class Service:
         self.session, self.socket = Session(False), Socket()
         self.wire = Wire(V5, None, Streams(RUN, lambda _: b""), Tally(), self.session, print, print)
         self.answers = Answers(Reply(**reply), V5, self.session, self.errors.append)
-        attach(self.wire, None, self.answers)
+        self.answers.wire, self.wire.asked = self.wire, self.answers.hear
         self.wire.connection_made(self.socket)  # type: ignore[arg-type]
 
     def hear(self, times: int) -> None:

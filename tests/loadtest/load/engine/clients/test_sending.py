@@ -89,15 +89,6 @@ def test_a_closed_loop_keeps_to_its_window(fan: int, topics: int) -> None:
     assert len(paper.marks()) == 4
 
 
-def test_a_window_of_one() -> None:
-    sender, paper = loop(1)
-    for sequence in range(5):
-        sender.pump(1)
-        sender.pump(1)
-        assert [found[1] for found in paper.marks()] == [sequence]
-        sender.returned += 1
-
-
 def test_late_deliveries_pay_for_what_was_forgiven_and_do_not_widen_the_window() -> None:
     sender, paper = loop(8)
     sender.pump(1)
