@@ -21,7 +21,9 @@ from benchmarks.routing.measure import Reading, Stopwatch
 from broker.core.counters import Counters
 from broker.core.session.session import Session
 from broker.core.topics.match_cache import MatchCache
-from broker.core.topics.trie import FilterEntry, Subscriber, Subscription, Trie, create
+from broker.core.topics.subscription import FilterEntry, Subscriber, Subscription
+from broker.core.topics.trie import create
+from broker.core.topics.trie_base import Trie
 
 CACHED_TOPICS: Final = 16_384
 """Routes that the match cache remembers; the broker's default."""

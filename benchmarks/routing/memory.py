@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.routing.loops import make_session
-from broker.core.topics.trie import Subscription, Trie, create
+from broker.core.topics.subscription import Subscription
+from broker.core.topics.trie import create
+from broker.core.topics.trie_base import Trie
 
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 LEAST: Final = 100_000

@@ -167,17 +167,6 @@ def test_full_lists_of_the_longest_names_take_so_many_bytes_and_no_more(counters
     assert after - before < counters * lists * 650
 
 
-def test_who_floods_with_new_topics_takes_no_memory_and_is_named_as_the_publisher() -> None:
-    sampler = Sampler()
-    sampler.start((60.0,), 16, 100_000, iter(()).__next__, 0.0)
-    for number in range(5_000):
-        sampler._add(1.0, 0.0, 10, b"flood/%d" % number, b"flooder")
-    (counted,) = (window.counted[0] for window in sampler.windows)
-    assert [len(each) for each in counted] == [16, 1, 1]
-    (first,) = counted[2].heaviest(1)
-    assert (first.name, first.count) == (b"flooder", 5_000.0)
-
-
 @pytest.mark.parametrize(
     ("given", "told"),
     [

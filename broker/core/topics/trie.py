@@ -1,6 +1,6 @@
-"""The topic-filter trie: its two layouts under one interface, and its records.
+"""The topic-filter trie: its two layouts under one interface.
 
-Owns the choice of layout, `create`, and the names that other packages import. Each layout's file has its promises:
+Owns the choice of layout, `create`. Each layout's file has its promises:
 `trie_nodes` (a node for each prefix) and `trie_compact` (tables without nodes).
 
 An unknown layout is a ValueError; the settings refuse it before.
@@ -10,24 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.core.topics.subscription import FilterEntry, SharedGroup, Subscriber, Subscription
 from broker.core.topics.trie_base import Trie
 from broker.core.topics.trie_compact import CompactTrie
 from broker.core.topics.trie_nodes import NodeTrie
-
-__all__ = [
-    "COMPACT",
-    "LAYOUTS",
-    "NODES",
-    "CompactTrie",
-    "FilterEntry",
-    "NodeTrie",
-    "SharedGroup",
-    "Subscriber",
-    "Subscription",
-    "Trie",
-    "create",
-]
 
 NODES: Final = "nodes"
 COMPACT: Final = "compact"

@@ -22,7 +22,8 @@ from broker.core.codec.properties import ForwardScan
 from broker.core.codec.topic_names import validate_filter
 from broker.core.queues.delivery import QUEUED, RELEASED, SENT
 from broker.core.routing.loop_detection import UPLINKS
-from broker.core.topics.trie import NODES, Trie, create
+from broker.core.topics.trie import NODES, create
+from broker.core.topics.trie_base import Trie
 from broker.store.base import StoreError
 from broker.store.tools.importing import FaultyRow, Importer, filling
 from broker.store.tools.rows import NEVER

@@ -21,24 +21,22 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
-from loadtest.brokers.process import BrokerFailed, raise_file_limit, waited
-from loadtest.brokers.registry import V5, Peer
+from loadtest.brokers.process import HOST, BrokerFailed, BrokerProcess, raise_file_limit, waited
+from loadtest.brokers.registry import PEERS, V5, Peer
 from loadtest.load.checks import broker_usage
 from loadtest.load.compare.comparison import Comparison, Entrant
 from loadtest.load.compare.started_brokers import (
     Cores,
-    Running,
     Version,
     VersionConflict,
-    choose,
     most_processes,
     needs,
     started,
     with_version,
 )
 from loadtest.load.engine import conductor
-from loadtest.load.engine.job import Job
-from loadtest.load.errors import LoadError
+from loadtest.load.engine.job import Job, Target
+from loadtest.load.errors import LoadError, Misuse
 from loadtest.load.report.result import Result
 from loadtest.load.scenario.plan import Plan
 from loadtest.load.scenario.schema import Scenario
@@ -48,7 +46,7 @@ SPARE_FILES: Final = 200  # descriptors that are no client's connection
 
 Play: TypeAlias = Callable[..., Awaitable[Result]]
 """As `conductor.play`: a job, and `stop`."""
-Start: TypeAlias = Callable[[Peer, int | None], AbstractContextManager[Running]]
+Start: TypeAlias = Callable[[Peer, int | None], AbstractContextManager[BrokerProcess]]
 
 
 @dataclass(frozen=True)
@@ -76,10 +74,9 @@ class Contest:
 
         Raises:
             PlanError: the scenario cannot be played.
-            UnknownBroker: of a name there is no broker.
-            VersionConflict: the scenario uses what this version does not have.
+            Misuse: of a name there is no broker, or the scenario uses what this version does not have.
         """
-        entrants = _entrants(choose(brokers))
+        entrants = _entrants(brokers)
         remarks: list[str] = []
         if mqtt is not None:
             scenario = with_version(scenario, mqtt)
@@ -155,25 +152,27 @@ class Contest:
         try:
             with means.start(entrant.peer, self.cores.broker) as running:
                 notes = {"round": f"{number} of {self.comparison.rounds}", "cores used": str(self.cores)}
-                job = replace(job, targets=[running.target], broker_pid=running.pid, notes=notes)
+                job = replace(job, targets=[Target(HOST, running.port)], broker_pid=running.pid, notes=notes)
                 begun, before = time.monotonic(), waited(running.pid)
                 result = await means.play(job, stop=means.stop)
                 share = (waited(running.pid) - before) / 1e9 / (time.monotonic() - begun)
                 entrant.waited = max(entrant.waited, share)
                 self.comparison.interrupted |= result.interrupted
-                running.process.check()  # a run in which the broker died is no run
+                running.check()  # a run in which the broker died is no run
                 entrant.results.append(result)
         except (BrokerFailed, LoadError) as error:
             entrant.failure = f"failed in round {number}: {error}"
             means.note(f"{entrant.label}: {entrant.failure}")
 
 
-def _entrants(peers: Sequence[Peer]) -> list[Entrant]:
+def _entrants(names: Sequence[str]) -> list[Entrant]:
     """One for each name; a broker that is asked for twice is compared with itself, which shows the machine's noise."""
     entrants: list[Entrant] = []
-    for at, peer in enumerate(peers):
-        before = sum(other.name == peer.name for other in peers[:at])
-        entrants.append(Entrant(f"{peer.name} ({before + 1})" if before else peer.name, peer))
+    for at, name in enumerate(names):
+        if name not in PEERS:
+            raise Misuse(f"no broker {name!r}; there are: {', '.join(PEERS)}")
+        before = names[:at].count(name)
+        entrants.append(Entrant(f"{name} ({before + 1})" if before else name, PEERS[name]))
     return entrants
 
 

@@ -1,7 +1,7 @@
 """Brokers that `canopy load` starts itself, and what a scenario needs of a broker.
 
-Owns: the choice among the known brokers (``loadtest.brokers.registry``), the processor cores of the broker and of the
-generator, a broker process for the time of one run, and what a scenario asks of a broker.
+Owns: the processor cores of the broker and of the generator, a broker process for the time of one run, and what a
+scenario asks of a broker.
 
 Promises: a broker listens on a free port of 127.0.0.1, publishes its statistics below `$SYS` each second where its
 drops can be read there, keeps what it writes in a temporary directory, and has ended when its block is left.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +22,9 @@ from typing import Final, Literal
 from pydantic import ValidationError
 
 from loadtest.brokers.cores import allowed_cores
-from loadtest.brokers.process import HOST, BrokerProcess, free_port
-from loadtest.brokers.registry import FILTERS, PEERS, QOS, QOS2, ROUTING, SHARED, V5, Peer
+from loadtest.brokers.process import BrokerProcess, free_port
+from loadtest.brokers.registry import FILTERS, QOS, QOS2, ROUTING, SHARED, V5, Peer
 from loadtest.load.checks.expected import Subscriptions
-from loadtest.load.engine.job import Target
 from loadtest.load.errors import Misuse
 from loadtest.load.scenario.plan import Plan
 from loadtest.load.scenario.schema import Group, Scenario
@@ -35,10 +34,6 @@ MOST_PROCESSES: Final = 8  # more of the generator are not started unasked
 STATISTICS: Final = 1  # seconds between two publications of `$SYS`: drops are reconciled by it
 
 Version = Literal["3.1.1", "5.0"]
-
-
-class UnknownBroker(Misuse):
-    """A name that stands for no known broker; the message lists those that do."""
 
 
 class VersionConflict(Misuse):
@@ -77,33 +72,8 @@ class Cores:
         return f"broker on core {self.broker}, generator on {several} {', '.join(map(str, self.generator))}"
 
 
-@dataclass(frozen=True)
-class Running:
-    """A broker that runs: where it listens, and its process."""
-
-    target: Target
-    process: BrokerProcess
-
-    @property
-    def pid(self) -> int:
-        """The process id; BrokerFailed once it was ended."""
-        return self.process.pid
-
-
-def choose(names: Sequence[str]) -> list[Peer]:
-    """The known brokers with these names, in this order.
-
-    Raises:
-        UnknownBroker: there is none of that name.
-    """
-    for name in names:
-        if name not in PEERS:
-            raise UnknownBroker(f"no broker {name!r}; there are: {', '.join(PEERS)}")
-    return [PEERS[name] for name in names]
-
-
 @contextmanager
-def started(peer: Peer, core: int | None) -> Iterator[Running]:
+def started(peer: Peer, core: int | None) -> Iterator[BrokerProcess]:
     """A fresh process of this broker for as long as the block lasts, pinned to `core` unless that is None.
 
     To start (until it answers CONNECT) and to end it blocks: up to 20 s and 5 s.
@@ -115,7 +85,7 @@ def started(peer: Peer, core: int | None) -> Iterator[Running]:
         port = free_port()
         command = peer.command(port, Path(name), statistics=STATISTICS)
         with BrokerProcess(command, port, core) as process:
-            yield Running(Target(HOST, port), process)
+            yield process
 
 
 def needs(scenario: Scenario) -> frozenset[str]:

@@ -39,7 +39,6 @@ from loadtest.load.engine.process_messages import (
     Interval,
     Outcome,
     Over,
-    Ready,
     Start,
     Stop,
     Up,
@@ -75,7 +74,6 @@ class _Process:
 
     child: subprocess.Popen[bytes]
     channel: ProcessChannel | None = None
-    clients: int | None = None
     up: Up | None = None
     over: Over | None = None
     draining: Draining | None = None
@@ -131,7 +129,7 @@ class Conductor:
         opening = asyncio.create_task(listener.open(target))
         try:
             await self._spawn()
-            await self._until(lambda: all(each.clients is not None for each in self._processes))
+            await self._until(lambda: all(each.up is not None for each in self._processes))
             heard = await opening
             before = listener.dropped() if heard else None
             self._look()
@@ -192,8 +190,6 @@ class Conductor:
             process.draining = message
         elif isinstance(message, Up):
             process.up = message
-        elif isinstance(message, Ready):
-            process.clients = message.clients
         elif isinstance(message, Over):
             process.over = message
         elif isinstance(message, Outcome):

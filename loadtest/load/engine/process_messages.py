@@ -56,13 +56,6 @@ class Finish:
 
 
 @dataclass(frozen=True)
-class Ready:
-    """The clients are made."""
-
-    clients: int
-
-
-@dataclass(frozen=True)
 class Failed:
     """The process cannot go on."""
 
@@ -71,7 +64,8 @@ class Failed:
 
 @dataclass(frozen=True)
 class Up:
-    """So many clients are connected and subscribed; so many have neither come up nor failed yet."""
+    """So many clients are connected and subscribed; so many have neither come up nor failed yet. The first one says
+    that the clients are made."""
 
     up: int
     unsettled: int

@@ -36,7 +36,6 @@ from loadtest.load.engine.process_messages import (
     Interval,
     Outcome,
     Over,
-    Ready,
     Start,
     Stop,
     Up,
@@ -96,7 +95,7 @@ class Worker:
 
     async def run(self) -> None:
         """Serve the conductor until the run is over or the conductor gone."""
-        self._say(Ready(len(self._pool.clients)))
+        self._say(Up(0, self._pool.unsettled(), ""))
         gc.collect()
         gc.freeze()
         gc.set_threshold(100_000, 50, 100)

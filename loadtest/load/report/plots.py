@@ -12,15 +12,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final
+from dataclasses import replace
+from itertools import groupby
+from typing import Any, Final
 
 from canopy_pages import AMBER, BLUE, GREEN, GREY, RED, VIOLET, Chart, Series, Stage
-from loadtest.load.report.fold import fold
 from loadtest.load.report.result import Deliveries, Result, Second
 
 POINTS: Final = 1200
 NAMED_STAGES: Final = 40
 """So many stages get their names into the first chart; more would only cover each other."""
+
+SUMS: Final = (
+    "seconds", "offered", "sent", "received", "bytes_sent", "bytes_received", "foreign", "gaps", "slow_gaps", "copies",
+    "connects", "connections_lost", "subscribes",
+)  # fmt: skip
+MOST: Final = ("p50", "p90", "p99", "max", "late_p99", "generator_busiest", "generator_waited", "broker_memory")
+MEANS: Final = ("generator_cpu", "broker_cpu")
 
 Figure = Callable[[Second], float | None]
 Points = Sequence[Second]
@@ -209,3 +217,33 @@ def _milliseconds(value: Figure) -> Figure:
         return None if found is None else max(found, 1.0) / 1e3
 
     return converted
+
+
+def fold(seconds: Sequence[Second], at_most: int) -> list[Second]:
+    """As few as `at_most` points, and one more for each stage at the most: of seconds next to each other in a stage
+    counts are added, rates stay those of the stretch, and percentiles are the worst, so that no peak gets lost."""
+    if len(seconds) <= at_most:
+        return list(seconds)
+    each = -(-len(seconds) // at_most)
+    folded: list[Second] = []
+    for _, same in groupby(seconds, key=lambda second: (second.stage, second.measured)):
+        stage = list(same)
+        folded += [_merged(stage[at : at + each]) for at in range(0, len(stage), each)]
+    return folded
+
+
+def _merged(parts: list[Second]) -> Second:
+    def mean(name: str) -> Any:
+        known = [(part.seconds, getattr(part, name)) for part in parts if getattr(part, name) is not None]
+        return sum(length * value for length, value in known) / sum(length for length, _ in known) if known else None
+
+    def most(name: str) -> Any:
+        return max((found for part in parts if (found := getattr(part, name)) is not None), default=None)
+
+    return replace(
+        parts[-1],
+        start=parts[0].start,
+        **{name: sum(getattr(part, name) for part in parts) for name in SUMS},
+        **{name: most(name) for name in MOST},
+        **{name: mean(name) for name in MEANS},
+    )

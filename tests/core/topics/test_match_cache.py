@@ -21,7 +21,7 @@ from broker.core.topics.match_cache import (
 )
 from broker.core.topics.route import Route
 from broker.core.topics.subscription import Subscriber, Subscription
-from broker.core.topics.trie import NodeTrie
+from broker.core.topics.trie_nodes import NodeTrie
 from tests.core import naive
 
 

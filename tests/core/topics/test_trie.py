@@ -13,7 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from broker.core.codec import topic_names
 from broker.core.topics.match_cache import MatchCache
 from broker.core.topics.subscription import FilterEntry, Subscriber, Subscription
-from broker.core.topics.trie import COMPACT, LAYOUTS, NODES, CompactTrie, NodeTrie, Trie, create
+from broker.core.topics.trie import COMPACT, LAYOUTS, NODES, create
+from broker.core.topics.trie_base import Trie
+from broker.core.topics.trie_compact import CompactTrie
+from broker.core.topics.trie_nodes import NodeTrie
 from tests.core import naive
 from tests.core.codec.test_topic_names import EXAMPLES
 from tests.support.runs import examples

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from broker.core.topics import trie
-from broker.core.topics.trie import Trie
+from broker.core.topics.trie_base import Trie
 from broker.settings import Settings, Shutdown, Store
 from broker.store.tools import mosquitto as mosquitto_file
 from broker.store.tools.mosquitto import Damaged, read

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.client.failures import describe
 from broker.core.codec import encoder, packets, properties
@@ -31,14 +31,12 @@ from broker.core.codec.properties import Properties
 from broker.core.codec.reasons import name as reason_name
 from loadtest.load.engine.clients import connecting
 from loadtest.load.engine.clients.connection import Wire, clock
+from loadtest.load.engine.clients.pool import Pool
 from loadtest.load.engine.clients.requests import Requests
 from loadtest.load.engine.clients.round_trips import Answers, asked
 from loadtest.load.engine.clients.sending import Outgoing, Sender, Session
 from loadtest.load.engine.clients.timers import Timers
 from loadtest.load.ledger.counters import Tally, add
-
-if TYPE_CHECKING:
-    from loadtest.load.engine.clients.client_pool import ClientPool
 
 CONNECT_TIMEOUT: Final = 20.0
 """Seconds for a connection attempt, and again for its CONNACK; and for a SUBACK."""
@@ -56,7 +54,7 @@ PACKET_BYTES: Final = 32_768
 class Client:
     """Client `number` of a group."""
 
-    def __init__(self, pool: ClientPool, group: int, number: int) -> None:
+    def __init__(self, pool: Pool, group: int, number: int) -> None:
         self.pool = pool
         self.group = group
         self.number = number

@@ -119,8 +119,30 @@ class ClientPool:
         return judge
 
     async def open(self, settings: Group, index: int, wire: Wire) -> None:
-        """Open the connection of the client `index` of the plan, whose group has these settings."""
-        await open_socket(self, settings, index, wire)
+        """Open the connection of the client `index` of the plan, whose group has these settings. Raises OSError."""
+        addresses = self.addresses(index)
+        for number, (family, address) in enumerate(addresses):
+            try:
+                await self._connect(settings, index, wire, family, address)
+            except OSError:
+                if number + 1 == len(addresses):
+                    raise
+            else:
+                if number:
+                    # What a name stands for first need not be where the broker listens.
+                    addresses.insert(0, addresses.pop(number))
+                return
+
+    async def _connect(self, settings: Group, index: int, wire: Wire, family: int, address: tuple[str, int]) -> None:
+        sock = new_socket(settings, family)
+        try:
+            if index >= PORTS and address[0].startswith("127."):
+                sock.bind((f"127.0.1.{index // PORTS}", 0))
+            await asyncio.get_running_loop().sock_connect(sock, address)
+            await open_stream(self.targets[index % len(self.targets)], wire, sock)
+        except BaseException:
+            sock.close()
+            raise
 
     def addresses(self, index: int) -> list[Address]:
         """All addresses of a client's target, the targets in turn; what has answered may be put first."""
@@ -393,36 +415,6 @@ class ClientPool:
         for stream, count in self.will_sent.items():
             made[self.plan.entry(stream).group][0] += count
         return [(sent, refused) for sent, refused in made]
-
-
-async def open_socket(pool: ClientPool, settings: Group, index: int, wire: Wire) -> None:
-    addresses = pool.addresses(index)
-    for number, (family, address) in enumerate(addresses):
-        try:
-            await _connect(pool, settings, index, wire, family, address)
-        except OSError:
-            if number + 1 == len(addresses):
-                raise
-        else:
-            if number:
-                # What a name stands for first need not be where the broker listens.
-                addresses.insert(0, addresses.pop(number))
-            return
-
-
-async def _connect(
-    pool: ClientPool, settings: Group, index: int, wire: Wire, family: int, address: tuple[str, int]
-) -> None:
-    loop = asyncio.get_running_loop()
-    sock = new_socket(settings, family)
-    try:
-        if index >= PORTS and address[0].startswith("127."):
-            sock.bind((f"127.0.1.{index // PORTS}", 0))
-        await loop.sock_connect(sock, address)
-        await open_stream(pool.targets[index % len(pool.targets)], wire, sock)
-    except BaseException:
-        sock.close()
-        raise
 
 
 def _resolve(target: Target) -> list[Address]:

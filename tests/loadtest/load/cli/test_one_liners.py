@@ -29,9 +29,8 @@ LINES = re.findall(r"^\| .* \| `canopy load ((?:pub|sub|conn) .+)` \|$", GUIDE, 
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """A broker's."""
     found = free_port()
-    with BrokerProcess(
-        PEERS["canopy"].command(found, tmp_path_factory.mktemp("canopy"), settings=["sys.interval=0.1"]), found, None
-    ):
+    command = PEERS["canopy"].command(found, tmp_path_factory.mktemp("canopy"), settings=["sys.interval=0.1"])
+    with BrokerProcess(command, found, None, patience=60):
         yield found
 
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from loadtest.brokers.process import BrokerFailed
+from loadtest.brokers.process import BrokerFailed, BrokerProcess
 from loadtest.brokers.registry import PEERS, Peer
 from loadtest.load.compare import started_brokers
 from loadtest.load.compare.contest import Contest, Means
-from loadtest.load.compare.started_brokers import Running, UnknownBroker, VersionConflict
+from loadtest.load.compare.started_brokers import VersionConflict
 from loadtest.load.engine.conductor import RunError
 from loadtest.load.engine.job import Job
+from loadtest.load.errors import Misuse
 from loadtest.load.report.result import Result
 from loadtest.load.scenario.schema import Scenario
 from tests.loadtest.load.compare.compared import result
@@ -56,7 +57,7 @@ class Stage:
         self.results: list[Result | BaseException] = []
 
     @contextmanager
-    def start(self, peer: Peer, core: int | None) -> Iterator[Running]:
+    def start(self, peer: Peer, core: int | None) -> Iterator[BrokerProcess]:
         """In place of a broker: the bare server, which ends by itself where it is to fail."""
         if peer.name in self._fails:
             raise BrokerFailed(self._fails[peer.name])
@@ -133,7 +134,7 @@ async def test_the_same_broker_twice_shows_the_noise() -> None:
 
 
 def test_an_unknown_broker_is_refused() -> None:
-    with pytest.raises(UnknownBroker, match="no broker 'rabbits'"):
+    with pytest.raises(Misuse, match="no broker 'rabbits'"):
         Contest(SCENARIO, "", ["canopy", "rabbits"], rounds=1)
 
 

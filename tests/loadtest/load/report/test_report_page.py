@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from loadtest.load.report.fold import fold
 from loadtest.load.report.page import WORST, page
-from loadtest.load.report.plots import POINTS, plots
+from loadtest.load.report.plots import POINTS, fold, plots
 from loadtest.load.report.result import Deliveries, Pair, Reconciled, Result, Second
 from tests.loadtest.load.results import ATTACK, empty_result, full_result
 
