@@ -23,7 +23,7 @@ from broker.core.topics.subscription import Subscriber, Subscription
 from broker.store import MemoryStore, Store, StoreError
 from broker.store.groups import committing as module
 from broker.store.groups.group import Batch
-from broker.store.sqlite import RuleTexts, SqliteStore, beginning
+from broker.store.sqlite import RuleTexts, SqliteStore, opening
 from broker.store.sqlite.opening import Opened, open_store
 from broker.store.sqlite.schema import DELIVERIES
 from broker.store.sqlite.writer import Written
@@ -476,7 +476,7 @@ async def test_a_start_that_is_given_up_lets_go_of_the_file(tmp_path: Path, monk
         assert go_on.wait(10)
         return open_store(*arguments)
 
-    monkeypatch.setattr(beginning, "open_store", slow)
+    monkeypatch.setattr(opening, "open_store", slow)
     start = asyncio.ensure_future(opened(tmp_path))
     assert await asyncio.to_thread(begun.wait, 10)
     start.cancel()
