@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import aiohttp
@@ -13,6 +12,7 @@ from broker.core.queues.message import Message
 from broker.core.topics.topic_tree import RetainedTree
 from canopy import Broker
 from tests.admin.conftest import Serve
+from tests.support.waiting import counted_turns
 
 
 async def below(
@@ -78,16 +78,7 @@ async def test_a_wide_level_is_searched_in_turns(monkeypatch: pytest.MonkeyPatch
     tree = RetainedTree()
     for number in range(1_000):
         tree.set(f"{number:04}", Message(b"t", b"", 0, True, b"", 0.0, ""))
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count())
-    found = await topics.smallest(tree.below(None), "0499", 3)
-    counting.cancel()
+    async with counted_turns() as turns:
+        found = await topics.smallest(tree.below(None), "0499", 3)
     assert [node.level for node in found] == ["0500", "0501", "0502"]
-    assert turns >= 9
+    assert len(turns) >= 9

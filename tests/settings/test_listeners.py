@@ -15,6 +15,7 @@ from broker.configuration.reading import changed, load_settings, of_tables
 from broker.settings import Certificate, Endpoint, Listener, Settings, Tls, parse_endpoint
 from broker.settings.errors import SettingsError
 from broker.settings.wording import allowed, show
+from tests.support.problems import problem_of
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 CERTIFIED = Tls(certificate="/c.pem", key="/c.key")
@@ -28,14 +29,6 @@ def toml(tmp_path: Path) -> Path:
 def load(toml: Path, text: str) -> Settings:
     toml.write_text(text)
     return load_settings(toml, environ={})
-
-
-def problem(text: str) -> str:
-    """What is said about this list of tables, behind where it stands."""
-    with pytest.raises(SettingsError) as caught:
-        load_settings(environ={"CANOPY_LISTENER": text})
-    (line,) = caught.value.problems
-    return line.removeprefix("environment variable CANOPY_LISTENER: ")
 
 
 class TestEndpoint:
@@ -73,7 +66,7 @@ class TestEndpoint:
     def test_refused(self, url: str, why: str) -> None:
         with pytest.raises(ValueError, match=why):
             parse_endpoint(url)
-        assert problem(f'[{{url = "{url}"}}]').startswith("listener[0].url: found ")
+        assert problem_of("LISTENER", f'[{{url = "{url}"}}]').startswith("listener[0].url: found ")
 
 
 class TestTogether:
@@ -177,8 +170,8 @@ class TestTogether:
     def test_the_password_of_a_key_is_told_nowhere(self) -> None:
         secret = "hunter2-secret"
         tls = f'{{certificate = "c", key = "k", key_password = "{secret}", crl = 7}}'
-        assert secret not in problem(f'[{{url = "mqtts://h", tls = {tls}}}]')
-        assert secret not in problem(f'[{{url = "mqtt://h", tls = {tls.replace(", crl = 7", "")}}}]')
+        assert secret not in problem_of("LISTENER", f'[{{url = "mqtts://h", tls = {tls}}}]')
+        assert secret not in problem_of("LISTENER", f'[{{url = "mqtt://h", tls = {tls.replace(", crl = 7", "")}}}]')
         more = (Certificate(certificate="/d.pem", key="/d.key", key_password=secret),)
         tls_settings = Tls(certificate="/c.pem", key="/c.key", key_password=secret, more=more)
         settings = Settings(listener=[Listener(url="mqtts://h", tls=tls_settings)])

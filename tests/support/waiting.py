@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Final
 
 PATIENCE: Final = 30.0
@@ -22,3 +23,18 @@ async def until(condition: Callable[[], object], what: str = "") -> None:
                 await asyncio.sleep(0.002)
     except TimeoutError:
         raise AssertionError(f"not within {PATIENCE:g} s: {what or condition}") from None
+
+
+@asynccontextmanager
+async def counted_turns() -> AsyncIterator[list[None]]:
+    """Collects an entry for each turn that the event loop has while something else goes on."""
+    turns: list[None] = []
+
+    async def count() -> None:
+        while True:
+            turns.append(None)
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    yield turns
+    counting.cancel()

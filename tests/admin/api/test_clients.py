@@ -21,6 +21,7 @@ from broker.core.codec.reasons import ADMINISTRATIVE_ACTION
 from canopy import Broker
 from tests.admin.api.conftest import Api
 from tests.e2e.wire import Peer
+from tests.support.waiting import counted_turns
 
 DISCONNECT: Final = 14
 
@@ -181,18 +182,9 @@ async def test_clients_are_made_ready_in_turns(api: Api, fleet: list[Peer], monk
 
 async def test_the_event_loop_has_turns_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paging, "NAMES", 10)
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    task = asyncio.create_task(count())
-    await paging.first_names([str(number) for number in range(1_000)], None, 5, lambda _: True)
-    task.cancel()
-    assert turns >= 99
+    async with counted_turns() as turns:
+        await paging.first_names([str(number) for number in range(1_000)], None, 5, lambda _: True)
+    assert len(turns) >= 99
 
 
 NAMES = st.lists(st.text(string.ascii_lowercase + "/", min_size=1, max_size=4), unique=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 
 import pytest
 
@@ -180,10 +181,11 @@ async def test_who_never_reads_answers_is_evicted(scene: SetScene) -> None:
     outbox = stage.outbox("flooder")
     block = wire.PING * 1000
     rest = block
-    while not outbox.congested:
-        rest = rest[flooder.push(rest) :] or block
-        await watcher.send(wire.PING)
-        await watcher.wait_for(wire.PINGRESP)
+    with suppress(ConnectionError):  # on a busy machine its time is over before it has sent enough
+        while not outbox.congested:
+            rest = rest[flooder.push(rest) :] or block
+            await watcher.send(wire.PING)
+            await watcher.wait_for(wire.PINGRESP)
     assert (await watcher.message()).payload == b"stalled"
     await stage.until("the socket is gone", lambda: len(stage.broker.connections) == 2)
 

@@ -131,22 +131,6 @@ class TestLimits:
         await until(lambda: broker.listeners.open[0].admission.open == 1)  # type: ignore[union-attr]
         await join(broker, 0)
 
-    async def test_connections_of_one_address(self, start: Start) -> None:
-        broker = await start({"max_connections_per_address": 1}, {})
-        joined = [await join(broker, 0, "c")]
-        refused, connack = await attempt(broker, 0, "d")
-        assert connack.code == 0x97
-        joined += [refused, await join(broker, 1, "e")]
-        # One that takes the place of its own connection is within the limit.
-        joined.append(await join(broker, 0, "c"))
-        gate = broker.listeners.open[0].admission
-        assert gate is not None
-        assert gate.by_address == {HOST: 1}
-        for peer in joined:
-            peer.abort()
-        await broker.stop()
-        assert (gate.open, gate.by_address) == (0, {})
-
     async def test_new_connections_of_one_address_in_a_second(self, start: Start) -> None:
         broker = await start({"max_connect_rate": 0.01}, {})
         await join(broker, 0)

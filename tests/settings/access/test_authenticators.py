@@ -10,6 +10,7 @@ import pytest
 from broker.configuration.reading import load_settings, of_tables
 from broker.settings import AnonymousTable, CertificateTable, PasswordFileTable, Settings, called
 from broker.settings.errors import SettingsError
+from tests.support.problems import problem_of
 
 TYPES_IN_WORDS = (
     '"password-file" or "certificate" or "jwt" or "http" or "scram-sha-256" or "anonymous" or "trust" or "reject"'
@@ -18,14 +19,6 @@ TYPES_IN_WORDS = (
 
 def load(tables: str = "", config: Path | None = None) -> Settings:
     return load_settings(config, (), (), {"CANOPY_AUTHENTICATOR": tables} if tables else {})
-
-
-def problem(tables: str) -> str:
-    """The one thing that is wrong with these tables, without where they stand."""
-    with pytest.raises(SettingsError) as caught:
-        load(tables)
-    (told,) = caught.value.problems
-    return told.removeprefix("environment variable CANOPY_AUTHENTICATOR: ")
 
 
 def test_there_is_none_by_default() -> None:
@@ -109,7 +102,7 @@ def test_tables_of_all_types(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes(tables: str, told: str) -> None:
-    assert problem(tables) == told
+    assert problem_of("AUTHENTICATOR", tables) == told
 
 
 @pytest.mark.parametrize(

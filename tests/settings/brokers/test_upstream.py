@@ -14,7 +14,7 @@ from broker.configuration.reading import changed, load_settings, of_tables
 from broker.settings import NEVER, Federation, Presence, Remote, Settings, Upstream, parse_upstream
 from broker.settings.errors import SettingsError
 from broker.settings.wording import allowed, show
-from tests.support.problems import unplaced
+from tests.support.problems import problem_of, unplaced
 
 CONFIG = Path(__file__).resolve().parents[3] / "config"
 
@@ -37,12 +37,6 @@ def problems(
     with pytest.raises(SettingsError) as caught:
         load(config, sets, environ)
     return unplaced(caught.value.problems)
-
-
-def problem(links: str) -> str:
-    """The one thing that is wrong with these links, without where they stand."""
-    (told,) = problems(environ={"CANOPY_UPSTREAM": links})
-    return told.removeprefix("environment variable CANOPY_UPSTREAM: ")
 
 
 def link(**keys: Any) -> Upstream:
@@ -196,7 +190,7 @@ class TestMistakes:
         good = '{name = "good", url = "mqtt://h"}'
         toml.write_text(f"upstream = [{good}, {{{text}}}]\n")
         assert problems(toml) == [f"{toml}: {fault}"]
-        assert problem(f"[{good}, {{{text}}}]") == fault
+        assert problem_of("UPSTREAM", f"[{good}, {{{text}}}]") == fault
         with pytest.raises(ValidationError):
             Settings.model_validate({"upstream": [table]})
 
@@ -217,11 +211,11 @@ class TestMistakes:
         ],
     )
     def test_keys_that_are_missing_or_unknown(self, keys: str, expected: str) -> None:
-        assert problem(f"[{{{keys}}}]") == expected
+        assert problem_of("UPSTREAM", f"[{{{keys}}}]") == expected
 
     def test_two_links_of_one_name(self) -> None:
         two = f'[{{{NAMED}}}, {{name = "b", url = "mqtt://h"}}, {{{NAMED}}}]'
-        assert problem(two) == 'upstream[2].name: found "a"; allowed: a name that no other upstream has'
+        assert problem_of("UPSTREAM", two) == 'upstream[2].name: found "a"; allowed: a name that no other upstream has'
         with pytest.raises(SettingsError, match=r"upstream\[1\].name: .* a name that no other upstream has"):
             Settings(upstream=[link(), link()])
 
@@ -244,7 +238,7 @@ class TestMistakes:
         assert told.endswith(f"; allowed: {allowed('upstream')}")
 
     def test_an_item_that_is_no_table(self) -> None:
-        assert problem('["cloud"]') == f'upstream[0]: found "cloud"; allowed: {allowed("upstream[]")}'
+        assert problem_of("UPSTREAM", '["cloud"]') == f'upstream[0]: found "cloud"; allowed: {allowed("upstream[]")}'
 
     def test_tables_behind_an_empty_list_are_told_what_to_do(self, toml: Path) -> None:
         toml.write_text('upstream = []\n[[upstream]]\nname = "a"\nurl = "mqtt://h"\n')

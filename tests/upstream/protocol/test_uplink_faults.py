@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker.core.codec.packets import (
     PUBACK,
     PUBREC,
@@ -42,29 +44,19 @@ class TestNews:
         scene.send("state/a", b"theirs", qos=1, packet_id=1, retain=True)
         assert [each.payload for each in client.inbox] == [b"theirs"]
 
-    def test_one_of_ours_that_is_not_retained_is_no_reason(self) -> None:
+    @pytest.mark.parametrize("retained", [False, True])
+    def test_one_of_ours_is_no_reason_that_is_not_retained_or_was_acknowledged(self, retained: bool) -> None:
         scene = Scene()
         client = scene.network.client("c")
         client.subscribe("state/#", qos=1)
         scene.declarer.declare("state/#")
-        scene.network.client("d").publish("state/a", b"ours", qos=1)
+        scene.network.client("d").publish("state/a", b"ours", qos=1, retain=retained)
         client.inbox.clear()
         scene.connect()
         scene.accept()
-        scene.send("state/a", b"theirs", qos=1, packet_id=1, retain=True)
-        assert [each.payload for each in client.inbox] == [b"theirs"]
-
-    def test_one_of_ours_that_was_acknowledged_is_no_reason_any_more(self) -> None:
-        scene = Scene()
-        client = scene.network.client("c")
-        client.subscribe("state/#", qos=1)
-        scene.declarer.declare("state/#")
-        scene.network.client("d").publish("state/a", b"ours", qos=1, retain=True)
-        client.inbox.clear()
-        scene.connect()
-        scene.accept()
-        for sent in scene.took(Publish):
-            scene.say(Ack(PUBACK, sent.packet_id))
+        if retained:
+            for sent in scene.took(Publish):
+                scene.say(Ack(PUBACK, sent.packet_id))
         scene.send("state/a", b"theirs", qos=1, packet_id=1, retain=True)
         assert [each.payload for each in client.inbox] == [b"theirs"]
 
