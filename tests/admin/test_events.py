@@ -44,7 +44,8 @@ async def test_a_page_gets_who_it_is_what_was_and_then_what_is(serve: Serve, ask
         assert (name, hello["role"]) == ("hello", "operator")
         name, history = await read(answer)
         assert name == "history"
-        assert [len(sample) for sample in history] == [len(events.SAMPLE)]
+        # A slow machine takes another one before the page asks.
+        assert {len(sample) for sample in history} == {len(events.SAMPLE)}
         name, first = await read(answer)
         assert name == "snapshot"
         assert first["dropped"]["full-messages"] == 0
