@@ -83,8 +83,8 @@ else
 	@$(INSTALLED) $(PYTEST) -m "not long" $(ARGS)
 endif
 
-# A fault of the compiler's shows in one of the two runs alone.
-interpreted: setup
+# A fault of the compiler's shows in one of the two runs alone. It needs nothing that is built.
+interpreted: packages
 	@$(MEASURED) $(INTERPRETED) $(PYTEST) -q -m "not long" $(COMPILED:%=tests/%) $(ARGS)
 
 coverage: setup

@@ -13,9 +13,11 @@ A test with the marker `long` is not part of `make test`, and properties try few
 
 from __future__ import annotations
 
+import functools
 import gc
 import inspect
 import os
+import re
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -151,12 +153,19 @@ MODULES_TOGETHER: Final = (
 
 def _together(nodeid: str) -> str:
     """What is dealt to one process as a whole: what shares something dear, and otherwise each test."""
-    if LONG and nodeid.startswith("tests/pipeline/"):
+    file = nodeid.split("::", 1)[0]
+    if LONG and nodeid.startswith("tests/pipeline/") and _uses_the_session(file):
         # Two processes that start Spark, once each.
-        return "Spark: record and after" if nodeid >= "tests/pipeline/record" else "Spark: before record"
+        return "Spark: record and runtime" if nodeid.startswith("tests/pipeline/r") else "Spark: the others"
     if nodeid.startswith("tests/e2e/clients/"):
         return "tests/e2e/clients/"
-    return nodeid.split("::", 1)[0] if nodeid.startswith(MODULES_TOGETHER) else nodeid
+    return file if nodeid.startswith(MODULES_TOGETHER) else nodeid
+
+
+@functools.cache
+def _uses_the_session(file: str) -> bool:
+    """Whether tests of a file share the Spark session of tests/pipeline/conftest.py."""
+    return re.search(r"\b(spark|either): SparkSession", (ROOT / file).read_text(encoding="utf-8")) is not None
 
 
 class _Dealing(LoadScopeScheduling):  # type: ignore[misc]
