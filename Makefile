@@ -85,7 +85,7 @@ endif
 
 # A fault of the compiler's shows in one of the two runs alone. It needs nothing that is built.
 interpreted: packages
-	@$(MEASURED) $(INTERPRETED) $(PYTEST) -q -m "not long" $(COMPILED:%=tests/%) $(ARGS)
+	@$(MEASURED) $(INTERPRETED) $(PYTEST) -q -m "not long and not crowd" $(COMPILED:%=tests/%) $(ARGS)
 
 coverage: setup
 	@PYTHONPATH=. $(PY) tools/coverage_floor.py

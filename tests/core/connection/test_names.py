@@ -16,6 +16,7 @@ CONTROLS = ("\x01", "\t", "\n", "\x1b", "\x1f", "\x7f", "\x80", "\x9f")
 PLAIN = (" ", "~", "\xa0", "é", "\u200b", "\ufeff", "\ue000", "😀")
 
 
+@pytest.mark.crowd
 @given(st.text(max_size=12))
 def test_what_a_control_character_is(text: str) -> None:
     """U+0001 to U+001F and U+007F to U+009F, and no other."""

@@ -238,6 +238,7 @@ def test_what_is_held_of_other_packets_is_bounded_in_bytes(flood: p.Packet) -> N
     assert len(client.packets) == 1 + 100 * reads
 
 
+@pytest.mark.crowd
 def test_a_thousand_connections_that_wait_for_one_group_are_released_in_turns(house: House) -> None:
     """No turn releases more than its share, each gets its acknowledgement, and nobody comes before his time."""
     house.away()

@@ -26,6 +26,7 @@ LEVELS: Final = 10
 """Levels of `a` or `+`: 2 ** LEVELS filters, and about twice as many nodes that a topic of `a/a/…` leads to."""
 
 
+@pytest.mark.crowd
 def test_a_publish_pays_for_the_filters_it_walks_over() -> None:
     """Topics that are new each time, below filters that all begin to match and none of which does."""
     network = Network()
@@ -96,6 +97,7 @@ def test_deliveries_that_are_objects_count_more(qos: int) -> None:
     assert protocol.unfinished
 
 
+@pytest.mark.crowd
 def test_a_run_is_short_for_many_who_cannot_take_it_as_it_came() -> None:
     network = Network()
     count = 300
@@ -118,6 +120,7 @@ def test_a_run_is_short_for_many_who_cannot_take_it_as_it_came() -> None:
         assert counters.messages_received - before <= 2 * short
 
 
+@pytest.mark.crowd
 @pytest.mark.parametrize("deep", [1, 100])
 def test_retained_messages_pay_for_their_place_in_the_tree(deep: int) -> None:
     network = Network()

@@ -225,6 +225,7 @@ def test_a_session_that_gives_way_ends_as_any_does() -> None:
     check_accounts(network.router)
 
 
+@pytest.mark.crowd
 @pytest.mark.parametrize("who", ["fleet", "10.1.1.1"])
 def test_one_user_with_fifty_thousand_devices(who: str) -> None:
     """While there is room, no principal is limited: a fleet shares a user, a site an address."""

@@ -56,6 +56,7 @@ def ticks(network: Network, most: int = 100_000) -> int:
 
 
 class TestWills:
+    @pytest.mark.crowd
     @pytest.mark.parametrize("qos", [0, 1, 2])
     def test_many_due_at_one_instant(self, qos: int) -> None:
         """None is lost: the writers have their turns between [MQTT-3.1.2-8]."""

@@ -109,6 +109,7 @@ def test_messages_have_room_whatever_else_there_is() -> None:
     assert len(client.payloads()) == 40
 
 
+@pytest.mark.crowd
 def test_what_goes_makes_room() -> None:
     """Filters and retained messages that go leave what they took to the others."""
     network = Network(core_limits(SETTINGS))

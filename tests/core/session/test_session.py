@@ -359,6 +359,7 @@ class TestWindow:
 class TestIdentifiers:
     """Packet identifiers towards the client."""
 
+    @pytest.mark.crowd
     def test_all_in_use(self) -> None:
         """With every identifier in flight the next message waits for one, and gets none that is in use.
 

@@ -221,6 +221,7 @@ async def test_those_who_close_their_websockets_end_in_turns(embed: Embed) -> No
     assert broker.connections == {source.connection, empty.connection}
 
 
+@pytest.mark.crowd
 async def test_no_collection_looks_at_much_while_full_queues_go_on(embed: Embed) -> None:
     """Each message takes the place of an old one: Python's own count of young objects stays where it is."""
     broker = await embed(queue=Queue(policy="drop-oldest", session_messages=1_000))
@@ -278,6 +279,7 @@ class Late(AccessControl):
         return LATER
 
 
+@pytest.mark.crowd
 async def test_hostile_reads_in_one_round_share_it(embed: Embed) -> None:
     """50 clients send as much as each may have done in a turn; in the same round somebody PINGs."""
     broker = await embed()
@@ -303,6 +305,7 @@ async def test_hostile_reads_in_one_round_share_it(embed: Embed) -> None:
     assert all(client.transport.reading for client in crowd)
 
 
+@pytest.mark.crowd
 async def test_clients_that_are_let_in_at_once_share_a_round(embed: Embed) -> None:
     """50 clients wait for access control and have sent very much behind their CONNECTs; all are let in together."""
     access_control = Late()

@@ -131,6 +131,7 @@ def test_one_who_has_stood_still_for_long_holds_nobody() -> None:
     assert scene.dropped == 500 - ROOM
 
 
+@pytest.mark.crowd
 def test_a_publisher_is_held_for_so_long_and_no_longer() -> None:
     """By subscribers who go on reading, too slowly: `hold_publishers`, and a part of the time after that."""
     scene = Scene()

@@ -71,6 +71,7 @@ def test_it_goes_in_turns(qos: int) -> None:
     assert {session.queued() for session in receivers} == {1}
 
 
+@pytest.mark.crowd
 def test_one_filter_of_very_many_with_qos_0() -> None:
     network = Network()
     receivers = sessions(network, PLAIN_BROADCAST + 1, ("#",))
@@ -183,6 +184,7 @@ def test_what_is_for_very_many_waits_for_what_is_before_it_and_nothing_else_does
         assert len(publisher.acks(4)) == 3
 
 
+@pytest.mark.crowd
 @pytest.mark.parametrize("qos", [0, 1])
 def test_what_follows_waits_also_when_fewer_listen_by_then(qos: int) -> None:
     """The messages of a topic come in their order to those who are still there [MQTT-4.6.0-6]; no burst goes past."""

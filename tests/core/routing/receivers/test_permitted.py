@@ -130,6 +130,7 @@ def test_who_gets_or_loses_a_right_by_another_user_name_is_asked_about_again() -
     assert taken + len(two.payloads()) == 4
 
 
+@pytest.mark.crowd
 def test_a_visit_of_very_many_leaves_the_group_as_it_was() -> None:
     network, _ = secrets()
     worker = network.client("worker")
