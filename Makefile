@@ -57,8 +57,8 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest --numprocesses=4
 # Rooms of the broker whose coverage is measured (tool.coverage in pyproject.toml has the same).
 # Nothing can measure compiled code, so the tests of COMPILED run a second time, interpreted from the source; those of
 # PLAIN run once. With COVERAGE=1 each Python that they start measures what it runs; other tests would miss their limits.
-COMPILED := core inprocess net
-PLAIN := client configuration hooks observe security settings upstream
+COMPILED := core inprocess net upstream
+PLAIN := client configuration hooks observe security settings
 COVERAGE ?=
 ifneq ($(COVERAGE),)
 MEASURED := $(shell mkdir -p build/coverage)COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml COVERAGE_FILE=$(CURDIR)/build/coverage/data

@@ -139,6 +139,7 @@ def with_document(routes: Sequence[Route]) -> Route:
     body = json.dumps(made).encode()
 
     async def openapi(call: Call) -> web.Response:
+        """What the API is."""
         del call
         return web.Response(body=body, content_type="application/json", charset="utf-8")
 
