@@ -148,6 +148,7 @@ def _no_blocking_calls(request: pytest.FixtureRequest) -> Iterator[None]:
 # What tests share there is dear: a daemon, or the runs of a load generator, that a module's tests look at.
 MODULES_TOGETHER: Final = (
     "tests/benchmarks/test_attack.py", "tests/docs/test_architecture.py", "tests/loadtest/", "tests/pipeline/",
+    "tests/project/test_clean_machine.py",
 )  # fmt: skip
 
 

@@ -134,10 +134,16 @@ def test_make_run_in_a_fresh_clone_without_a_compiler(tmp_path: Path) -> None:
     assert first[-1] == told
 
 
-def test_the_source_distribution_is_whole(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def source_distribution(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built once: two builds in one tree would write to the same files."""
+    return build("build_sdist", ROOT, tmp_path_factory.mktemp("dist"))
+
+
+def test_the_source_distribution_is_whole(source_distribution: Path) -> None:
     """Everything that git knows is in it."""
     names = known()
-    with tarfile.open(build("build_sdist", ROOT, tmp_path)) as opened:
+    with tarfile.open(source_distribution) as opened:
         found = {name.partition("/")[2] for name in opened.getnames()}
     assert {name for name in names if name not in found} == set()
 
@@ -152,9 +158,9 @@ def pins(file: Path) -> Path:
     return file
 
 
-def test_a_wheel_of_the_source_distribution_in_a_fresh_environment(tmp_path: Path) -> None:
+def test_a_wheel_of_the_source_distribution_in_a_fresh_environment(source_distribution: Path, tmp_path: Path) -> None:
     """The commands of the first minutes, with the extras `load` and `record`, and nothing but the wheel."""
-    source = unpacked(build("build_sdist", ROOT, tmp_path), tmp_path / "source")
+    source = unpacked(source_distribution, tmp_path / "source")
     wheel = build("build_wheel", source, tmp_path)
     assert wheel.name.endswith("-py3-none-any.whl")
     shutil.rmtree(source)
