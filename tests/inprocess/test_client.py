@@ -141,6 +141,7 @@ class TestPublish:
         with pytest.raises(RuntimeError, match="does not run"):
             await broker.publish("t")
 
+    @pytest.mark.crowd
     async def test_whoever_publishes_without_an_end_lets_others_have_turns(self) -> None:
         """A client is answered meanwhile, though the program waits for nothing else."""
         async with Broker(settings()) as broker:

@@ -343,6 +343,7 @@ def test_a_retained_message_is_the_publishers_after_its_session() -> None:
 # -- what it costs -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.crowd
 def test_the_work_of_making_room_is_bounded() -> None:
     """One client that needs very much ends a bounded number of sessions, and no more than it needs, in one call."""
     network = town(max_session_bytes=20_000_000, max_retained_messages=1_000)

@@ -127,6 +127,7 @@ def test_a_flood_makes_the_sample_sparser_and_calm_makes_it_dense_again() -> Non
     assert sampler.sampled == before + 1
 
 
+@pytest.mark.crowd
 def test_under_a_steady_load_a_second_has_about_as_many_as_it_may() -> None:
     sampler = started(rate=100)
     taken = []

@@ -132,6 +132,7 @@ def test_what_goes_makes_room() -> None:
     assert fill_filters(client) == count
 
 
+@pytest.mark.crowd
 def test_what_it_retained_counts_when_it_comes_again() -> None:
     """Also in a new session."""
     network = Network(core_limits(SETTINGS))

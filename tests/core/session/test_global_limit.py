@@ -427,6 +427,7 @@ class TestCost:
                 first = False
         assert {session.queue.messages for number, session in enumerate(made[:-1]) if number not in (5, 7)} == {1}
 
+    @pytest.mark.crowd
     @pytest.mark.parametrize("by_messages", [True, False])
     def test_what_one_round_drops_is_bounded(self, by_messages: bool) -> None:
         """Among 100,000 messages, whatever comes for whom: a message of a megabyte takes the place of 4,000."""

@@ -40,6 +40,7 @@ def numbers(client: Client) -> list[int]:
     return [int(packet.payload.rstrip(b".")) for packet in client.take() if packet.retain]
 
 
+@pytest.mark.crowd
 @pytest.mark.parametrize(("version", "qos"), [*product((V311, V5), (0, 1, 2))])
 def test_all_of_many_through_a_tiny_outbox(version: int, qos: int) -> None:
     """One SUBSCRIBE, thousands of messages, room for a few: none lost, none doubled [MQTT-3.3.1-9] [MQTT3-3.3.1-6]."""

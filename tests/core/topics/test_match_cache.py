@@ -458,6 +458,7 @@ def test_the_weight_is_what_is_held(asked: list[tuple[str, int]], most: int) -> 
 # What one new filter may cost.
 
 
+@pytest.mark.crowd
 @pytest.mark.parametrize("new", ["#", "+/+/#", "+/+/nothing/+", "device/+/+", "+" + "/x" * 100])
 def test_a_new_filter_costs_no_more_than_so_much(new: str) -> None:
     """Counted in levels looked at and routes extended, with 5,000 topics remembered; afterwards, nothing is wrong."""

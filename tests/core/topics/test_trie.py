@@ -243,6 +243,7 @@ def test_a_topic_that_nothing_can_match_is_cheap(make: Make) -> None:
     assert cost(trie, "other/" + "a/" * 500) <= 6
 
 
+@pytest.mark.crowd
 def test_many_shapes_cost_no_more_than_the_topic_is_deep() -> None:
     """With compaction: filters of a thousand depths, and a short topic looks only for those that could match it."""
     trie = filled(CompactTrie, ["a/" * depth + tail for depth in range(1, 1_000) for tail in ("+", "#", "+/b", "+/#")])

@@ -296,6 +296,7 @@ async def test_a_read_of_many_small_frames_is_worked_off_in_turns(broker: Broker
     assert source.connection.in_transport == 0
 
 
+@pytest.mark.crowd
 async def test_floods_of_many_share_a_round_of_the_event_loop(broker: Broker) -> None:
     """Each has its little; what they have beyond that is no more than one of them alone may have."""
     clients = [await accepted(broker, f"c{number}") for number in range(40)]

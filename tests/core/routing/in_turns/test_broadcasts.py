@@ -143,6 +143,7 @@ def test_no_local_and_share_groups() -> None:
     assert receivers[0].queued() == 1
 
 
+@pytest.mark.crowd
 def test_what_is_for_very_many_waits_for_what_is_before_it_and_nothing_else_does() -> None:
     """So that two messages of one client come in their order, and no more than one of each client is written down."""
     network = Network()
@@ -219,6 +220,7 @@ def test_what_follows_waits_also_when_fewer_listen_by_then(qos: int) -> None:
     assert not router.fanout.would_wait(TOPIC)
 
 
+@pytest.mark.crowd
 def test_few_are_on_their_way_at_a_time_whoever_publishes() -> None:
     """Links and the broker itself do not wait as clients do: what they publish is paid for by then, and in order.
 
