@@ -138,7 +138,6 @@ SHARED_OR_GLOBAL: Final[Mapping[str, Setting]] = {
 _SAVED: Final = Left(Kind.NOTHING, "whatever is acknowledged is on disk by then, where persistence is on")
 _STDERR: Final = Left(Kind.INSTEAD, "the log goes to standard error; systemd, Docker or a shell send it on; log.format")
 _OLD: Final = Left(Kind.NOTHING, "mosquitto ignores it too")
-_ENGINE: Final = Left(Kind.MISSING, "private keys are PEM files", "pem")
 _LAZY: Final = Left(Kind.MISSING, "a link connects at the start, and stays connected")
 _TCP: Final = Left(Kind.INSTEAD, "keep_alive and queue.stall_timeout notice a connection that is dead")
 _LINK_TLS: Final = Left(Kind.MISSING, "links use TLS 1.2 and 1.3 with the cipher suites of OpenSSL")

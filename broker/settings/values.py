@@ -32,7 +32,6 @@ MOST_MESSAGES: Final = 2_000_000_000
 MOST_BYTES: Final = 1 << 40
 LONGEST_TIME: Final = 86_400.0
 LONGEST_COMMIT_WINDOW: Final = 1.0
-MOST_SLOW_CLIENTS: Final = 1000
 
 LONGEST_STRING: Final = 65_535
 """Bytes of UTF-8 in a string of the protocol, topic filters among them (MQTT 5.0, section 1.5.4)."""

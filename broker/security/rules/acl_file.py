@@ -83,11 +83,6 @@ class AclFile:
     def size(self) -> int:
         return len(self._patterns.rules) + sum(len(each.rules) for each in self._users.values())
 
-    def rules_of(self, principal: Principal) -> tuple[Rule, ...]:
-        """The lines about a client."""
-        own = self._users.get(principal.user_name or None, NO_RULES).rules
-        return own if _dangerous(principal) else own + self._patterns.rules
-
     def about(self, principal: Principal, action: int, topic: str) -> tuple[bool, str]:
         """Whether a client may publish to a topic name, or be sent a message of it; and the place that says so."""
         rule = self._users.get(principal.user_name or None, NO_RULES).about(principal, action, topic)

@@ -171,11 +171,6 @@ class RuleBook:
         rule = None if compiled.own is None else compiled.own.about_filter(principal, topic_filter)
         return compiled.rules.about_filter(principal, topic_filter) if rule is None else rule
 
-    def allowed_filters(self, principal: Principal) -> list[str]:
-        """The filters of the rules that allow a client something, in their order. Another rule may deny part of it."""
-        rules = [*self._compiled(principal).rules.rules, *(() if self._acl is None else self._acl.rules_of(principal))]
-        return ["/".join(levels) for rule in rules if rule.allow for levels in rule.filled(principal)]
-
     # -- the rules of a client -----------------------------------------------------------------------------------------
 
     def _compiled(self, principal: Principal) -> Compiled:
