@@ -166,7 +166,8 @@ def _together(nodeid: str) -> str:
 @functools.cache
 def _uses_the_session(file: str) -> bool:
     """Whether tests of a file share the Spark session of tests/pipeline/conftest.py."""
-    return re.search(r"\b(spark|either): SparkSession", (ROOT / file).read_text(encoding="utf-8")) is not None
+    text = (ROOT / file).read_text(encoding="utf-8")
+    return re.search(r'\b(spark|either): SparkSession|getfixturevalue\("spark"\)', text) is not None
 
 
 class _Dealing(LoadScopeScheduling):  # type: ignore[misc]

@@ -53,7 +53,7 @@ def check(root: Path) -> Found:
     Raises:
         RecorderError: it is no recorder's folder.
     """
-    from broker.record.files.folder import RecorderError, first_seq
+    from broker.record.files.folder import RecorderError, by_number
     from broker.record.reading import check_folder
     from pipeline.errors import PipelineError
     from pipeline.record.account import BARE, SPANS, account
@@ -74,8 +74,8 @@ def check(root: Path) -> Found:
     there = shelf.listed(".parquet")
     found.replaced = sum(place in said.gone for place in there)
     chosen = choose(said, there, shelf)
-    # Gaps and faults are told in the order of their numbers; a folder is listed in any.
-    for place in sorted(chosen.read, key=lambda place: (first_seq(place), place)):
+    # Gaps and faults are told in this order.
+    for place in sorted(chosen.read, key=by_number):
         real = _segment(root, place, chosen.about(place), found)
         if real is not None:
             origin = chosen.origins.get(place, place)

@@ -220,7 +220,12 @@ def at_work(root: Path) -> bool:
 def segments(root: Path) -> list[str]:
     """The places of all finished segments, in the order of their first numbers."""
     found = [path.relative_to(root).as_posix() for path in root.glob("date=*/hour=*/[!.]*.parquet")]
-    return sorted(found, key=lambda place: (first_seq(place), place))
+    return sorted(found, key=by_number)
+
+
+def by_number(place: str) -> tuple[int, str]:
+    """The key that puts places in the order of their first numbers; the system, and names, have them in any other."""
+    return first_seq(place), place
 
 
 def first_seq(place: str) -> int:
